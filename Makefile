@@ -1,0 +1,42 @@
+# Two commands matter: `make demo` and `make test`. Each sets everything up first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test test-slow lint unit clean constraints help
+
+help:            ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+setup: $(STAMP)  ## make .venv with all extras
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing fedpace with all extras into $(VENV) (a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: setup      ## compare the schemes on the embedded digits experiment, offline
+	$(BIN)/fedpace compare --out runs/demo
+
+test: setup lint unit  ## everything that must pass before a change lands
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: setup
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: setup ## the suites that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+constraints:     ## rewrite constraints.txt from the current .venv
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.tmp
+	@mv constraints.tmp constraints.txt
+
+clean:           ## remove what make created
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

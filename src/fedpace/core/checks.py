@@ -1,0 +1,103 @@
+"""Checks at the border: bad input is refused with a sentence, and never becomes a NaN later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.core.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+Naming = Callable[[int], str]
+"""Turns a row into the words an error uses for it, such as `client 'phone-7'`."""
+
+
+def row_name(row: int) -> str:
+    """Name a row where no client ids are known."""
+    return f"client {row}"
+
+
+def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
+    """Return a read-only copy, so that what a selector was shown cannot change under it."""
+    array = np.array(values, dtype=dtype, copy=True)
+    array.setflags(write=False)
+    return array
+
+
+def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = True) -> FloatArray:
+    """Return `values` as a float64 array with `ndim` axes, every entry finite unless `finite` is False."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as cause:
+        raise InputError(f"{what} must be numbers, but {_shorten(values)} came") from cause
+    if array.ndim != ndim:
+        raise InputError(f"{what} must have {ndim} axes, but an array of shape {array.shape} came")
+    if finite and not np.isfinite(array).all():
+        where = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
+        raise InputError(f"{what} must be finite, but entry {where} is {array[where]}")
+    return array
+
+
+def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_name) -> FloatArray:
+    """Return delays in seconds: one a client, each finite and above zero."""
+    array = float_array(values, "delays", finite=False)
+    if count is not None and array.size != count:
+        raise InputError(f"expected {count} delays, one a client, but {array.size} came")
+    if array.size == 0:
+        raise InputError("expected the delay of at least one client, but none came")
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        hint = "never observed: run a warm-up or leave the client out" if np.isnan(array[row]) else "check its source"
+        raise InputError(
+            f"the delay of {name(row)} must be a finite number of seconds above 0, but it is {array[row]} ({hint})"
+        )
+    return array
+
+
+def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> FloatArray:
+    """Return the clients' weights in the objective, scaled to sum to 1; equal where `values` is None."""
+    if count < 1:
+        raise InputError("expected at least one client, but there are none")
+    if values is None:
+        return np.full(count, 1.0 / count)
+    array = float_array(values, "shares", finite=False)
+    if array.size != count:
+        raise InputError(f"expected {count} shares, one a client, but {array.size} came")
+    bad = ~(np.isfinite(array) & (array >= 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InputError(f"the share of {name(row)} must be a finite number of at least 0, but it is {array[row]}")
+    total = float(array.sum())
+    if total <= 0:
+        raise InputError("the shares must not all be 0: at least one client must count in the objective")
+    return array / total
+
+
+def at_least(value: float, low: float, what: str) -> None:
+    """Refuse a number below `low`, NaN included."""
+    if not value >= low:
+        raise InputError(f"{what} must be at least {low:g}, but {value!r} came")
+
+
+def above(value: float, low: float, what: str) -> None:
+    """Refuse a number that is not above `low`, NaN included."""
+    if not value > low:
+        raise InputError(f"{what} must be above {low:g}, but {value!r} came")
+
+
+def one_of(value: str, allowed: Sequence[str], what: str) -> None:
+    """Refuse a word that is not in the list, and show the list."""
+    if value not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {value!r} came")
+
+
+def _shorten(value: object, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
