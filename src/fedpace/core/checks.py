@@ -45,18 +45,18 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
 
 
 def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_name) -> FloatArray:
-    """Return delays in seconds: one a client, each finite and above zero."""
+    """Return delays in seconds: one a client, each finite and not negative."""
     array = float_array(values, "delays", finite=False)
     if count is not None and array.size != count:
         raise InputError(f"expected {count} delays, one a client, but {array.size} came")
     if array.size == 0:
         raise InputError("expected the delay of at least one client, but none came")
-    bad = ~(np.isfinite(array) & (array > 0))
+    bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         hint = "never observed: run a warm-up or leave the client out" if np.isnan(array[row]) else "check its source"
         raise InputError(
-            f"the delay of {name(row)} must be a finite number of seconds above 0, but it is {array[row]} ({hint})"
+            f"the delay of {name(row)} must be a finite number of seconds, at least 0, but it is {array[row]} ({hint})"
         )
     return array
 

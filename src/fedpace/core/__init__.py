@@ -1,0 +1,1 @@
+"""The contract, the session, random streams, checks and errors: NumPy only."""
