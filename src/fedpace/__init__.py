@@ -1,0 +1,1 @@
+"""fedpace: whom to wait for in federated learning."""
