@@ -1,0 +1,107 @@
+"""What the delay models share: checked arguments, and a mean per client with a log-normal part each round.
+
+Every draw comes from a stream named by the seed and the step alone. It does not know who was selected, so that
+all schemes under one seed meet the same delays, and a step can be drawn again, out of order or after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, frozen
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+
+WIDEST = 10.0
+"""Largest sigma of a log-normal: beyond it single draws leave the range of a float."""
+
+
+def count_of(clients: int) -> int:
+    """Return the number of clients, at least one."""
+    if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
+        raise InputError(f"delays are built for at least one client, but clients={clients!r} came")
+    return int(clients)
+
+
+def step_of(step: int) -> int:
+    """Return the number of a round, counted from 0."""
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
+        raise InputError(f"a step is a whole number counted from 0, but {step!r} came")
+    return int(step)
+
+
+def size_of(model_bytes: int) -> int:
+    """Return the bytes of a model."""
+    if isinstance(model_bytes, bool) or not isinstance(model_bytes, int | np.integer) or model_bytes < 0:
+        raise InputError(f"model_bytes is a whole number of bytes, at least 0, but {model_bytes!r} came")
+    return int(model_bytes)
+
+
+def number(value: float, what: str, *, low: float, high: float = math.inf, above: bool = False) -> None:
+    """Refuse an option that is not a finite number in [low, high], or (low, high] where `above` is True."""
+    fine = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
+    if fine and math.isfinite(value) and value <= high and (value > low if above else value >= low):
+        return
+    bound = f"{'above' if above else 'at least'} {low:g}"
+    upper = f" and at most {high:g}" if math.isfinite(high) else ""
+    raise InputError(f"{what} must be a finite number {bound}{upper}, but {value!r} came")
+
+
+def span(value: Sequence[float], what: str, *, low: float, above: bool = False) -> tuple[float, float]:
+    """Return a range as (from, to) with from <= to; a list, as TOML gives it, will do."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise InputError(f"{what} must be two numbers [from, to], but {value!r} came")
+    number(value[0], f"the lower end of {what}", low=low, above=above)
+    number(value[1], f"the upper end of {what}", low=low, above=above)
+    if value[0] > value[1]:
+        raise InputError(
+            f"{what} must run from the smaller to the larger number, but {value!r} came: swap them"
+        )
+    return float(value[0]), float(value[1])
+
+
+def positive(seconds: FloatArray, what: str) -> FloatArray:
+    """Return delays as a read-only array, each finite and above 0."""
+    bad = ~(np.isfinite(seconds) & (seconds > 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{what} gives client {row} a delay of {seconds[row]} s, but a delay is finite and above 0: "
+            f"change the model's options"
+        )
+    return frozen(seconds)
+
+
+def jitter(seed: int, step: int, clients: int, sigma: float) -> FloatArray:
+    """(clients,) log-normal factors of one round with mean 1: the mean before them stays the true one.
+
+    The first factors do not depend on how many clients follow.
+    """
+    normal = stream(seed, "delay", "jitter", step_of(step)).standard_normal(clients)
+    return np.asarray(np.exp(sigma * normal - sigma**2 / 2))
+
+
+class MeanWithJitter:
+    """A mean per client times a log-normal factor a round: the DelayModel behind most of the models."""
+
+    def __init__(self, mean: FloatArray, *, sigma: float, seed: int, what: str) -> None:
+        """Take the means of the clients; `what` names the model in errors."""
+        self._mean = positive(mean, what)
+        self._sigma = sigma
+        self._seed = seed
+
+    def expected(self) -> FloatArray:
+        """(n,) mean seconds of a round."""
+        return self._mean
+
+    def draw(self, step: int) -> FloatArray:
+        """(n,) seconds in round `step`."""
+        step = step_of(step)
+        if self._sigma == 0.0:
+            return self._mean
+        seconds = self._mean * jitter(self._seed, step, self._mean.size, self._sigma)
+        seconds.setflags(write=False)
+        return seconds

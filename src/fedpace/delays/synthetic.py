@@ -1,0 +1,50 @@
+"""`synthetic`: the paper's synthetic delays, section 6.1.
+
+    tau_i = MS / c_i + tau_comp,i      c_i ~ U(200 KB/s, 5 MB/s)      tau_comp,i ~ U(15, 100) s
+
+MS is the size of the model. Table 3 varies the upper end of the link speed: 1, 5 and 10 MB/s, that is
+`link_speed = [200e3, 1e6]` and so on. The paper draws both parts once, keeps them for all rounds, and counts the
+model once, not down and up; so do we. `jitter`, ours, adds a log-normal factor each round for those who want it.
+KB and MB are powers of ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedpace.core.rng import stream
+from fedpace.core.types import DelayModel
+from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of, span
+
+
+@dataclass(frozen=True)
+class SyntheticDelays:
+    """Uniform link speeds and uniform compute times, constant over the rounds."""
+
+    name: ClassVar[str] = "synthetic"
+
+    link_speed: tuple[float, float] = (200e3, 5e6)
+    """Range of the link speeds in bytes a second."""
+    compute: tuple[float, float] = (15.0, 100.0)
+    """Range of the compute times in seconds."""
+    model_bytes: int | None = None
+    """Size to send in place of the trained model's own, such as the size that a table was made with."""
+    jitter: float = 0.0
+    """Sigma of the log-normal factor of each round; its mean is 1. 0 = constant, as in the paper."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        object.__setattr__(self, "link_speed", span(self.link_speed, "link_speed", low=0.0, above=True))
+        object.__setattr__(self, "compute", span(self.compute, "compute", low=0.0))
+        if self.model_bytes is not None:
+            size_of(self.model_bytes)
+        number(self.jitter, "jitter", low=0.0, high=WIDEST)
+
+    def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the delays of `clients` clients that exchange a model of `model_bytes`."""
+        clients = count_of(clients)
+        size = size_of(model_bytes if self.model_bytes is None else self.model_bytes)
+        speed = stream(seed, "delay", self.name, "link").uniform(*self.link_speed, clients)
+        compute = stream(seed, "delay", self.name, "compute").uniform(*self.compute, clients)
+        return MeanWithJitter(size / speed + compute, sigma=self.jitter, seed=seed, what="synthetic")
