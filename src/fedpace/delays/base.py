@@ -1,7 +1,7 @@
 """What the delay models share: checked arguments, and a mean per client with a log-normal part each round.
 
-Every draw comes from a stream named by the seed and the step alone. It does not know who was selected, so that
-all schemes under one seed meet the same delays, and a step can be drawn again, out of order or after a restart.
+Every draw comes from a stream named by the seed and the step alone. It does not know who was selected: all
+schemes under one seed meet the same delays, and a step can be drawn again, out of order or after a restart.
 """
 
 from __future__ import annotations

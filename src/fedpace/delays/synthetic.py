@@ -3,9 +3,9 @@
     tau_i = MS / c_i + tau_comp,i      c_i ~ U(200 KB/s, 5 MB/s)      tau_comp,i ~ U(15, 100) s
 
 MS is the size of the model. Table 3 varies the upper end of the link speed: 1, 5 and 10 MB/s, that is
-`link_speed = [200e3, 1e6]` and so on. The paper draws both parts once, keeps them for all rounds, and counts the
-model once, not down and up; so do we. `jitter`, ours, adds a log-normal factor each round for those who want it.
-KB and MB are powers of ten.
+`link_speed = [200e3, 1e6]` and so on. The paper draws both parts once, keeps them for all rounds, and counts
+the model once, not down and up; so do we. `jitter`, ours, adds a log-normal factor each round for those who
+want it. KB and MB are powers of ten.
 """
 
 from __future__ import annotations
