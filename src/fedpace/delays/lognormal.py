@@ -4,8 +4,8 @@
     delay_i(step) = mean_i * exp(jitter * e - jitter^2 / 2)
 
 Ours, not the paper's: a long tail with two numbers to turn. The defaults put a tenth of the clients above 6.8
-times the median. The factor of a round has mean 1, so that `expected()` is the true mean. The seconds are those
-of a whole round: the size of the model does not change them.
+times the median. The factor of a round has mean 1, so that `expected()` is the true mean. The seconds are
+those of a whole round: the size of the model does not change them.
 """
 
 from __future__ import annotations
