@@ -26,6 +26,4 @@ class MissingExtraError(FedpaceError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str, missing: str) -> None:
-        super().__init__(
-            f"{feature} needs {missing!r}, which is not installed: pip install 'fedpace[{extra}]'"
-        )
+        super().__init__(f"{feature} needs {missing!r}, which is not installed: pip install 'fedpace[{extra}]'")

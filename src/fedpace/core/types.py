@@ -52,6 +52,11 @@ class Moments(Protocol):
 class MomentStore(Moments, Protocol):
     """What the ledger asks of the place where moments are kept."""
 
+    @property
+    def width(self) -> int | None:
+        """Number of features in every stored factor; None while nothing is stored."""
+        ...
+
     def append(self, count: int) -> None:
         """Add rows for clients that joined."""
         ...
@@ -276,8 +281,8 @@ S = TypeVar("S")
 class Selector(Protocol[S]):
     """A selection scheme: a frozen dataclass whose fields ARE its configuration.
 
-    Its state S is None or a frozen dataclass of scalars (a stage, a threshold). It holds nothing per client: facts about
-    clients live in the Session's ledger, so clients may join and leave without a selector noticing.
+    Its state S is None or a frozen dataclass of scalars (a stage, a threshold). It holds nothing per client: facts
+    about clients live in the Session's ledger, so clients may join and leave without a selector noticing.
     """
 
     name: ClassVar[str]

@@ -1,0 +1,67 @@
+"""Files that are either wholly there or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.errors import InputError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 - the atomic rename is the point
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # noqa: PTH108
+        raise
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return readable JSON; NaN and infinity are refused, since other languages cannot read them."""
+    return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a missing or broken one is an InputError that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as cause:
+        raise InputError(f"expected the file {path}, but it is not there") from cause
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as cause:
+        raise InputError(f"{path} is not readable JSON: {cause}") from cause
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the arrays as the content of an npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Read an npz file without ever unpickling; a missing or broken one is an InputError that names it."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as cause:
+        raise InputError(f"expected the file {path}, but it is not there") from cause
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as cause:
+        raise InputError(f"{path} is not a readable npz file of plain arrays: {cause}") from cause

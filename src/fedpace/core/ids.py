@@ -1,0 +1,55 @@
+"""Client ids as JSON and back, without pickle.
+
+Strings and integers stand for themselves; the other hashable types that hosts use are tagged. What cannot be written
+faithfully is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.errors import InputError
+from fedpace.core.types import ClientId
+
+
+def encode_id(client: ClientId) -> Any:
+    """Return `client` as a JSON value."""
+    if isinstance(client, np.integer):
+        client = int(client)
+    if isinstance(client, bool):
+        return {"bool": client}
+    if client is None:
+        return {"none": True}
+    if isinstance(client, str | int):
+        return client
+    if isinstance(client, float):
+        return {"float": client.hex()}
+    if isinstance(client, bytes):
+        return {"bytes": client.hex()}
+    if isinstance(client, tuple):
+        return {"tuple": [encode_id(part) for part in client]}
+    raise InputError(
+        f"client {client!r} cannot be saved: ids are written as str, int, float, bytes, bool, None or tuples of "
+        f"these, but this one is a {type(client).__name__}; give the client a plain id"
+    )
+
+
+def decode_id(value: Any) -> ClientId:
+    """Return what `encode_id` was given."""
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        ((tag, content),) = value.items()
+        if tag == "bool" and isinstance(content, bool):
+            return content
+        if tag == "none":
+            return None
+        if tag == "float" and isinstance(content, str):
+            return float.fromhex(content)
+        if tag == "bytes" and isinstance(content, str):
+            return bytes.fromhex(content)
+        if tag == "tuple" and isinstance(content, list):
+            return tuple(decode_id(part) for part in content)
+    raise InputError(f"{value!r} is not a saved client id")

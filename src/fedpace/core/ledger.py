@@ -1,0 +1,271 @@
+"""All that is known about each client, in one place.
+
+Selectors keep nothing per client; they see the ledger through a View. A row is added when a client joins and removed
+when it leaves, so rows are always dense and in order of joining.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
+from fedpace.core.errors import InputError
+from fedpace.core.providers import moment_store
+from fedpace.core.types import ClientId, MomentStore, Need, Outcome
+
+DELAY_MEMORY = 0.7
+"""Share of the old estimate that survives a new observation: half the weight lies in the last two rounds."""
+
+_COLUMNS: dict[str, tuple[Any, float]] = {
+    "samples": (np.float64, math.nan),
+    "delay": (np.float64, math.nan),
+    "loss": (np.float64, math.nan),
+    "loss_step": (np.int64, -1),
+    "participations": (np.int64, 0),
+    "failures": (np.int64, 0),
+    "asked": (np.bool_, False),
+}
+"""Per-client scalars: type, and the value that means "nothing known"."""
+
+
+class Ledger:
+    """Roster and facts. Ids are the host's; rows are ours."""
+
+    def __init__(self) -> None:
+        """Start with nobody."""
+        self.ids: list[ClientId] = []
+        self._row: dict[ClientId, int] = {}
+        self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype) for name, (dtype, _) in _COLUMNS.items()}
+        self.labels: FloatArray | None = None
+        self.updates: FloatArray | None = None
+        self.moments: MomentStore = moment_store()
+
+    def __len__(self) -> int:
+        """Clients in the roster."""
+        return len(self.ids)
+
+    def __contains__(self, client: ClientId) -> bool:
+        """Whether `client` is in the roster."""
+        return client in self._row
+
+    def row(self, client: ClientId) -> int:
+        """Return the row of `client`."""
+        try:
+            return self._row[client]
+        except (KeyError, TypeError):
+            raise InputError(
+                f"client {client!r} is not in the roster of {len(self)} clients: let it join first"
+            ) from None
+
+    def name(self, row: int) -> str:
+        """Name a row as errors do."""
+        return f"client {self.ids[row]!r}"
+
+    # -- joining and leaving ---------------------------------------------------------------------------------
+
+    def join(self, clients: Sequence[ClientId]) -> IntArray:
+        """Add clients and return their rows; one that is there already is an error."""
+        first = len(self)
+        seen: set[ClientId] = set()
+        for client in clients:
+            try:
+                known = client in self._row or client in seen
+            except TypeError as cause:
+                raise InputError(f"a client id must be hashable, but {client!r} is not") from cause
+            if known:
+                raise InputError(f"client {client!r} is in the roster already: ids must be unique")
+            seen.add(client)
+        self.ids.extend(clients)
+        self._row.update({client: first + offset for offset, client in enumerate(clients)})
+        for name, (dtype, nothing) in _COLUMNS.items():
+            added = np.full(len(clients), nothing, dtype)
+            self.columns[name] = np.concatenate([self.columns[name], added])
+        self.labels = _grown(self.labels, len(clients))
+        self.updates = _grown(self.updates, len(clients))
+        self.moments.append(len(clients))
+        return np.arange(first, len(self))
+
+    def leave(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients; the rows of those behind them move up."""
+        rows = np.unique(np.array([self.row(client) for client in clients], dtype=np.int64))
+        if rows.size == 0:
+            return
+        gone = set(rows.tolist())
+        self.ids = [client for row, client in enumerate(self.ids) if row not in gone]
+        self._row = {client: row for row, client in enumerate(self.ids)}
+        self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
+        self.labels = None if self.labels is None else np.delete(self.labels, rows, axis=0)
+        self.updates = None if self.updates is None else np.delete(self.updates, rows, axis=0)
+        self.moments.remove(rows)
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    def set_samples(self, row: int, samples: float) -> None:
+        """Record how many samples a client holds."""
+        self.columns["samples"][row] = self._valid_samples(row, samples)
+
+    def set_delay(self, row: int, seconds: float) -> None:
+        """Record a delay that the host knows, replacing any estimate."""
+        self.columns["delay"][row] = self._valid_seconds(row, seconds)
+
+    def set_labels(self, row: int, histogram: ArrayLike) -> None:
+        """Record a client's label histogram."""
+        what = f"the label histogram of {self.name(row)}"
+        values = float_array(histogram, what)
+        if (values < 0).any():
+            raise InputError(f"{what} has a negative count: {values.min()}")
+        _same_width(None if self.labels is None else self.labels.shape[1], values.size, what, "entries")
+        self.labels = self._put_wide(self.labels, row, values)
+
+    def set_update(self, row: int, sketch: ArrayLike) -> None:
+        """Record the sketch of a client's update or gradient."""
+        what = f"the update sketch of {self.name(row)}"
+        values = float_array(sketch, what)
+        _same_width(None if self.updates is None else self.updates.shape[1], values.size, what, "entries")
+        self.updates = self._put_wide(self.updates, row, values)
+
+    def check(self, outcomes: Sequence[Outcome], *, learn_delay: bool) -> None:
+        """Refuse reports that cannot be folded, before any of them changes anything."""
+        moment_width = self.moments.width
+        update_width = None if self.updates is None else self.updates.shape[1]
+        for outcome in outcomes:
+            row = self.row(outcome.client)
+            who = self.name(row)
+            if not math.isnan(outcome.seconds):
+                self._valid_seconds(row, outcome.seconds)
+            elif outcome.finished and learn_delay:
+                raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
+            if math.isinf(outcome.loss):
+                raise InputError(f"the loss of {who} must be finite, but it is {outcome.loss}: training diverged")
+            if not math.isnan(outcome.samples):
+                self._valid_samples(row, outcome.samples)
+            if outcome.moment is not None:
+                factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
+                moment_width = _same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
+            if outcome.update is not None:
+                sketch = float_array(outcome.update, f"the update sketch of {who}")
+                update_width = _same_width(update_width, sketch.size, f"the update sketch of {who}", "entries")
+
+    def fold(self, outcome: Outcome, step: int, *, learn_delay: bool) -> None:
+        """Take in what one client reported at `step`; `check` has been passed."""
+        row = self.row(outcome.client)
+        column = self.columns
+        if outcome.moment is not None:
+            self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
+        if outcome.update is not None:
+            self.set_update(row, outcome.update)
+        if not math.isnan(outcome.samples):
+            column["samples"][row] = outcome.samples
+        if not math.isnan(outcome.loss):
+            self.set_loss(row, outcome.loss, step)
+        if learn_delay and not math.isnan(outcome.seconds):
+            self._learn_delay(row, outcome.seconds, outcome.finished)
+        column["asked"][row] = True
+        column["participations" if outcome.finished else "failures"][row] += 1
+
+    def set_loss(self, row: int, loss: float, step: int) -> None:
+        """Record a client's loss at the model of `step`."""
+        if not math.isfinite(loss):
+            raise InputError(f"the loss of {self.name(row)} must be finite, but it is {loss}")
+        self.columns["loss"][row] = loss
+        self.columns["loss_step"][row] = step
+
+    def _learn_delay(self, row: int, seconds: float, finished: bool) -> None:
+        old = float(self.columns["delay"][row])
+        if not finished:
+            # Cut off after `seconds`: the client needs at least that long.
+            new = seconds if math.isnan(old) else max(old, seconds)
+        elif math.isnan(old):
+            new = seconds
+        else:
+            new = DELAY_MEMORY * old + (1 - DELAY_MEMORY) * seconds
+        self.columns["delay"][row] = new
+
+    def known(self, needs: frozenset[Need]) -> BoolArray:
+        """(n,) True where everything in `needs` is known of the client."""
+        known = np.ones(len(self), dtype=np.bool_)
+        if Need.DELAY in needs:
+            known &= ~np.isnan(self.columns["delay"])
+        if Need.LOSS in needs:
+            known &= ~np.isnan(self.columns["loss"])
+        if Need.LABELS in needs:
+            known &= _filled(self.labels, len(self))
+        if Need.UPDATE in needs:
+            known &= _filled(self.updates, len(self))
+        if Need.MOMENT in needs:
+            known &= self.moments.known
+        return known
+
+    def _valid_seconds(self, row: int, seconds: float) -> float:
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise InputError(
+                f"the delay of {self.name(row)} must be a finite number of seconds, at least 0, but it is {seconds}"
+            )
+        return float(seconds)
+
+    def _valid_samples(self, row: int, samples: float) -> float:
+        if not (math.isfinite(samples) and samples >= 0):
+            raise InputError(f"the samples of {self.name(row)} must be a count of at least 0, but {samples} came")
+        return float(samples)
+
+    def _put_wide(self, table: FloatArray | None, row: int, values: FloatArray) -> FloatArray:
+        if table is None:
+            table = np.full((len(self), values.size), math.nan)
+        table[row] = values
+        return table
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything but the ids."""
+        saved: dict[str, NDArray[Any]] = dict(self.columns)
+        if self.labels is not None:
+            saved["labels"] = self.labels
+        if self.updates is not None:
+            saved["updates"] = self.updates
+        saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
+        return saved
+
+    @classmethod
+    def from_arrays(cls, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> Ledger:
+        """Rebuild a ledger from `ids` and what `arrays` gave."""
+        ledger = cls()
+        ledger.join(ids)
+        for name in _COLUMNS:
+            column = arrays.get(name)
+            if column is None or column.shape != (len(ids),):
+                raise InputError(f"the saved ledger should hold {len(ids)} entries of {name!r}, but it does not")
+            ledger.columns[name] = column.copy()
+        ledger.labels = arrays.get("labels")
+        ledger.updates = arrays.get("updates")
+        prefix = "moments/"
+        ledger.moments.load(
+            {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        )
+        return ledger
+
+
+def _grown(table: FloatArray | None, count: int) -> FloatArray | None:
+    if table is None:
+        return None
+    return np.concatenate([table, np.full((count, table.shape[1]), math.nan)])
+
+
+def _filled(table: FloatArray | None, count: int) -> BoolArray:
+    if table is None:
+        return np.zeros(count, dtype=np.bool_)
+    return np.asarray(~np.isnan(table).any(axis=1), dtype=np.bool_)
+
+
+def _same_width(expected: int | None, came: int, what: str, unit: str) -> int:
+    if expected is not None and came != expected:
+        raise InputError(
+            f"{what} has {came} {unit}, but those of other clients have {expected}: all clients of a session must "
+            "report the same width"
+        )
+    return came

@@ -1,0 +1,381 @@
+"""The one stateful shell around a selector, the same for the simulator, Flower and whatever comes next.
+
+    session = Session(make_selector("delayhet-submodular"), seed=0)
+    session.join(["phone-1", "phone-2", "phone-3"])
+    while training:
+        selection = session.select()
+        ... train selection.clients, aggregate with selection.weights (not after a warm-up) ...
+        session.observe([Outcome(client, seconds=..., loss=..., moment=...) for client in selection.clients])
+
+It maps the host's client ids to rows, folds outcomes into the ledger, builds Views, checks every Cohort, keeps the
+order of calls, and is saved to and restored from plain JSON + npz (`saving.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core import saving
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of, shares
+from fedpace.core.errors import FedpaceError, InputError, OrderError
+from fedpace.core.ledger import Ledger
+from fedpace.core.rng import stream
+from fedpace.core.types import (
+    ClientId,
+    Cohort,
+    Diagnostics,
+    Need,
+    Outcome,
+    Probe,
+    ProbeRequest,
+    Report,
+    Selection,
+    Selector,
+    View,
+)
+from fedpace.core.validation import check_cohort, check_probe
+
+Warmup = Literal["full", "lazy"]
+ShareRule = Literal["uniform", "samples"]
+
+
+class Session:
+    """A selector with a memory.
+
+    Args:
+        selector: the scheme.
+        seed: names every random stream of the session.
+        shares: what a client weighs in the objective: `uniform` (1/n) or its `samples`.
+        warmup: how clients of which the selector knows too little are met. `full`: one round with all of them, before
+            the first selection (as the paper does). `lazy`: `warmup_quota` of them ride along in each cohort.
+        warmup_quota: see above; those that failed a full warm-up are met this way too.
+        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        offers: what the host will report; compared with the selector's needs at once. None: not declared.
+    """
+
+    def __init__(
+        self,
+        selector: Selector[Any],
+        *,
+        seed: int = 0,
+        shares: ShareRule = "uniform",
+        warmup: Warmup = "full",
+        warmup_quota: int = 5,
+        learn_delays: bool = True,
+        offers: Iterable[Need] | None = None,
+    ) -> None:
+        one_of(shares, ("uniform", "samples"), "shares")
+        one_of(warmup, ("full", "lazy"), "warmup")
+        at_least(warmup_quota, 1, "warmup_quota")
+        stream(seed)  # refuses a bad seed now rather than in the first round
+        if offers is not None:
+            _check_offers(selector, frozenset(offers))
+        self.selector = selector
+        self.seed = int(seed)
+        self.share_rule: ShareRule = shares
+        self.warmup: Warmup = warmup
+        self.warmup_quota = int(warmup_quota)
+        self.learn_delays = bool(learn_delays)
+        self.step = 0
+        self.now = 0.0
+        self.pending: Selection | None = None
+        self.pending_probe: ProbeRequest | None = None
+        self._probed_step = -1
+        self._state: Any = selector.init()
+        self._ledger = Ledger()
+
+    # -- roster ----------------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Everybody in the roster, in order of joining: the rows of the View."""
+        return tuple(self._ledger.ids)
+
+    def __len__(self) -> int:
+        """Clients in the roster."""
+        return len(self._ledger)
+
+    def join(
+        self,
+        clients: Iterable[ClientId],
+        *,
+        samples: Sequence[float] | None = None,
+        delays: Sequence[float] | FloatArray | None = None,
+        labels: ArrayLike | None = None,
+    ) -> None:
+        """Add clients, at any time, with what is known of them already (one entry or row a client)."""
+        ids = list(clients)
+        for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
+            if given is not None and len(given) != len(ids):  # type: ignore[arg-type]
+                raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
+        rows = self._ledger.join(ids)
+        try:
+            for offset, row in enumerate(rows.tolist()):
+                if samples is not None:
+                    self._ledger.set_samples(row, float(samples[offset]))
+                if delays is not None:
+                    self._ledger.set_delay(row, float(delays[offset]))
+                if labels is not None:
+                    self._ledger.set_labels(row, np.asarray(labels)[offset])
+        except FedpaceError:
+            self._ledger.leave(ids)
+            raise
+
+    def leave(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients, at any time. For one that is only away for a while, see `available` of `select`."""
+        self._ledger.leave(clients)
+
+    # -- a round ---------------------------------------------------------------------------------------------
+
+    def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
+        """Return what the selector would be shown."""
+        return self._view(self._reachable(available) & self._ready(), self.now if now is None else now)
+
+    def probe(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> ProbeRequest | None:
+        """Ask the selector whom it wants to hear before it chooses; answer with `answer`."""
+        self._expect_idle("probe")
+        self._probed_step = self.step
+        reachable = self._reachable(available)
+        if self._newcomers_first(reachable).size or not (reachable & self._ready()).any():
+            return None
+        probe = self._ask_probe(self._view(reachable & self._ready(), self._advance(now)))
+        if probe is not None:
+            ids = tuple(self._ledger.ids[row] for row in probe.clients.tolist())
+            self.pending_probe = ProbeRequest(self.step, ids, probe.kind)
+        return self.pending_probe
+
+    def answer(self, answers: Mapping[ClientId, float] | Mapping[ClientId, FloatArray]) -> None:
+        """Give the probed clients' losses or gradient sketches; who is missing did not answer."""
+        request = self.pending_probe
+        if request is None:
+            raise OrderError("answer() came without a probe: call probe() first")
+        for client in answers:
+            if client not in request.clients:
+                raise InputError(f"client {client!r} answered a probe, but it was not asked")
+        for client, value in answers.items():
+            if client not in self._ledger:
+                continue  # it left meanwhile
+            row = self._ledger.row(client)
+            if request.kind == "loss":
+                self._ledger.set_loss(row, float(value), self.step)
+            else:
+                self._ledger.set_update(row, value)
+        self.pending_probe = None
+
+    def select(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> Selection:
+        """Choose who trains next.
+
+        Args:
+            now: seconds, virtual or real; may not run backwards.
+            available: who can be reached in this round; None = everybody in the roster.
+        """
+        self._expect_idle("select")
+        if len(self._ledger) == 0:
+            raise InputError("there are no clients to choose from: let some join first")
+        reachable = self._reachable(available)
+        if not reachable.any():
+            raise InputError(f"none of the {len(self._ledger)} clients is available: wait, and select again")
+        now = self._advance(now)
+        newcomers = self._newcomers_first(reachable)
+        if newcomers.size:
+            self.pending = self._warmup_selection(newcomers)
+            return self.pending
+        ready = reachable & self._ready()
+        cohort = self._choose(ready, now) if ready.any() else None
+        cohort = self._with_newcomers(cohort, reachable & ~self._ready())
+        self.pending = self._selection(cohort)
+        return self.pending
+
+    def observe(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
+        """Report how each client of the pending selection settled: finished or failed, everyone once."""
+        selection = self.pending
+        if selection is None:
+            raise OrderError("observe() came without a selection: call select() first")
+        settled = self._settled(selection, list(outcomes))
+        self._ledger.check(settled, learn_delay=self.learn_delays)
+        now = self._advance(now)
+        for outcome in settled:
+            self._ledger.fold(outcome, selection.step, learn_delay=self.learn_delays)
+        self.pending = None
+        if selection.warmup:
+            return
+        self._state = self.selector.observe(self._state, self._report(selection, settled, now))
+        self.step += 1
+
+    def abandon(self) -> None:
+        """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed."""
+        self.pending = None
+        self.pending_probe = None
+        self._probed_step = -1
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the session into the folder `path`, replacing the one before only when all is written."""
+        saving.save(self, Path(path))
+
+    @classmethod
+    def restore(cls, path: str | Path, selector: Selector[Any] | None = None) -> Session:
+        """Read a session back. `selector` is only needed for a scheme that is not registered."""
+        return saving.restore(cls, Path(path), selector)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _expect_idle(self, call: str) -> None:
+        if self.pending is not None:
+            raise OrderError(
+                f"{call}() came while selection {self.pending.step} is still out: observe() its "
+                f"{len(self.pending.clients)} clients first, or abandon() it"
+            )
+        if self.pending_probe is not None:
+            raise OrderError(f"{call}() came while a probe is still out: answer() it first, or abandon() it")
+
+    def _advance(self, now: float | None) -> float:
+        if now is not None:
+            if not (math.isfinite(now) and now >= self.now):
+                raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
+            self.now = float(now)
+        return self.now
+
+    def _reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
+        if available is None:
+            return np.ones(len(self._ledger), dtype=np.bool_)
+        mask = np.zeros(len(self._ledger), dtype=np.bool_)
+        for client in available:
+            mask[self._ledger.row(client)] = True
+        return mask
+
+    def _ready(self) -> BoolArray:
+        return self._ledger.known(self.selector.needs)
+
+    def _newcomers_first(self, reachable: BoolArray) -> IntArray:
+        """Rows that a full warm-up must meet before anybody is selected."""
+        if self.warmup != "full":
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(reachable & ~self._ready() & ~self._ledger.columns["asked"])
+
+    def _shares(self) -> FloatArray:
+        count = len(self._ledger)
+        if self.share_rule == "uniform":
+            return shares(None, count)
+        samples = self._ledger.columns["samples"]
+        if np.isnan(samples).any():
+            row = int(np.flatnonzero(np.isnan(samples))[0])
+            raise InputError(
+                f"shares='samples' needs everybody's sample count, but that of {self._ledger.name(row)} is "
+                "unknown: give it to join(), or use shares='uniform'"
+            )
+        return shares(samples, count, name=self._ledger.name)
+
+    def _view(self, available: BoolArray, now: float) -> View:
+        ledger, column = self._ledger, self._ledger.columns
+        return View(
+            step=self.step,
+            now=now,
+            available=available,
+            share=self._shares(),
+            delay=column["delay"],
+            loss=column["loss"],
+            loss_step=column["loss_step"],
+            participations=column["participations"],
+            labels=ledger.labels,
+            updates=ledger.updates,
+            moments=ledger.moments if ledger.moments.known.any() else None,
+        )
+
+    def _ask_probe(self, view: View) -> Probe | None:
+        probe: Probe | None = self.selector.probe(self._state, view, stream(self.seed, "probe", self.step))
+        if probe is not None:
+            check_probe(probe, view, self.selector.name, self._ledger.name)
+        return probe
+
+    def _choose(self, ready: BoolArray, now: float) -> Cohort:
+        view = self._view(ready, now)
+        if self._probed_step != self.step and self._ask_probe(view) is not None:
+            raise OrderError(f"{self.selector.name} asks clients before it chooses: call probe() and answer() first")
+        cohort, self._state = self.selector.select(self._state, view, stream(self.seed, "select", self.step))
+        check_cohort(cohort, view, self.selector.name, self._ledger.name)
+        return cohort
+
+    def _warmup_selection(self, rows: IntArray) -> Selection:
+        weights = shares(self._shares()[rows], rows.size)
+        why = Diagnostics(
+            status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",
+            reasons=dict.fromkeys(rows.tolist(), "warm-up"),
+        )
+        return replace(self._selection(Cohort(rows, weights, why=why)), warmup=True)
+
+    def _with_newcomers(self, cohort: Cohort | None, unknown: BoolArray) -> Cohort:
+        """Let a quota of unknown clients ride along: each speaks for itself, the cohort for everybody else."""
+        rows = np.flatnonzero(unknown)
+        if cohort is not None and rows.size == 0:
+            return cohort
+        rng = stream(self.seed, "newcomers", self.step)
+        rows = np.sort(rng.choice(rows, size=min(self.warmup_quota, rows.size), replace=False))
+        reasons = dict.fromkeys(rows.tolist(), "never seen: part of the lazy warm-up")
+        own = self._shares()[rows]
+        if cohort is None:
+            status = f"lazy warm-up: {self.selector.name} knows too little of every client"
+            return Cohort(rows, shares(own, rows.size), why=Diagnostics(status=status, reasons=reasons))
+        rest = max(0.0, 1.0 - float(own.sum()))
+        return replace(
+            cohort,
+            clients=np.concatenate([cohort.clients, rows]),
+            weights=np.concatenate([rest * cohort.weights, own]),
+            why=replace(cohort.why, reasons={**cohort.why.reasons, **reasons}),
+        )
+
+    def _selection(self, cohort: Cohort) -> Selection:
+        ids = tuple(self._ledger.ids[row] for row in cohort.clients.tolist())
+        return Selection(self.step, ids, cohort.weights, cohort.mode, cohort.deadline, cohort.why)
+
+    def _settled(self, selection: Selection, outcomes: list[Outcome]) -> list[Outcome]:
+        """Return the outcomes in cohort order, without those who left meanwhile."""
+        by_client: dict[ClientId, Outcome] = {}
+        expected = set(selection.clients)
+        for outcome in outcomes:
+            if outcome.client not in expected:
+                raise InputError(f"client {outcome.client!r} was reported, but it is not in selection {selection.step}")
+            if outcome.client in by_client:
+                raise InputError(f"client {outcome.client!r} was reported twice in selection {selection.step}")
+            by_client[outcome.client] = outcome
+        for client in selection.clients:
+            if client not in by_client and client in self._ledger:
+                raise InputError(
+                    f"client {client!r} of selection {selection.step} is missing from the report: say how it settled, "
+                    "with finished=False if it failed"
+                )
+        return [by_client[client] for client in selection.clients if client in self._ledger]
+
+    def _report(self, selection: Selection, settled: list[Outcome], now: float) -> Report:
+        weight = dict(zip(selection.clients, selection.weights.tolist(), strict=True))
+        updates = None
+        if any(outcome.update is not None for outcome in settled):
+            width = next(np.size(outcome.update) for outcome in settled if outcome.update is not None)
+            blank = np.full(width, math.nan)
+            updates = np.array([blank if outcome.update is None else outcome.update for outcome in settled])
+        return Report(
+            step=selection.step,
+            now=now,
+            clients=np.array([self._ledger.row(outcome.client) for outcome in settled], dtype=np.int64),
+            finished=np.array([outcome.finished for outcome in settled], dtype=np.bool_),
+            seconds=np.array([outcome.seconds for outcome in settled]),
+            loss=np.array([outcome.loss for outcome in settled]),
+            samples=np.array([outcome.samples for outcome in settled]),
+            weights=np.array([weight[outcome.client] for outcome in settled]),
+            updates=updates,
+        )
+
+
+def _check_offers(selector: Selector[Any], offers: frozenset[Need]) -> None:
+    missing = selector.needs - offers
+    if missing:
+        has = ", ".join(sorted(offers)) or "nothing"
+        raise InputError(f"{selector.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
