@@ -1,0 +1,119 @@
+"""A client's second moment as a low-rank factor: A_i = F'F = (1/n) sum_rows z z'.
+
+Uncentred, as the derivation of the seed paper needs it (ERRATA C1). z is the row of last-layer features, with a 1
+behind it if the layer has a bias (ERRATA C3), and with the label behind that for the augmented moment of SCHEMES 15.1.
+
+X / sqrt(n) would be a factor too, and would hand the server every row of features. We send S V' of its singular value
+decomposition instead: it depends on the rows only through their second moment, so it gives away no more than the moment
+itself. That is no privacy guarantee (the moment of one row is that row up to its sign): `fedpace.moments.private` is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, float_array, frozen
+from fedpace.core.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A second moment, ready to be sent."""
+
+    factor: FloatArray
+    """(r, d) F with second moment F'F; orthogonal rows, longest first."""
+    samples: int
+    """Rows of the batch."""
+    energy: float
+    """tr(A) before compression: the mean squared length of a row."""
+    discarded: float
+    """Fraction of `energy` that compression dropped, 0 to 1."""
+
+
+def factor_from_features(
+    features: ArrayLike,
+    *,
+    bias: bool = False,
+    labels: ArrayLike | None = None,
+    classes: int | None = None,
+    max_rank: int | None = None,
+) -> FloatArray:
+    """Return only the factor of `moment_from_features`: what `MomentBank.put` and `Outcome.moment` take."""
+    return moment_from_features(features, bias=bias, labels=labels, classes=classes, max_rank=max_rank).factor
+
+
+def moment_from_features(
+    features: ArrayLike,
+    *,
+    bias: bool = False,
+    labels: ArrayLike | None = None,
+    classes: int | None = None,
+    max_rank: int | None = None,
+) -> Moment:
+    """Return the second moment of a batch.
+
+    Args:
+        features: (n, d) rows of last-layer features.
+        bias: append a 1 to each row.
+        labels: appended last: (n,) or (n, c) regression targets or one-hot rows; with `classes`, (n,) class numbers.
+        classes: number of classes, where `labels` are class numbers 0 to classes - 1.
+        max_rank: keep only this many leading directions; the share of energy dropped is reported.
+    """
+    batch = float_array(features, "features", ndim=2)
+    samples = batch.shape[0]
+    if samples < 1 or batch.shape[1] < 1:
+        raise InputError(f"expected at least one row and one column of features, but shape {batch.shape} came")
+    parts = [batch]
+    if bias:
+        parts.append(np.ones((samples, 1)))
+    if labels is not None:
+        parts.append(_label_columns(labels, samples, classes))
+    elif classes is not None:
+        raise InputError(f"classes = {classes} came without labels: give both, or neither")
+    return _compressed(np.hstack(parts) / math.sqrt(samples), samples, max_rank)
+
+
+def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
+    """Return the factor's `max_rank` leading directions and the share of energy dropped."""
+    return _compressed(float_array(factor, "the factor", ndim=2), samples, max_rank)
+
+
+def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Moment:
+    if max_rank is not None and max_rank < 1:
+        raise InputError(f"max_rank must be at least 1, but {max_rank!r} came")
+    _, lengths, directions = np.linalg.svd(factor, full_matrices=False)
+    rank = int((lengths > lengths.max(initial=0.0) * np.finfo(np.float64).eps).sum())
+    kept = rank if max_rank is None else min(rank, max_rank)
+    # A singular vector is defined up to its sign: fix it, so that an unchanged batch gives an unchanged factor.
+    leading = directions[:kept]
+    pivot = np.take_along_axis(leading, np.abs(leading).argmax(axis=1, keepdims=True), axis=1)
+    result = lengths[:kept, None] * leading * np.where(pivot < 0, -1.0, 1.0)
+    energy = float((lengths**2).sum())
+    discarded = float((lengths[kept:] ** 2).sum()) / energy if energy > 0 else 0.0
+    return Moment(factor=frozen(result), samples=samples, energy=energy, discarded=discarded)
+
+
+def _label_columns(labels: ArrayLike, samples: int, classes: int | None) -> FloatArray:
+    if classes is None:
+        columns = np.asarray(labels, dtype=np.float64)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        columns = float_array(columns, "labels", ndim=2)
+    else:
+        numbers = np.asarray(labels)
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise InputError(
+                f"class numbers must be whole numbers on one axis, but {numbers.dtype} {numbers.shape} came"
+            )
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < classes):
+            raise InputError(
+                f"class numbers must lie in 0 to {classes - 1}, but {numbers.min()} to {numbers.max()} came"
+            )
+        columns = np.zeros((numbers.size, classes))
+        columns[np.arange(numbers.size), numbers] = 1.0
+    if columns.shape[0] != samples:
+        raise InputError(f"expected one label a row of features ({samples}), but {columns.shape[0]} came")
+    return columns

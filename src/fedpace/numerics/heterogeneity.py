@@ -1,0 +1,86 @@
+"""Feature heterogeneity between clients: B_ij = ||(A_i - A_j) A^-1||_2 of the seed paper.
+
+A_i = E[x x'] is client i's uncentred second moment of last-layer features (ERRATA C1) and A = sum_j w_j A_j. Where we
+depart from the paper:
+- the norm is the largest singular value: (A_i - A_j) A^-1 is not symmetric, so eigenvalues understate it (ERRATA B4);
+- A is pseudo-inverted, or loaded by a ridge, where it is singular (ERRATA C2, `fedpace.numerics.inverse`);
+- A weighs clients by their share of the objective (ERRATA C11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.checks import shares as checked_shares
+from fedpace.core.errors import InputError
+from fedpace.numerics.inverse import regularised_inverse
+
+
+def checked_factors(factors: Sequence[ArrayLike]) -> list[FloatArray]:
+    """Return the factors as finite float64 matrices of one width."""
+    matrices = [float_array(factor, f"the factor of client {row}", ndim=2) for row, factor in enumerate(factors)]
+    if not matrices:
+        raise InputError("expected the factor of at least one client, but none came")
+    width = matrices[0].shape[1]
+    if width == 0:
+        raise InputError("a factor must have at least one column, one a feature, but client 0's has none")
+    for row, matrix in enumerate(matrices):
+        if matrix.shape[1] != width:
+            raise InputError(
+                f"all factors must have one width: client 0's has {width} columns, client {row}'s has {matrix.shape[1]}"
+            )
+    return matrices
+
+
+def mean_moment(factors: Sequence[FloatArray], shares: FloatArray) -> FloatArray:
+    """Return A = sum_i share_i F_i' F_i."""
+    total = np.zeros((factors[0].shape[1],) * 2)
+    for factor, share in zip(factors, shares, strict=True):
+        if share > 0 and factor.size:
+            total += share * (factor.T @ factor)
+    return total
+
+
+def pairwise_heterogeneity(
+    factors: Sequence[ArrayLike],
+    *,
+    shares: ArrayLike | None = None,
+    reference: ArrayLike | None = None,
+    ridge: float = 0.0,
+    tol: float = 1e-3,
+) -> FloatArray:
+    """Return B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2 of all pairs, with A_i = F_i' F_i.
+
+    Args:
+        factors: F_i of shape (r_i, d), one a client; the r_i may differ.
+        shares: weights of the clients in A; equal if None.
+        reference: A itself (d, d), in place of the weighted mean, such as one frozen earlier.
+        ridge: load on the diagonal of A, as a fraction of its mean; 0 = the pseudo-inverse where A is singular.
+        tol: relative error allowed in an entry.
+
+    Returns:
+        (m, m) symmetric, with a zero diagonal.
+    """
+    if not 0 < tol < 1:
+        raise InputError(f"tol must lie between 0 and 1, but {tol!r} came")
+    matrices = checked_factors(factors)
+    count, width = len(matrices), matrices[0].shape[1]
+    weights = checked_shares(shares, count)
+    moment = mean_moment(matrices, weights) if reference is None else _reference(reference, width)
+    inverse = regularised_inverse(moment, ridge=ridge)
+    whitened = np.stack([factor.T @ (factor @ inverse) for factor in matrices])
+    result = np.zeros((count, count))
+    for row in range(count - 1):
+        result[row, row + 1 :] = np.linalg.norm(whitened[row + 1 :] - whitened[row], ord=2, axis=(1, 2))
+    return result + result.T
+
+
+def _reference(reference: ArrayLike, width: int) -> FloatArray:
+    moment = float_array(reference, "the reference moment", ndim=2)
+    if moment.shape != (width, width):
+        raise InputError(f"the reference moment must be {width} x {width}, as the factors are, but {moment.shape} came")
+    return moment

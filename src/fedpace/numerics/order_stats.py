@@ -1,0 +1,58 @@
+"""Expected round time of K clients drawn with replacement (the seed paper, Lemma 3 and Remark 3).
+
+With delays ascending and P_i = p_1 + ... + p_i, E[max] = sum_i (P_i^K - P_{i-1}^K) tau_i. The paper's Algorithm 3 lets
+both sums run to i, which makes the objective 0 (ERRATA A5). We sum by parts,
+
+    E[max] = tau_m - sum_{i<m} P_i^K (tau_{i+1} - tau_i),
+
+so that clients of equal delay cannot matter in which order they are sorted, in value or in gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, delays, float_array
+from fedpace.core.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedMax:
+    """The expected largest delay of k draws, and how it changes with the distribution."""
+
+    value: float
+    gradient: FloatArray
+    """(n,) see `expected_max`: only its differences between clients have a meaning."""
+
+
+def expected_max(p: ArrayLike, delay: ArrayLike, k: int) -> ExpectedMax:
+    """Return E[max of k draws with replacement from p] and its gradient.
+
+    The last cumulative sum is held at 1, so the gradient is d/dp_l = -k sum_{i>=l, i<m} P_i^(k-1) (tau_{i+1} - tau_i),
+    with every p_l free except that the slowest client takes what is missing: its own entry is 0. Along directions that
+    stay on the simplex (entries summing to 0) this is the exact derivative; the component along (1, ..., 1) is a
+    convention.
+    """
+    tau = delays(delay)
+    probability = float_array(p, "probabilities")
+    if probability.size != tau.size:
+        raise InputError(f"expected {tau.size} probabilities, one a delay, but {probability.size} came")
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k must be a whole number of at least 1, but {k!r} came")
+    total = float(probability.sum())
+    # Solvers walk slightly off the simplex; more than rounding is a mistake of the caller.
+    if probability.min() < -1e-6 or abs(total - 1) > 1e-6:
+        raise InputError(
+            f"probabilities must be at least 0 and sum to 1, but the least is {probability.min():g} "
+            f"and the sum is {total:g}"
+        )
+    order = np.argsort(tau, kind="stable")
+    steps = np.diff(tau[order])
+    below = np.clip(np.cumsum(probability[order])[:-1], 0.0, 1.0)
+    value = float(tau[order[-1]] - below**k @ steps)
+    gradient = np.zeros(tau.size)
+    gradient[order[:-1]] = -np.cumsum((k * below ** (k - 1) * steps)[::-1])[::-1]
+    return ExpectedMax(value=value, gradient=gradient)

@@ -1,0 +1,164 @@
+"""The set that minimises max delay / (1 - 2 h(S)^2), exactly, by one scan (ERRATA A1, A2, A8).
+
+The seed paper minimises g(S) = max_{i in S} tau_i / (1 - B_S), B_S = 2 h(S)^2, h(S) = sum_j w_j min_{i in S} B_ij
+with a solver for submodular functions. g is not submodular, and needs no such solver: for a given largest delay, adding
+any client that is not slower cannot raise h, so some prefix of the delay order is optimal. We scan the prefixes with a
+running column minimum in O(m^2), and take 1 - B_S <= 0, where the paper's bound says nothing, as infeasible.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
+from fedpace.core.checks import delays as checked_delays
+from fedpace.core.checks import shares as checked_shares
+from fedpace.core.errors import InfeasibleError, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixSolution:
+    """Whom to wait for, and what that costs."""
+
+    clients: IntArray
+    """(k,) rows, fastest first."""
+    weights: FloatArray
+    """(k,) share of the clients that each stands for; positive, sums to 1."""
+    heterogeneity: float
+    """h(S) = sum_j share_j min_{i in S} B_ij."""
+    bound: float
+    """B_S = 2 h(S)^2, below 1."""
+    objective: float
+    """delay / (1 - bound)."""
+    delay: float
+    """The largest delay in the set."""
+
+
+def best_prefix(
+    B: ArrayLike,
+    delay: ArrayLike,
+    *,
+    shares: ArrayLike | None = None,
+    max_clients: int | None = None,
+    candidates: ArrayLike | None = None,
+) -> PrefixSolution:
+    """Return the set S that minimises max_{i in S} delay_i / (1 - 2 h(S)^2), and the weight of each member.
+
+    A client's weight is the sum of the shares of the clients whose nearest member it is; of equally near members the
+    fastest counts, then the lowest row. A client that would get weight 0 (one with share 0, or at distance 0 from a
+    faster one, that is nobody's nearest) is left out: it would train for nothing, and h and the weights stay the same.
+
+    Clients of equal delay enter together, since one more of them costs nothing. So relabelling the clients relabels the
+    answer, up to exact ties in B. Of prefixes with equal objective the smallest is taken.
+
+    Args:
+        B: (m, m) heterogeneity: how badly client i (row) stands for client j (column). NaN is allowed where it cannot
+            matter: in rows that are no candidates and in columns with share 0.
+        delay: (m,) seconds; NaN is allowed for clients that are no candidates.
+        shares: weights of the clients in the objective; equal if None.
+        max_clients: longest prefix to consider. Among sets of bounded size a prefix need not be optimal, so with this
+            option the answer is the best short prefix only; a group of equal delays that does not fit is cut after
+            its most central clients (least sum_j share_j B_ij), then by row.
+        candidates: rows or mask of the clients that may be chosen; everybody stays in the population. None = all.
+
+    Raises:
+        InfeasibleError: no admissible prefix has 2 h^2 < 1.
+    """
+    matrix = float_array(B, "B", ndim=2, finite=False)
+    count = matrix.shape[0]
+    if matrix.shape != (count, count):
+        raise InputError(f"B must be square, one row and one column a client, but it has shape {matrix.shape}")
+    weight = checked_shares(shares, count)
+    rows = candidate_rows(candidates, count)
+    tau = float_array(delay, "delays", finite=False)
+    if tau.size != count:
+        raise InputError(f"expected {count} delays, one a client, but {tau.size} came")
+    checked_delays(tau[rows], name=lambda index: f"client {rows[index]}")
+    used = np.flatnonzero(weight > 0)
+    block = matrix[np.ix_(rows, used)]
+    if not (np.isfinite(block) & (block >= 0)).all():
+        i, j = np.argwhere(~(np.isfinite(block) & (block >= 0)))[0]
+        raise InputError(
+            f"B must be finite and at least 0, but B[{rows[i]}, {used[j]}] is {block[i, j]}: leave client {rows[i]} "
+            f"out of the candidates or give client {used[j]} the share 0 if their moments are unknown"
+        )
+    found = scan_prefixes(block, tau[rows], weight[used], max_clients=max_clients)
+    return PrefixSolution(
+        clients=frozen(rows[found.clients], np.int64),
+        weights=found.weights,
+        heterogeneity=found.heterogeneity,
+        bound=found.bound,
+        objective=found.objective,
+        delay=found.delay,
+    )
+
+
+def scan_prefixes(
+    block: FloatArray, delay: FloatArray, shares: FloatArray, *, max_clients: int | None = None
+) -> PrefixSolution:
+    """Scan the prefixes of the rows of a rectangular B (rows: may be chosen, columns: the population), unchecked."""
+    if max_clients is not None and max_clients < 1:
+        raise InputError(f"max_clients must be at least 1, but {max_clients!r} came")
+    limit = len(delay) if max_clients is None else min(max_clients, len(delay))
+    centrality = block @ shares if limit < len(delay) else np.zeros(len(delay))
+    order = np.lexsort((centrality, delay))
+    nearest = np.full(block.shape[1], math.inf)
+    best, best_length, least = math.inf, 0, math.inf
+    for position, row in enumerate(order[:limit]):
+        if delay[row] >= best:
+            break  # the denominator is at most 1, so no slower prefix can win
+        np.minimum(nearest, block[row], out=nearest)
+        if position + 1 < limit and delay[order[position + 1]] == delay[row]:
+            continue
+        h = float(nearest @ shares)
+        least = min(least, h)
+        margin = 1.0 - 2.0 * h * h
+        if margin > 0 and delay[row] / margin < best:
+            best, best_length = float(delay[row]) / margin, position + 1
+    if not best_length:
+        raise InfeasibleError(
+            f"no set is feasible: 2 h^2 must be below 1, but with {limit} candidates h is {least:.4g} and 2 h^2 is "
+            f"{2 * least * least:.4g}; add candidates, raise the ridge, or rescale B by a target below 0.7071"
+        )
+    return _solution(block, delay, shares, order[:best_length])
+
+
+def _solution(block: FloatArray, delay: FloatArray, shares: FloatArray, members: IntArray) -> PrefixSolution:
+    members = members[np.lexsort((members, delay[members]))]
+    proxy = np.argmin(block[members], axis=0)  # the first of equals: the fastest, then the lowest row
+    weights = np.bincount(proxy, weights=shares, minlength=len(members))
+    kept = weights > 0
+    h = float(block[members].min(axis=0) @ shares)
+    slowest = float(delay[members[kept]].max())
+    return PrefixSolution(
+        clients=frozen(members[kept], np.int64),
+        weights=frozen(weights[kept] / weights.sum()),
+        heterogeneity=h,
+        bound=2 * h * h,
+        objective=slowest / (1 - 2 * h * h),
+        delay=slowest,
+    )
+
+
+def candidate_rows(candidates: ArrayLike | None, count: int) -> IntArray:
+    """Return the rows named by a mask, by a list of rows, or by None for all; ascending and unique."""
+    if candidates is None:
+        return np.arange(count)
+    array = np.asarray(candidates)
+    if array.dtype == np.bool_:
+        if array.shape != (count,):
+            raise InputError(f"a mask of candidates must have shape ({count},), but it has {array.shape}")
+        rows = np.flatnonzero(array)
+    else:
+        if array.size and not np.issubdtype(array.dtype, np.integer):
+            raise InputError(f"candidates must be rows or a mask, but an array of {array.dtype} came")
+        rows = np.unique(array.astype(np.int64))
+        if rows.size and not (rows[0] >= 0 and rows[-1] < count):
+            raise InputError(f"candidates must be rows from 0 to {count - 1}, but {rows[0]} and {rows[-1]} came")
+    if not rows.size:
+        raise InfeasibleError("no set is feasible: there is no candidate; make at least one client available")
+    return rows

@@ -1,0 +1,136 @@
+"""The bank: rows come, change and go, and the heterogeneity follows."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.core.types import MomentStore
+from fedpace.moments import MomentBank
+from fedpace.numerics import pairwise_heterogeneity
+
+
+def factor(seed, rank=6, width=4):
+    return stream(seed, "bank").normal(size=(rank, width))
+
+
+def filled(count=4):
+    bank = MomentBank(count)
+    for row in range(count):
+        bank.put(row, factor(row, rank=3 + row))
+    return bank
+
+
+def test_it_is_what_the_ledger_asks_for():
+    store: MomentStore = MomentBank(2)
+    assert store.known.tolist() == [False, False]
+
+
+def test_unknown_clients_are_nan_and_do_not_enter_the_reference():
+    bank = filled()
+    bank.append(1)
+    B = bank.heterogeneity(ridge=0.0)
+    assert B.shape == (5, 5)
+    assert np.isnan(B[4]).all()
+    assert np.isnan(B[:, 4]).all()
+    expected = pairwise_heterogeneity([factor(row, rank=3 + row) for row in range(4)])
+    np.testing.assert_allclose(B[:4, :4], expected)
+
+
+def test_shares_are_scaled_over_the_known():
+    bank = filled()
+    bank.append(1)
+    B = bank.heterogeneity(ridge=0.1, shares=np.array([0.1, 0.2, 0.1, 0.1, 0.5]))
+    expected = pairwise_heterogeneity(
+        [factor(row, rank=3 + row) for row in range(4)], shares=[0.2, 0.4, 0.2, 0.2], ridge=0.1
+    )
+    np.testing.assert_allclose(B[:4, :4], expected)
+
+
+def test_nobody_known():
+    assert np.isnan(MomentBank(2).heterogeneity(ridge=0.0)).all()
+    assert MomentBank().heterogeneity(ridge=0.0).shape == (0, 0)
+
+
+def test_it_is_computed_once_a_version_and_read_only():
+    bank = filled()
+    B = bank.heterogeneity(ridge=0.0)
+    assert bank.heterogeneity(ridge=0.0) is B
+    with pytest.raises(ValueError, match="read-only"):
+        B[0, 0] = 1
+    version = bank.version
+    bank.put(1, factor(1, rank=4))
+    assert bank.version == version
+    assert bank.heterogeneity(ridge=0.0) is B
+    bank.put(1, factor(9))
+    assert bank.version > version
+    assert np.abs(bank.heterogeneity(ridge=0.0) - B).max() > 0.01
+    assert np.abs(bank.heterogeneity(ridge=0.5) - bank.heterogeneity(ridge=0.0)).max() > 0.01
+
+
+def test_the_callers_array_is_copied():
+    bank, mine = filled(2), factor(7)
+    bank.put(0, mine)
+    B = bank.heterogeneity(ridge=0.0).copy()
+    mine *= 3
+    bank.append(0)
+    np.testing.assert_array_equal(bank.heterogeneity(ridge=0.0), B)
+
+
+def test_rows_move_up_when_clients_leave():
+    bank = filled()
+    bank.remove(np.array([0, 2]))
+    assert len(bank) == 2
+    np.testing.assert_array_equal(bank.factor(0), factor(1, rank=4))
+    np.testing.assert_allclose(
+        bank.heterogeneity(ridge=0.0), pairwise_heterogeneity([factor(1, rank=4), factor(3, rank=6)])
+    )
+
+
+def test_saving_and_loading_gives_the_same_bank():
+    bank = filled(3)
+    bank.append(2)
+    bank.put(4, np.zeros((0, 4)))
+    buffer = io.BytesIO()
+    np.savez(buffer, **bank.arrays())
+    buffer.seek(0)
+    other = MomentBank(17)
+    with np.load(buffer, allow_pickle=False) as saved:
+        other.load(saved)
+    assert other.known.tolist() == bank.known.tolist()
+    np.testing.assert_array_equal(other.heterogeneity(ridge=0.1), bank.heterogeneity(ridge=0.1))
+    with pytest.raises(InputError, match="4 columns"):
+        other.put(0, np.ones((2, 5)))
+    empty = MomentBank(3)
+    empty.load(MomentBank(1).arrays())
+    assert len(empty) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "bad", "words"),
+    [
+        (1, np.ones((2, 5)), "client 1 must have 4 columns.*but it has 5"),
+        (1, np.full((2, 4), np.nan), "client 1 must be finite"),
+        (1, np.ones(4), "client 1 must have 2 axes"),
+        (1, np.ones((2, 0)), "at least one column"),
+        (4, np.ones((2, 4)), "row from 0 to 3, but 4"),
+        (-1, np.ones((2, 4)), "row from 0 to 3, but -1"),
+    ],
+)
+def test_bad_moments_are_refused_and_leave_the_bank_as_it_was(row, bad, words):
+    bank = filled()
+    version = bank.version
+    with pytest.raises(InputError, match=words):
+        bank.put(row, bad)
+    assert bank.version == version
+
+
+def test_bad_saves_are_refused():
+    with pytest.raises(InputError, match="'factors'"):
+        MomentBank().load({"ranks": np.zeros(1)})
+    with pytest.raises(InputError, match="add up to 2, but 3 rows"):
+        MomentBank().load({"ranks": np.array([2.0]), "factors": np.zeros((3, 2))})
