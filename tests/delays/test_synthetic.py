@@ -8,9 +8,7 @@ from fedpace.delays.synthetic import SyntheticDelays
 
 
 def test_a_fixed_link_and_compute_give_the_paper_s_formula() -> None:
-    model = SyntheticDelays(link_speed=(1e6, 1e6), compute=(20.0, 20.0)).build(
-        3, model_bytes=4_000_000, seed=0
-    )
+    model = SyntheticDelays(link_speed=(1e6, 1e6), compute=(20.0, 20.0)).build(3, model_bytes=4_000_000, seed=0)
     np.testing.assert_allclose(model.expected(), 24.0, rtol=1e-15)
 
 

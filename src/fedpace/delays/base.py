@@ -57,9 +57,7 @@ def span(value: Sequence[float], what: str, *, low: float, above: bool = False) 
     number(value[0], f"the lower end of {what}", low=low, above=above)
     number(value[1], f"the upper end of {what}", low=low, above=above)
     if value[0] > value[1]:
-        raise InputError(
-            f"{what} must run from the smaller to the larger number, but {value!r} came: swap them"
-        )
+        raise InputError(f"{what} must run from the smaller to the larger number, but {value!r} came: swap them")
     return float(value[0]), float(value[1])
 
 
