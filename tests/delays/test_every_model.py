@@ -11,19 +11,34 @@ import pytest
 import fedpace.delays
 from fedpace.core.errors import InputError
 from fedpace.core.types import DelayConfig
+from fedpace.delays.async_hfl import AsyncHflDelays
+from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.mixture import MixtureDelays
+from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.synthetic import SyntheticDelays
+from fedpace.delays.trace import TraceDelays
+from fedpace.delays.uniform import UniformDelays
 
 SIZE = 1_600_000
 MODELS: list[DelayConfig] = [
     SyntheticDelays(),
     SyntheticDelays(jitter=0.4),
     LognormalDelays(),
-    LognormalDelays(sigma=0.0, jitter=0.0),
+    UniformDelays(),
+    UniformDelays(seconds=(5.0, 500.0), jitter=0.5),
+    ConstantDelays(jitter=0.2),
+    MixtureDelays(),
+    NycmeshDelays(),
+    NycmeshDelays(model_bytes=0, cap=300.0, round_sigma=0.0),
+    AsyncHflDelays(),
 ]
+ALIKE: list[DelayConfig] = [ConstantDelays(), LognormalDelays(sigma=0.0, jitter=0.0)]
+FROM_FILES = {TraceDelays.name}
+"""Models that cannot be built without a file: `test_trace.py` has these promises for them."""
 
 
-@pytest.fixture(params=MODELS, ids=[repr(config) for config in MODELS])
+@pytest.fixture(params=MODELS + ALIKE, ids=repr)
 def config(request: pytest.FixtureRequest) -> DelayConfig:
     return request.param
 
@@ -36,7 +51,7 @@ def test_every_registered_model_is_in_the_list() -> None:
             if isinstance(item, type) and getattr(item, "name", None) == module.name.replace("_", "-"):
                 found.add(item.name)
     assert {"synthetic", "lognormal"} <= found
-    assert found == {config.name for config in MODELS}, "add the new model to MODELS above"
+    assert found == {config.name for config in MODELS} | FROM_FILES, "add the new model to MODELS above"
 
 
 def test_shape_sign_and_read_only(config: DelayConfig) -> None:
@@ -52,7 +67,7 @@ def test_shape_sign_and_read_only(config: DelayConfig) -> None:
 
 def test_the_mean_of_the_draws_is_the_expected_delay(config: DelayConfig) -> None:
     model = config.build(40, model_bytes=SIZE, seed=3)
-    draws = np.array([model.draw(step) for step in range(3000)])
+    draws = np.array([model.draw(step) for step in range(1500)])
     error = np.abs(draws.mean(axis=0) - model.expected())
     spread = draws.std(axis=0) / np.sqrt(len(draws))
     assert (error <= 5 * spread + 1e-9 * model.expected()).all()
@@ -84,17 +99,13 @@ def test_model_bytes_are_not_negative(config: DelayConfig) -> None:
         config.build(2, model_bytes=-1, seed=0)
 
 
-DRAWN = [config for config in MODELS if config != LognormalDelays(sigma=0.0, jitter=0.0)]
+@pytest.mark.parametrize("config", MODELS, ids=repr)
+def test_another_seed_gives_other_delays(config: DelayConfig) -> None:
+    a = config.build(20, model_bytes=SIZE, seed=0).draw(3)
+    b = config.build(20, model_bytes=SIZE, seed=1).draw(3)
+    assert np.mean(a != b) > 0.9
 
 
-@pytest.mark.parametrize("config", DRAWN, ids=repr)
-def test_another_seed_gives_other_clients(config: DelayConfig) -> None:
-    a = config.build(20, model_bytes=SIZE, seed=0).expected()
-    b = config.build(20, model_bytes=SIZE, seed=1).expected()
-    assert (a != b).all()
-
-
-@pytest.mark.parametrize("config", DRAWN, ids=repr)
 def test_more_clients_leave_the_first_ones_as_they_were(config: DelayConfig) -> None:
     few = config.build(5, model_bytes=SIZE, seed=2)
     many = config.build(50, model_bytes=SIZE, seed=2)

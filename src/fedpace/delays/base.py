@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, frozen
+from fedpace.core.checks import FloatArray, IntArray, frozen
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 
@@ -73,6 +73,16 @@ def positive(seconds: FloatArray, what: str) -> FloatArray:
     return frozen(seconds)
 
 
+def dealt(rows: int, clients: int, *, seed: int, key: str) -> IntArray:
+    """(clients,) rows of a table, shuffled: each once before any comes twice.
+
+    The first clients get the same rows however many clients follow.
+    """
+    rounds = -(-clients // rows)
+    order = [stream(seed, "delay", key, "deal", i).permutation(rows) for i in range(rounds)]
+    return np.concatenate(order)[:clients]
+
+
 def jitter(seed: int, step: int, clients: int, sigma: float) -> FloatArray:
     """(clients,) log-normal factors of one round with mean 1: the mean before them stays the true one.
 
@@ -101,5 +111,38 @@ class MeanWithJitter:
         if self._sigma == 0.0:
             return self._mean
         seconds = self._mean * jitter(self._seed, step, self._mean.size, self._sigma)
+        seconds.setflags(write=False)
+        return seconds
+
+
+class MeanPlusLognormal:
+    """A base per client plus a log-normal number of seconds a round, cut at a cap: radio networks in a city."""
+
+    def __init__(self, base: FloatArray, *, mu: float, sigma: float, cap: float, seed: int, what: str) -> None:
+        """Take the seconds without noise; `what` names the model in errors."""
+        self._base = positive(np.minimum(base, cap), what)
+        self._mu, self._sigma, self._cap, self._seed = mu, sigma, cap, seed
+        self._mean = positive(self._base + self._mean_noise(cap - self._base), what)
+
+    def _mean_noise(self, room: FloatArray) -> FloatArray:
+        """E[min(X, room)] of the log-normal X: the cap lowers the mean of those near it."""
+        from scipy.special import ndtr
+
+        mu, sigma = self._mu, self._sigma
+        with np.errstate(divide="ignore"):  # no room: log 0, and a mean of 0
+            log_room = np.log(room)
+        if sigma == 0.0:
+            return np.minimum(math.exp(mu), room)
+        below = math.exp(mu + sigma**2 / 2) * ndtr((log_room - mu - sigma**2) / sigma)
+        return np.asarray(below + room * ndtr((mu - log_room) / sigma))
+
+    def expected(self) -> FloatArray:
+        """(n,) mean seconds of a round, the cap included."""
+        return self._mean
+
+    def draw(self, step: int) -> FloatArray:
+        """(n,) seconds in round `step`."""
+        normal = stream(self._seed, "delay", "jitter", step_of(step)).standard_normal(self._base.size)
+        seconds = np.minimum(self._base + np.exp(self._mu + self._sigma * normal), self._cap)
         seconds.setflags(write=False)
         return seconds

@@ -28,8 +28,8 @@ class SyntheticDelays:
     """Range of the link speeds in bytes a second."""
     compute: tuple[float, float] = (15.0, 100.0)
     """Range of the compute times in seconds."""
-    model_bytes: int | None = None
-    """Size to send in place of the trained model's own, such as the size that a table was made with."""
+    model_bytes: int = 0
+    """Bytes to send in place of the trained model's own, such as those a table was made with; 0 = its own."""
     jitter: float = 0.0
     """Sigma of the log-normal factor of each round; its mean is 1. 0 = constant, as in the paper."""
 
@@ -37,14 +37,14 @@ class SyntheticDelays:
         """Check the options."""
         object.__setattr__(self, "link_speed", span(self.link_speed, "link_speed", low=0.0, above=True))
         object.__setattr__(self, "compute", span(self.compute, "compute", low=0.0))
-        if self.model_bytes is not None:
-            size_of(self.model_bytes)
+        size_of(self.model_bytes)
         number(self.jitter, "jitter", low=0.0, high=WIDEST)
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients that exchange a model of `model_bytes`."""
         clients = count_of(clients)
-        size = size_of(model_bytes if self.model_bytes is None else self.model_bytes)
+        own = size_of(model_bytes)
+        size = self.model_bytes or own
         speed = stream(seed, "delay", self.name, "link").uniform(*self.link_speed, clients)
         compute = stream(seed, "delay", self.name, "compute").uniform(*self.compute, clients)
         return MeanWithJitter(size / speed + compute, sigma=self.jitter, seed=seed, what="synthetic")

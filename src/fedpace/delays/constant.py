@@ -1,0 +1,34 @@
+"""`constant`: everybody takes the same time, always. Ours: with it only the number of rounds counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.types import DelayModel
+from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of
+
+
+@dataclass(frozen=True)
+class ConstantDelays:
+    """One number for all clients, with a log-normal factor each round where asked for."""
+
+    name: ClassVar[str] = "constant"
+
+    seconds: float = 60.0
+    """Mean seconds of a round."""
+    jitter: float = 0.0
+    """Sigma of the log-normal factor of each round; its mean is 1."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        number(self.seconds, "seconds", low=0.0, above=True)
+        number(self.jitter, "jitter", low=0.0, high=WIDEST)
+
+    def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the delays of `clients` clients, whatever the size of the model."""
+        size_of(model_bytes)
+        mean = np.full(count_of(clients), float(self.seconds))
+        return MeanWithJitter(mean, sigma=self.jitter, seed=seed, what=self.name)

@@ -1,0 +1,121 @@
+"""`mixture`: a fleet made of several kinds of clients, such as nine phones in ten and one slow sensor. Ours.
+
+    [delays]
+    model = "mixture"
+    parts = [
+      { share = 0.9, model = "lognormal", median = 60.0, sigma = 0.5 },
+      { share = 0.1, model = "lognormal", median = 1500.0, sigma = 0.3 },
+    ]
+
+A part names any delay model of this package and its options. Each client belongs to one part for good. Parts of the
+same kind draw from streams of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, frozen
+from fedpace.core.errors import InputError
+from fedpace.core.rng import seed_sequence, stream
+from fedpace.core.types import DelayConfig, DelayModel
+from fedpace.delays.base import count_of, number, size_of, step_of
+
+Part = Mapping[str, Any]
+
+
+class MixtureModel:
+    """The delays of several models, each for the clients of its part."""
+
+    def __init__(self, clients: int, members: Sequence[IntArray], models: Sequence[DelayModel]) -> None:
+        """Take the rows of each part and its model."""
+        self._clients = clients
+        self._members = members
+        self._models = models
+        self._mean = frozen(self._gather([model.expected() for model in models]))
+
+    def _gather(self, parts: Sequence[FloatArray]) -> FloatArray:
+        seconds = np.empty(self._clients)
+        for rows, values in zip(self._members, parts, strict=True):
+            seconds[rows] = values
+        return seconds
+
+    def expected(self) -> FloatArray:
+        """(n,) mean seconds of a round."""
+        return self._mean
+
+    def draw(self, step: int) -> FloatArray:
+        """(n,) seconds in round `step`."""
+        step = step_of(step)
+        return frozen(self._gather([model.draw(step) for model in self._models]))
+
+
+@dataclass(frozen=True)
+class MixtureDelays:
+    """Each client follows one of several delay models."""
+
+    name: ClassVar[str] = "mixture"
+
+    parts: tuple[dict[str, Any], ...] = (
+        {"share": 0.9, "model": "lognormal", "median": 60.0, "sigma": 0.5},
+        {"share": 0.1, "model": "lognormal", "median": 1500.0, "sigma": 0.3},
+    )
+    """Tables with `share` (they are scaled to sum to 1), `model` and that model's options."""
+
+    def __post_init__(self) -> None:
+        """Check the options and those of every part."""
+        if isinstance(self.parts, str | Mapping) or not isinstance(self.parts, Sequence) or not self.parts:
+            raise InputError(f"parts must be a list of tables, one a part, but {self.parts!r} came")
+        for place, part in enumerate(self.parts):
+            _config(part, place)
+        object.__setattr__(self, "parts", tuple(dict(part) for part in self.parts))
+
+    def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the delays of `clients` clients, each in one of the parts."""
+        clients = count_of(clients)
+        size_of(model_bytes)
+        shares = np.array([part["share"] for part in self.parts], dtype=np.float64)
+        edges = np.cumsum(shares / shares.sum())[:-1]
+        of = np.searchsorted(edges, stream(seed, "delay", self.name, "part").random(clients), side="right")
+        members: list[IntArray] = []
+        models: list[DelayModel] = []
+        for place, part in enumerate(self.parts):
+            rows = np.flatnonzero(of == place)
+            if rows.size:
+                own = int(seed_sequence(seed, "delay", self.name, place).generate_state(1, np.uint64)[0])
+                members.append(rows)
+                models.append(_config(part, place).build(rows.size, model_bytes=model_bytes, seed=own))
+        return MixtureModel(clients, members, models)
+
+
+def _config(part: Part, place: int) -> DelayConfig:
+    """Return the delay model that a part describes."""
+    where = f"part {place} of the mixture"
+    if not isinstance(part, Mapping) or "share" not in part or "model" not in part:
+        raise InputError(f"{where} must be a table with 'share' and 'model', but {part!r} came")
+    number(part["share"], f"the share of {where}", low=0.0, above=True)
+    kind = _named(part["model"], where)
+    options = {key: value for key, value in part.items() if key not in ("share", "model")}
+    known = [item.name for item in fields(kind)]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        wrong, right = ", ".join(map(repr, unknown)), ", ".join(known)
+        raise InputError(f"{where}: {part['model']} has no option {wrong}; its options are {right}")
+    config: DelayConfig = kind(**options)
+    return config
+
+
+def _named(name: Any, where: str) -> Any:
+    module = f"fedpace.delays.{name.replace('-', '_')}" if isinstance(name, str) else ""
+    if module and module.rpartition(".")[2].isidentifier() and importlib.util.find_spec(module) is not None:
+        for item in vars(importlib.import_module(module)).values():
+            if inspect.isclass(item) and item.__module__ == module and getattr(item, "name", None) == name:
+                return item
+    raise InputError(f"{where}: there is no delay model {name!r} in fedpace; `fedpace list delays` shows them")
