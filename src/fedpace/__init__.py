@@ -1,1 +1,47 @@
-"""fedpace: whom to wait for in federated learning."""
+"""fedpace: whom to wait for in federated learning.
+
+    import fedpace
+
+    session = fedpace.Session(fedpace.make_selector("delayhet-submodular"), seed=0)
+
+`import fedpace` needs NumPy and SciPy only. The simulator is in `fedpace.sim`, the pure numerics in `fedpace.numerics`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpace import registry
+from fedpace.core import providers
+from fedpace.core.errors import FedpaceError
+from fedpace.core.rng import stream
+from fedpace.core.session import Session
+from fedpace.core.types import Cohort, Diagnostics, Need, Outcome, Probe, Report, Selection, Selector, View
+from fedpace.moments.bank import MomentBank
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cohort",
+    "Diagnostics",
+    "FedpaceError",
+    "MomentBank",
+    "Need",
+    "Outcome",
+    "Probe",
+    "Report",
+    "Selection",
+    "Selector",
+    "Session",
+    "View",
+    "__version__",
+    "make_selector",
+    "stream",
+]
+
+providers.provide(selector_class=registry.selectors.__getitem__, moment_store=MomentBank)
+
+
+def make_selector(name: str, **options: Any) -> Any:
+    """Return the scheme registered as `name`, such as `make_selector("random", k=5)`."""
+    return registry.selectors.make(name, **options)

@@ -138,6 +138,10 @@ class Session:
         """Return what the selector would be shown."""
         return self._view(self._reachable(available) & self._ready(), self.now if now is None else now)
 
+    def warmup_due(self, *, available: Iterable[ClientId] | None = None) -> bool:
+        """Whether the next selection will be a warm-up."""
+        return bool(self._newcomers_first(self._reachable(available)).size)
+
     def probe(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> ProbeRequest | None:
         """Ask the selector whom it wants to hear before it chooses; answer with `answer`."""
         self._expect_idle("probe")
@@ -151,7 +155,7 @@ class Session:
             self.pending_probe = ProbeRequest(self.step, ids, probe.kind)
         return self.pending_probe
 
-    def answer(self, answers: Mapping[ClientId, float] | Mapping[ClientId, FloatArray]) -> None:
+    def answer(self, answers: Mapping[Any, float] | Mapping[Any, FloatArray]) -> None:
         """Give the probed clients' losses or gradient sketches; who is missing did not answer."""
         request = self.pending_probe
         if request is None:

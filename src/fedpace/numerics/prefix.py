@@ -124,10 +124,11 @@ def scan_prefixes(
             f"no set is feasible: 2 h^2 must be below 1, but with {limit} candidates h is {least:.4g} and 2 h^2 is "
             f"{2 * least * least:.4g}; add candidates, raise the ridge, or rescale B by a target below 0.7071"
         )
-    return _solution(block, delay, shares, order[:best_length])
+    return solution_of_set(block, delay, shares, order[:best_length])
 
 
-def _solution(block: FloatArray, delay: FloatArray, shares: FloatArray, members: IntArray) -> PrefixSolution:
+def solution_of_set(block: FloatArray, delay: FloatArray, shares: FloatArray, members: IntArray) -> PrefixSolution:
+    """Return weights and objective of a given set of rows of a rectangular B, feasible or not, unchecked."""
     members = members[np.lexsort((members, delay[members]))]
     proxy = np.argmin(block[members], axis=0)  # the first of equals: the fastest, then the lowest row
     weights = np.bincount(proxy, weights=shares, minlength=len(members))

@@ -1,0 +1,1 @@
+"""Data sets spread over clients: one file each, as plain arrays."""

@@ -1,0 +1,91 @@
+"""A data set spread over clients, as every source here returns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.errors import InputError
+
+Metric = Literal["accuracy", "loss"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs (n, ...) in float32 and targets: (n,) int64 classes or float32 values."""
+
+    inputs: NDArray[np.float32]
+    targets: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        """Check that the two belong together and can be trained on."""
+        if len(self.inputs) != len(self.targets):
+            raise InputError(f"{len(self.inputs)} inputs came with {len(self.targets)} targets")
+        if not np.isfinite(self.inputs).all():
+            raise InputError("the inputs must be finite, but some are NaN or infinite")
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """What the clients hold, and what the shared model is judged by."""
+
+    name: str
+    train: tuple[Samples, ...]
+    """One entry a client."""
+    test: Samples
+    """The union of the clients' test data."""
+    classes: int | None
+    """None: regression."""
+    metric: Metric
+    """What targets and curves are stated in; accuracy grows, loss falls."""
+    loss_scale: float = 1.0
+    """The reported test loss is the plain one times this."""
+
+    def __post_init__(self) -> None:
+        """Refuse a client without data: it could neither train nor report a moment."""
+        if not self.train:
+            raise InputError(f"{self.name} has no clients")
+        for client, samples in enumerate(self.train):
+            if len(samples) == 0:
+                raise InputError(
+                    f"client {client} of {self.name} holds no samples: use fewer clients or a milder split"
+                )
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.train)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.test.inputs.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """Outputs that a model needs."""
+        return 1 if self.classes is None else self.classes
+
+    def label_histograms(self) -> NDArray[np.float64] | None:
+        """(clients, classes) counts; None for regression."""
+        if self.classes is None:
+            return None
+        return np.array([np.bincount(s.targets, minlength=self.classes) for s in self.train], dtype=np.float64)
+
+
+class DataConfig(Protocol):
+    """A named data set before it is drawn: a frozen dataclass whose fields are its options."""
+
+    name: ClassVar[str]
+    metric: ClassVar[Metric]
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Return the data of `seed`."""
+        ...

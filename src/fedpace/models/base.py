@@ -1,0 +1,71 @@
+"""What the simulator asks of a model: logits, and the input of its last layer as features."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import torch
+from torch import nn
+
+
+class FeatureModel(nn.Module):
+    """A body that makes features and a linear head on top of them.
+
+    The paper measures the heterogeneity of clients on the last layer's input; every model here exposes it.
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    @property
+    def moving_features(self) -> bool:
+        """Whether training moves the features: False when the body has nothing to train."""
+        return any(True for _ in self.body.parameters())
+
+    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the last layer's input, (n, d)."""
+        features: torch.Tensor = self.body(inputs)
+        return features
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs, (n, classes) or (n, 1)."""
+        outputs: torch.Tensor = self.head(self.body(inputs))
+        return outputs
+
+
+class ModelConfig(Protocol):
+    """A named model before it knows the data: a frozen dataclass whose fields are its options."""
+
+    name: ClassVar[str]
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
+        """Return a new model; `generator` makes its initial weights."""
+        ...
+
+
+def linear_layer(inputs: int, outputs: int, *, bias: bool, generator: torch.Generator) -> nn.Linear:
+    """Return a linear layer with Kaiming-uniform weights drawn from `generator`, never from global state."""
+    layer = _blank_layer(inputs, outputs, bias=bias)
+    bound = inputs**-0.5
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        if layer.bias is not None:
+            layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def zero_layer(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
+    """Return a linear layer that starts at 0, where convex problems may as well start."""
+    layer = _blank_layer(inputs, outputs, bias=bias)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    return layer
+
+
+def _blank_layer(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
+    """Return an uninitialised layer: torch's own initialisation would draw from its global generator."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)  # type: ignore[no-untyped-call]
+    return layer

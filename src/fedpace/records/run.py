@@ -1,0 +1,208 @@
+"""A run folder: `run.json` says what was run, `rounds.jsonl` what happened, one line a round.
+
+`rounds.jsonl` holds nothing that depends on the machine or the hour: one seed gives one sequence of bytes. Each line is
+flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in half
+is ignored when the folder is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.errors import InputError
+from fedpace.core.files import json_bytes, read_json, write_atomically
+from fedpace.sim.rounds import Round
+from fedpace.sim.stopping import Direction
+
+FORMAT = 1
+INFO = "run.json"
+ROUNDS = "rounds.jsonl"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What was run: the whole of `run.json`."""
+
+    label: str
+    """Name of the scheme in tables and pictures."""
+    selector: str
+    options: Mapping[str, Any]
+    """Of the selector."""
+    seed: int
+    metric: str
+    """`accuracy` or `loss`."""
+    direction: Direction
+    """Whether a better metric is `up` or `down`."""
+    target: float | None
+    experiment: Mapping[str, Any]
+    """The whole configuration, as TOML would hold it."""
+    expected_delays: tuple[float, ...] = ()
+    """Mean seconds of each client."""
+    status: str = "running"
+    """`running`, `reached` (the target), `finished` (a limit), `diverged` or `interrupted`."""
+    message: str = ""
+    started: str = ""
+    wall_seconds: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    """Of the git checkout that fedpace was run in, where there is one; `+` = with uncommitted changes."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run read back."""
+
+    info: RunInfo
+    rounds: tuple[Round, ...]
+
+    @property
+    def reached(self) -> Round | None:
+        """The first round that meets the target."""
+        target = self.info.target
+        if target is None:
+            return None
+        up = self.info.direction == "up"
+        for current in self.rounds:
+            if current.metric >= target if up else current.metric <= target:
+                return current
+        return None
+
+
+class RunWriter:
+    """Writes a run as it happens. Use it as a context manager: leaving it says how the run ended."""
+
+    def __init__(self, folder: Path, info: RunInfo) -> None:
+        if (folder / INFO).exists():
+            raise InputError(f"{folder} holds a run already: choose another folder, or remove it first")
+        self.folder = folder
+        self.info = dataclasses.replace(
+            info, started=datetime.now(UTC).isoformat(timespec="seconds"), versions=versions(), commit=commit()
+        )
+        self._began = datetime.now(UTC)
+
+    def __enter__(self) -> RunWriter:
+        """Create the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_info()
+        self._file = (self.folder / ROUNDS).open("w", encoding="utf-8")
+        return self
+
+    def add(self, current: Round) -> None:
+        """Append a round, and make sure that it is on disk."""
+        self._file.write(round_line(current) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self, status: str, message: str = "") -> None:
+        """Say how the run ended."""
+        self.info = dataclasses.replace(self.info, status=status, message=message)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the files; a run that was left by an error is marked as interrupted, with its rounds kept."""
+        self._file.close()
+        if error is not None and self.info.status == "running":
+            self.finish("interrupted", str(error) or type(error).__name__)
+        elapsed = (datetime.now(UTC) - self._began).total_seconds()
+        self.info = dataclasses.replace(self.info, wall_seconds=round(elapsed, 3))
+        self._write_info()
+
+    def _write_info(self) -> None:
+        write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder, finished or not."""
+    raw = read_json(folder / INFO)
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
+    try:
+        info = RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
+    except (KeyError, TypeError) as cause:
+        raise InputError(f"{folder / INFO} is damaged: {cause}") from cause
+    path = folder / ROUNDS
+    if not path.exists():
+        return RunRecord(info, ())
+    return RunRecord(info, tuple(_read_rounds(path)))
+
+
+def find_runs(folder: Path) -> list[RunRecord]:
+    """Read every run below `folder`, in order of their paths."""
+    found = sorted(path.parent for path in folder.rglob(INFO))
+    if not found:
+        raise InputError(f"expected runs below {folder} (folders with a {INFO}), but there are none")
+    return [read_run(path) for path in found]
+
+
+def round_line(current: Round) -> str:
+    """Return a round as one line of JSON."""
+    return json.dumps(plain(dataclasses.asdict(current)), allow_nan=False, separators=(",", ":"))
+
+
+def _read_rounds(path: Path) -> list[Round]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
+    rounds = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            raw = json.loads(line)
+            rounds.append(Round(**{name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}))
+        except (json.JSONDecodeError, TypeError, AttributeError) as cause:
+            raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
+    return rounds
+
+
+def plain(value: Any) -> Any:
+    """Return `value` with everything as JSON knows it: NumPy scalars unpacked, infinities and NaN as null."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result depends on."""
+    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    for package in ("fedpace", "numpy", "scipy", "torch", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout in the current folder, or None outside of one."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+

@@ -1,0 +1,95 @@
+"""Names to classes: the package's own folders first, then plug-ins.
+
+A built-in component lives in the file of its name (`power_of_choice.py` holds `power-of-choice`), so finding one
+imports that file alone. Other packages add theirs with an entry point in the group `fedpace.selectors`,
+`fedpace.delays`, `fedpace.datasets` or `fedpace.models`. Two components of one name are an error; a miss lists what there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from fedpace.core.errors import InputError
+
+
+class Catalogue:
+    """The components of one kind."""
+
+    def __init__(self, kind: str, package: str, group: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._group = group
+
+    def names(self) -> list[str]:
+        """Return every name, built-in and plugged in, sorted."""
+        return sorted([*self._built_in(), *self._plugged_in()])
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the class registered as `name`."""
+        plugged_in = self._plugged_in()
+        built_in = self._find(name.replace("-", "_"), name)
+        if built_in is not None and name in plugged_in:
+            raise InputError(
+                f"the {self.kind} {name!r} is part of fedpace, but {plugged_in[name].value} registers the same name: "
+                "rename or remove the plug-in"
+            )
+        if built_in is not None:
+            return built_in
+        if name in plugged_in:
+            return self._load(plugged_in[name])
+        known = self.names()
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"there is no {self.kind} {name!r}.{hint} Known: {', '.join(known)}")
+
+    def make(self, name: str, **options: Any) -> Any:
+        """Return the component `name` with these options."""
+        return self[name](**options)
+
+    def _built_in(self) -> list[str]:
+        package = importlib.import_module(self._package)
+        modules = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
+        return [name for module in modules if self._find(module, name := module.replace("_", "-")) is not None]
+
+    def _find(self, module_name: str, name: str) -> Any:
+        """Return the class `name` of a module, or None where there is no such module or it holds only helpers."""
+        path = f"{self._package}.{module_name}"
+        if not module_name.isidentifier() or importlib.util.find_spec(path) is None:
+            return None
+        module = importlib.import_module(path)
+        found = [
+            value
+            for value in vars(module).values()
+            if inspect.isclass(value) and value.__module__ == path and getattr(value, "name", None) == name
+        ]
+        return found[0] if found else None
+
+    def _plugged_in(self) -> dict[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        for point in entry_points(group=self._group):
+            if point.name in found and found[point.name].value != point.value:
+                raise InputError(
+                    f"two plug-ins are called {point.name!r}: {found[point.name].value} and {point.value}: remove one"
+                )
+            found[point.name] = point
+        return found
+
+    def _load(self, point: EntryPoint) -> Any:
+        try:
+            return point.load()
+        except Exception as cause:
+            raise InputError(
+                f"the plug-in {point.value} for the {self.kind} {point.name!r} is broken: {cause}"
+            ) from cause
+
+
+selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")
+delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
+datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
+models = Catalogue("model", "fedpace.models", "fedpace.models")

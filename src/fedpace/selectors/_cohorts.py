@@ -1,0 +1,29 @@
+"""Small pieces that several schemes share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.errors import InputError
+from fedpace.core.types import View
+
+
+def cohort_size(k: int, view: View, scheme: str) -> int:
+    """Return how many clients to take: `k`, or all that are available when fewer are reachable just now.
+
+    More than the roster holds is a mistake in the configuration, not a bad moment, and therefore an error.
+    """
+    if k > view.clients:
+        raise InputError(
+            f"{scheme} is asked for k = {k} clients, but there are only {view.clients}: lower k or add clients"
+        )
+    return min(k, int(view.candidates.size))
+
+
+def draw_multiset(
+    rows: IntArray, probabilities: FloatArray, k: int, rng: np.random.Generator
+) -> tuple[IntArray, FloatArray]:
+    """Draw `k` of `rows` with replacement: who was drawn (each once), and its multiplicity / k."""
+    drawn, counts = np.unique(rng.choice(rows, size=k, replace=True, p=probabilities), return_counts=True)
+    return drawn, counts / k

@@ -1,0 +1,59 @@
+"""Random selection, in the three variants that the literature calls by one name.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017);
+Li et al., "On the Convergence of FedAvg on Non-IID Data" (ICLR 2020), schemes I and II.
+
+The paper that fedpace starts from says only "samples clients uniformly"; our default is the common reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import at_least, one_of, shares
+from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.selectors._cohorts import cohort_size, draw_multiset
+
+VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
+
+
+@dataclass(frozen=True)
+class Random(Stateless):
+    """Clients drawn at random.
+
+    Args:
+        k: clients in a cohort.
+        variant: `uniform-wor`: k distinct clients, each as likely; they weigh as their shares do among themselves
+            (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
+            times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
+            weight share x clients / k; unbiased, but the weights need not sum to 1.
+    """
+
+    name: ClassVar[str] = "random"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    k: int = 10
+    variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, "k of random")
+        one_of(self.variant, VARIANTS, "variant of random")
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Draw the cohort."""
+        size = cohort_size(self.k, view, self.name)
+        rows = view.candidates
+        if self.variant == "md":
+            # Draws with replacement: k of them are possible however few clients are reachable.
+            clients, weights = draw_multiset(rows, shares(view.share[rows], rows.size), self.k, rng)
+            return Cohort(clients, weights), None
+        clients = np.sort(rng.choice(rows, size=size, replace=False))
+        own = view.share[clients]
+        if self.variant == "uniform-unbiased":
+            return Cohort(clients, own * rows.size / size, mode="delta"), None
+        # A cohort that happens to hold only clients of share 0 is averaged evenly.
+        return Cohort(clients, shares(own if own.any() else None, size)), None

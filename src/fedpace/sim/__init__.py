@@ -1,0 +1,1 @@
+"""The simulator: synchronous rounds under a virtual clock."""

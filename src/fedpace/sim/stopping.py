@@ -1,0 +1,58 @@
+"""When a run ends: at its target, at a number of rounds, or at a virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpace.core.checks import above, at_least
+from fedpace.core.errors import InputError
+from fedpace.sim.rounds import Round
+
+Direction = Literal["up", "down"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Limits of a run.
+
+    Args:
+        target: metric to reach (accuracy from below, loss from above); None = run to a limit.
+        max_rounds: rounds at the most.
+        max_seconds: virtual seconds at the most; the round in which it passes is the last.
+    """
+
+    target: float | None = None
+    max_rounds: int = 200
+    max_seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.max_rounds, 1, "max_rounds of stop")
+        above(self.max_seconds, 0, "max_seconds of stop")
+        if self.target is not None and not math.isfinite(self.target):
+            raise InputError(f"target of stop must be finite, but {self.target} came")
+
+    def reached(self, metric: float, direction: Direction) -> bool:
+        """Whether `metric` meets the target."""
+        if self.target is None:
+            return False
+        return metric >= self.target if direction == "up" else metric <= self.target
+
+    def progress(self, current: Round) -> float:
+        """Return how much of the budget is used, in [0, 1]."""
+        return min(1.0, max(current.number / self.max_rounds, current.clock / self.max_seconds))
+
+
+def until(rounds: Iterable[Round], stop: Stop, direction: Direction) -> Iterator[Round]:
+    """Yield rounds up to and with the one that ends the run."""
+    for current in rounds:
+        yield current
+        if (
+            stop.reached(current.metric, direction)
+            or current.number >= stop.max_rounds
+            or current.clock >= stop.max_seconds
+        ):
+            return

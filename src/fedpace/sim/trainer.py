@@ -1,0 +1,186 @@
+"""What a client does in a round: FedAvg's local epochs of SGD, and the measurements that it reports.
+
+McMahan et al. (AISTATS 2017). Everything random is keyed by (seed, step, client), so that a client's work does not
+depend on who else is in the cohort, nor on the order in which the cohort is worked through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedpace.core.checks import FloatArray, above, at_least
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.rng import stream
+from fedpace.data.federated import FederatedData, Samples
+from fedpace.models.base import ModelConfig
+from fedpace.moments.factor import factor_from_features
+from fedpace.sim.flat import FlatModel
+
+EVALUATION_BATCH = 4096
+
+
+class DivergedError(FedpaceError, ArithmeticError):
+    """Training left the finite numbers."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How clients train.
+
+    Args:
+        epochs: passes over the client's data in a round (E of the paper).
+        batch: samples in a step; 0 = all of the client's data.
+        lr: step size.
+        momentum: of SGD, starting at 0 in every round.
+        weight_decay: of SGD.
+        moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
+    """
+
+    epochs: int = 5
+    batch: int = 32
+    lr: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    moment_samples: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.epochs, 1, "epochs of training")
+        at_least(self.batch, 0, "batch of training")
+        above(self.lr, 0, "lr of training")
+        at_least(self.weight_decay, 0, "weight_decay of training")
+        at_least(self.moment_samples, 1, "moment_samples of training")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalResult:
+    """What came out of one client's round."""
+
+    parameters: torch.Tensor
+    loss: float
+    """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
+
+
+class Trainer:
+    """The clients' data and one model instance that all of them take turns in."""
+
+    def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
+        generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**62)))
+        module = model.build(data.input_shape, data.outputs, generator=generator)
+        self.data = data
+        self.training = training
+        self.seed = seed
+        self._flat = FlatModel(module, classification=data.classes is not None)
+        self._train = [_tensors(samples) for samples in data.train]
+        self._test = _tensors(data.test)
+        self.initial = self._flat.parameters.clone()
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of the model on the wire."""
+        return self._flat.bytes
+
+    @property
+    def moving_features(self) -> bool:
+        """Whether training moves the features that moments are made of."""
+        return self._flat.module.moving_features
+
+    def train(self, parameters: torch.Tensor, client: int, step: int) -> LocalResult:
+        """Train `client` from `parameters` and return where it ended."""
+        inputs, targets = self._train[client]
+        options, flat = self.training, self._flat
+        count = len(targets)
+        batch = options.batch or count
+        rng = stream(self.seed, "train", step, client)
+        flat.parameters.copy_(parameters)
+        velocity = torch.zeros_like(flat.parameters) if options.momentum else None
+        first_epoch = 0.0
+        for epoch in range(options.epochs):
+            order = torch.from_numpy(rng.permutation(count)) if batch < count else None
+            for start in range(0, count, batch):
+                chosen = slice(start, start + batch) if order is None else order[start : start + batch]
+                flat.gradients.zero_()
+                loss = flat.loss(inputs[chosen], targets[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]
+                if epoch == 0:
+                    first_epoch += loss.item() * len(targets[chosen]) / count
+                self._descend(velocity)
+        if not math.isfinite(first_epoch) or not torch.isfinite(flat.parameters).all():
+            raise DivergedError(
+                f"client {client} diverged in round {step + 1} (training loss {first_epoch}): lower lr = {options.lr}"
+            )
+        return LocalResult(flat.parameters.clone(), first_epoch)
+
+    def _descend(self, velocity: torch.Tensor | None) -> None:
+        options, flat = self.training, self._flat
+        gradient = flat.gradients
+        if options.weight_decay:
+            gradient.add_(flat.parameters, alpha=options.weight_decay)
+        if velocity is not None:
+            velocity.mul_(options.momentum).add_(gradient)
+            gradient = velocity
+        flat.parameters.sub_(gradient, alpha=options.lr)
+
+    @torch.no_grad()
+    def local_loss(self, parameters: torch.Tensor, client: int) -> float:
+        """Return the client's training loss at `parameters`: what a probe asks for."""
+        self._flat.parameters.copy_(parameters)
+        return self._flat.loss(*self._train[client]).item()
+
+    @torch.no_grad()
+    def moment(self, parameters: torch.Tensor, client: int) -> FloatArray:
+        """Return the factor of the second moment of one batch of the client's features at `parameters`."""
+        self._flat.parameters.copy_(parameters)
+        inputs, _ = self._train[client]
+        if self.training.moment_samples < len(inputs):
+            # The same batch in every round: moments then change because features move, not because samples do.
+            chosen = stream(self.seed, "moment", client).choice(
+                len(inputs), self.training.moment_samples, replace=False
+            )
+            inputs = inputs[torch.from_numpy(np.sort(chosen))]
+        features = self._flat.module.features(inputs).numpy().astype(np.float64)
+        # A head with a bias sees one more feature, the constant 1.
+        return factor_from_features(features, bias=self._flat.module.head.bias is not None)
+
+    @torch.no_grad()
+    def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
+        """Return the metric and the scaled loss of `parameters` on the test data."""
+        self._flat.parameters.copy_(parameters)
+        inputs, targets = self._test
+        total_loss, correct = 0.0, 0
+        for start in range(0, len(targets), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            outputs = self._flat.module(inputs[part])
+            total_loss += self._flat.criterion(outputs, targets[part]).item() * len(targets[part])
+            if self.data.classes is not None:
+                correct += int((outputs.argmax(1) == targets[part]).sum())
+        loss = total_loss / len(targets) * self.data.loss_scale
+        return (loss if self.data.metric == "loss" else correct / len(targets)), loss
+
+
+def aggregate(
+    current: torch.Tensor, results: Sequence[torch.Tensor], weights: Sequence[float], mode: str
+) -> torch.Tensor:
+    """Combine the clients' models, in cohort order: `average` sum a_i x_i, `delta` x + sum a_i (x_i - x).
+
+    Summed in double precision, so that the result does not depend on how far x is from 0.
+    """
+    total = torch.zeros(current.shape, dtype=torch.float64)
+    for parameters, weight in zip(results, weights, strict=True):
+        total.add_(parameters.double() if mode == "average" else parameters.double() - current, alpha=weight)
+    if mode == "delta":
+        total.add_(current)
+    return total.to(current.dtype)
+
+
+def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(np.ascontiguousarray(samples.inputs)), torch.from_numpy(
+        np.ascontiguousarray(samples.targets)
+    )
