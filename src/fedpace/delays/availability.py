@@ -1,0 +1,100 @@
+"""Who is there, and who drops out: on/off periods, late joiners and crashes, by rounds. Ours.
+
+A host asks two questions each round: `available(step)`, whom a selector may choose, and `crashes(step)`, who of those
+chosen will not come back. Like the delays, the answers are drawn for ALL clients and do not depend on who is chosen,
+so that schemes are compared on the same absences. Time is counted in rounds, not seconds: by the clock, a slow scheme
+would meet other absences than a fast one, and the comparison would no longer be paired.
+
+Nobody promises that someone is there: with `late = 1.0` round 0 is empty, and the host has to wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.delays.base import count_of, number, step_of
+
+
+class AvailabilityModel(Protocol):
+    """Who is there, round by round. `TraceModel` is one too."""
+
+    def available(self, step: int) -> BoolArray:
+        """(n,) True where the client may be chosen in round `step`."""
+        ...
+
+    def crashes(self, step: int) -> BoolArray:
+        """(n,) True where the client, if chosen in round `step`, never answers."""
+        ...
+
+
+class ChurnModel:
+    """The absences of some clients: read-only answers, the same for the same step."""
+
+    def __init__(self, on: FloatArray, off: FloatArray, phase: FloatArray, joins: IntArray, crash: float, seed: int):
+        """Take each client's rounds on and off, where in its period it starts, and the round it joins in."""
+        self._on, self._period, self._phase = on, on + off, phase
+        self._joins, self._crash, self._seed = joins, crash, seed
+
+    def available(self, step: int) -> BoolArray:
+        """(n,) True where the client has joined and is in an on period."""
+        step = step_of(step)
+        here = (step + self._phase) % self._period < self._on
+        return _read_only(here & (step >= self._joins))
+
+    def crashes(self, step: int) -> BoolArray:
+        """(n,) True where the client, if chosen, never answers."""
+        uniform = stream(self._seed, "availability", "crash", step_of(step)).random(self._joins.size)
+        return _read_only(uniform < self._crash)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """On/off periods, late joiners and crashes; the defaults are everybody, always. Fields are the options."""
+
+    on: float = 1.0
+    """Mean rounds that a client stays."""
+    off: float = 0.0
+    """Mean rounds that it is then away; 0 = never away."""
+    spread: float = 0.5
+    """Clients' own periods lie within this share of the means: 0 = all alike, which still start at different points."""
+    crash: float = 0.0
+    """Probability that a chosen client never answers in a round."""
+    late: float = 0.0
+    """Share of the clients that are not there from the start."""
+    join_by: int = 50
+    """Round by which the late ones have joined: evenly spread over 1 .. join_by."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        number(self.on, "on", low=1.0)
+        number(self.off, "off", low=0.0)
+        number(self.spread, "spread", low=0.0, high=0.9)
+        number(self.crash, "crash", low=0.0, high=1.0)
+        number(self.late, "late", low=0.0, high=1.0)
+        if isinstance(self.join_by, bool) or not isinstance(self.join_by, int) or self.join_by < 1:
+            raise InputError(f"join_by must be a round of at least 1, but {self.join_by!r} came")
+
+    def build(self, clients: int, *, seed: int) -> ChurnModel:
+        """Return who is there of `clients` clients; the first ones do not depend on how many follow."""
+        clients = count_of(clients)
+        on = self.on * self._factor(clients, seed, "on")
+        off = self.off * self._factor(clients, seed, "off")
+        phase = (on + off) * stream(seed, "availability", "phase").random(clients)
+        is_late = stream(seed, "availability", "late").random(clients) < self.late
+        joins = stream(seed, "availability", "join").integers(1, self.join_by, clients, endpoint=True)
+        return ChurnModel(on, off, phase, np.where(is_late, joins, 0), self.crash, seed)
+
+    def _factor(self, clients: int, seed: int, key: str) -> FloatArray:
+        uniform = stream(seed, "availability", key).uniform(-1, 1, clients)
+        return np.asarray(1 + self.spread * uniform)
+
+
+def _read_only(flags: BoolArray) -> BoolArray:
+    flags.setflags(write=False)
+    return flags

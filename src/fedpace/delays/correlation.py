@@ -1,0 +1,111 @@
+"""Delay tied to data: which clients are the slow ones. Ours; the paper draws delays and data independently.
+
+Whether slow clients hold data that nobody else has decides between schemes: choosing the fastest is free where they do
+not and fails where they do. `correlated` deals the same delays out anew: the clients with the largest scores get the
+slowest ones. Nobody's delay is invented, so a fleet's distribution stays what it was at every strength.
+
+    model = correlated(model, rarity(labels), strength=0.8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
+from fedpace.core.errors import InputError
+from fedpace.core.types import DelayModel
+from fedpace.delays.base import number
+
+
+class ReorderedDelays:
+    """A delay model whose rows were dealt out anew: client i has the delays that row `source[i]` had."""
+
+    def __init__(self, model: DelayModel, source: IntArray) -> None:
+        """Take the model and where each client's delays come from."""
+        self._model = model
+        self.source: IntArray = frozen(source, np.int64)
+
+    def expected(self) -> FloatArray:
+        """(n,) mean seconds of a round."""
+        return frozen(self._model.expected()[self.source])
+
+    def draw(self, step: int) -> FloatArray:
+        """(n,) seconds in round `step`."""
+        return frozen(self._model.draw(step)[self.source])
+
+
+def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> ReorderedDelays:
+    """Return `model` with its slow rows given to the clients with large `scores`.
+
+    `strength` is the correlation between score and delay on the scale of normal scores: 0 leaves every delay where it
+    was, 1 sorts them completely. Clients with equal scores keep their order among themselves.
+    """
+    return ReorderedDelays(model, reorder_by(scores, model.expected(), strength=strength))
+
+
+def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntArray:
+    """(n,) for each client, the row of `delays` it gets.
+
+    The key of a client is `strength * score + sqrt(1 - strength^2) * own delay`, both as normal scores of their ranks;
+    the client with the k-th smallest key gets the k-th smallest delay.
+    """
+    number(strength, "strength", low=0.0, high=1.0)
+    score = float_array(scores, "scores")
+    delay = float_array(delays, "delays")
+    if score.size != delay.size:
+        raise InputError(f"expected {delay.size} scores, one a client, but {score.size} came")
+    if delay.size == 0:
+        raise InputError("expected at least one client, but there are none")
+    by_delay = np.argsort(delay, kind="stable")
+    own = np.empty(delay.size)
+    own[by_delay] = np.arange(delay.size)
+    key = strength * _normal(_ranks(score)) + np.sqrt(1 - strength**2) * _normal(own)
+    source = np.empty(delay.size, dtype=np.int64)
+    source[np.lexsort((own, key))] = by_delay
+    return source
+
+
+def rarity(labels: ArrayLike) -> FloatArray:
+    """(n,) how rare a client's data are: the mean of -log(share of the class in the fleet) over its samples.
+
+    `labels` are (n, c) counts. A client without samples gets the lowest score.
+    """
+    counts = _counts(labels)
+    share = counts.sum(axis=0) / max(counts.sum(), 1.0)
+    surprise = -np.log(np.where(share > 0, share, 1.0))
+    size = counts.sum(axis=1)
+    score = counts @ surprise / np.maximum(size, 1.0)
+    return np.where(size > 0, score, score[size > 0].min() if (size > 0).any() else 0.0)
+
+
+def holding(labels: ArrayLike, classes: Sequence[int]) -> FloatArray:
+    """(n,) share of a client's samples that belong to `classes`: for data in which no class is rare."""
+    counts = _counts(labels)
+    wanted = np.asarray(classes, dtype=np.int64)
+    if not wanted.size or wanted.min() < 0 or wanted.max() >= counts.shape[1]:
+        raise InputError(f"classes must be numbers in 0..{counts.shape[1] - 1}, but {list(classes)!r} came")
+    return np.asarray(counts[:, wanted].sum(axis=1) / np.maximum(counts.sum(axis=1), 1.0))
+
+
+def _counts(labels: ArrayLike) -> FloatArray:
+    counts = float_array(labels, "labels", ndim=2)
+    if (counts < 0).any():
+        raise InputError(f"labels must be counts of at least 0, but {counts.min():g} came")
+    return counts
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    """Ranks from 0; equal values share the mean of theirs, so that ties favour nobody."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
+
+
+def _normal(ranks: FloatArray) -> FloatArray:
+    """Normal scores of ranks."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri((ranks + 0.5) / ranks.size))

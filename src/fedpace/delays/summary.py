@@ -1,0 +1,90 @@
+"""A delay model in a few numbers: quantiles, the slow share, the time of a full round, and a histogram.
+
+summarise(config.build(100, model_bytes=1_600_000, seed=0))
+summarise(*(config.build(100, model_bytes=1_600_000, seed=seed) for seed in range(300)))     many fleets, pooled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, frozen
+from fedpace.core.errors import InputError
+from fedpace.core.types import DelayModel
+from fedpace.delays.base import number
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, eq=False)
+class DelaySummary:
+    """What `summarise` found. Seconds throughout."""
+
+    clients: int
+    """Clients in a fleet."""
+    fleets: int
+    rounds: int
+    """Rounds drawn of each fleet."""
+    levels: tuple[float, ...]
+    quantiles: FloatArray
+    """(levels,) of all drawn delays."""
+    mean: float
+    threshold: float
+    slow: float
+    """Share of the drawn delays above the threshold."""
+    full_round: float
+    """Mean of the largest delay of a round: what waiting for everybody costs."""
+    edges: FloatArray
+    """(bins + 1,) borders of the histogram, evenly spaced on a logarithmic scale."""
+    counts: IntArray
+    """(bins,) drawn delays in each bin."""
+
+    def rows(self) -> list[tuple[str, float]]:
+        """Return the numbers with their names, for a table."""
+        table = [(f"p{100 * level:g}", float(value)) for level, value in zip(self.levels, self.quantiles, strict=True)]
+        share = (f"share above {self.threshold:g} s", self.slow)
+        return [*table, ("mean", self.mean), share, ("full round", self.full_round)]
+
+
+def summarise(
+    *models: DelayModel,
+    rounds: int = 20,
+    threshold: float = 1000.0,
+    levels: Sequence[float] = LEVELS,
+    bins: int = 20,
+) -> DelaySummary:
+    """Draw `rounds` rounds of every model and sum them up; the fleets must be of one size."""
+    if not models:
+        raise InputError("expected at least one delay model to summarise, but none came")
+    for what, value in (("rounds", rounds), ("bins", bins)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{what} must be a whole number of at least 1, but {value!r} came")
+    number(threshold, "threshold", low=0.0)
+    for level in levels:
+        number(level, "a quantile's level", low=0.0, high=1.0)
+    sizes = {model.expected().size for model in models}
+    if len(sizes) > 1:
+        raise InputError(f"expected fleets of one size, but {', '.join(map(str, sorted(sizes)))} clients came")
+    seconds = np.array([model.draw(step) for model in models for step in range(rounds)])
+    low, high = float(seconds.min()), float(seconds.max())
+    if high <= low * (1 + 1e-9):  # all alike: a bin around the one value
+        low, high = low / 1.5, high * 1.5
+    edges = np.geomspace(low, high, bins + 1)
+    edges[0], edges[-1] = low, high  # geomspace may end a rounding error inside, and lose the extremes
+    counts, _ = np.histogram(seconds, edges)
+    return DelaySummary(
+        clients=sizes.pop(),
+        fleets=len(models),
+        rounds=rounds,
+        levels=tuple(levels),
+        quantiles=frozen(np.quantile(seconds, levels)),
+        mean=float(seconds.mean()),
+        threshold=threshold,
+        slow=float(np.mean(seconds > threshold)),
+        full_round=float(seconds.max(axis=1).mean()),
+        edges=frozen(edges),
+        counts=frozen(counts, np.int64),
+    )
