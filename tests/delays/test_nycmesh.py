@@ -41,7 +41,7 @@ def test_a_link_by_hand() -> None:
 def test_further_and_lower_is_slower(tmp_path: Path) -> None:
     file = tmp_path / "nodes.csv"
     file.write_text(
-        "x_m,y_m,height_m,kind\n0,0,180,supernode\n500,0,40,a\n6000,0,40,b\n6000,0,15,c\n0,6000,0,d\n0,6000,10,e\n"
+        "x_m,y_m,height_m,kind\n0,0,180,supernode\n500,0,40,a\n6000,0,40,b\n6000,0,15,c\n0,6000,0,d\n0,6000,10,e\n0,900,50,hub\n"
     )
     config = NycmeshDelays(nodes=str(file), shadowing_db=0.0)
     where = config.positions(4, seed=0)
@@ -90,7 +90,7 @@ def test_a_dead_link_takes_the_cap() -> None:
         ("x_m,y_m,height_m\n1,2\n", r"row 2: expected 3 cells, but 2 came"),
         ("x_m,y_m,height_m\n", r"at least one row"),
         ("", r"column 'x_m', 'y_m', 'height_m' is missing"),
-        ("x_m,y_m,height_m\n0,0,180\n", r"besides the server"),
+        ("x_m,y_m,height_m\n0,0,180\n", r"besides hubs and the server"),
     ],
 )
 def test_a_bad_node_file(tmp_path: Path, text: str, words: str) -> None:

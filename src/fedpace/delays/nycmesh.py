@@ -14,8 +14,9 @@ the authors' MNIST model, whatever is trained: with a few kilobytes, as in their
 the tail that the paper shows there would be gone.
 
 Positions: without `nodes`, from six clusters fitted to the 885 sites of the real network (July 2024); several nodes
-on one roof are one site. With `nodes`, from a CSV file with columns x_m, y_m (metres east and north of the server)
-and height_m (0 or less = unknown, taken as 10 m).
+on one roof are one site. With `nodes`, from a CSV file with columns x_m, y_m (metres east and north of the server),
+height_m (0 or less = unknown, taken as 10 m) and, where there is one, kind: hubs and supernodes are not clients, as
+in the paper.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SERVER_HEIGHT = 180.0
 UNKNOWN_HEIGHT = 10.0
 HEIGHTS = (3.0, 180.0)
 """Metres between which the fitted heights are kept."""
+NOT_CLIENTS = ("hub", "supernode")
 THERMAL_DBM_HZ = -174.0
 
 # share, metres east and north, their standard deviations and correlation, median height, sigma of its logarithm
@@ -66,7 +68,11 @@ class NycmeshDelays:
     model_bytes: int = 1_600_000
     """Bytes to send each way; 0 = the trained model's own."""
     rules: Rules = "ns-3"
-    """Whom the path loss follows where ns-3 departs from the recommendations."""
+    """Whom the path loss follows where ns-3 departs from the recommendations.
+
+    The calibration is for ns-3: COST 231 to the letter is meant for antennas up to 10 m, and on roofs at 30 m it takes
+    so much off the loss that no tail is left.
+    """
     frequency_mhz: float = 2160.0
     rooftop: float = 20.0
     """Metres."""
@@ -152,11 +158,13 @@ class NycmeshDelays:
 
 
 def read_sites(file: str) -> FloatArray:
-    """(n, 3) distinct sites of a node file, the server's own left out."""
-    table = read_table(file, required=("x_m", "y_m", "height_m"))
+    """(n, 3) distinct sites of the clients in a node file."""
+    table = read_table(file, required=("x_m", "y_m", "height_m"), optional=("kind",))
     east, north, height = (table.numbers(column) for column in ("x_m", "y_m", "height_m"))
-    sites = np.unique(np.column_stack([east, north, np.where(height > 0, height, UNKNOWN_HEIGHT)]), axis=0)
-    sites = sites[(sites[:, 0] != 0) | (sites[:, 1] != 0)]
-    if not len(sites):
-        raise InputError(f"{table.path}: expected nodes besides the server at (0, 0), but there are none")
-    return np.asarray(sites)
+    places = np.column_stack([east, north, np.where(height > 0, height, UNKNOWN_HEIGHT)])
+    client = (east != 0) | (north != 0)
+    if "kind" in table:
+        client &= ~np.isin(np.array(table.columns["kind"], dtype=np.str_), NOT_CLIENTS)
+    if not client.any():
+        raise InputError(f"{table.path}: expected nodes besides hubs and the server at (0, 0), but there are none")
+    return np.unique(places[client], axis=0)
