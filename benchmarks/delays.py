@@ -6,8 +6,8 @@
 The estimator's world: clients whose mean delay wanders (0.03 a round on the scale of logarithms), half of them with a
 trend to three times or a third over the run, a quarter with one jump of a factor of three; 0.3 of noise a round; and
 one answer in five is an outlier, 4 to 15 times as slow. All are seen in round 0, then a fifth of them in each round.
-The error is the
-mean of |log(estimate / true mean)| over clients and rounds from round 10 on: 0.1 is off by a tenth.
+The error is the mean of |log(estimate / true mean)| over clients and rounds from round 10 on: 0.1 is off by a tenth.
+The true mean is that without outliers. A deadline cuts off what takes longer.
 """
 
 from __future__ import annotations
@@ -47,25 +47,33 @@ def world(seed: int, *, clients: int, rounds: int, outliers: float, drift: bool)
         yield np.exp(log_mean), seconds, rng.random(clients) < (0.2 if step else 1.0)
 
 
-def follow(seed: int, *, clients: int = 200, rounds: int = 100, outliers: float = 0.2, drift: bool = True) -> Any:
-    """Return each estimator's error by round, and the path of client 0."""
+def follow(
+    seed: int,
+    *,
+    clients: int = 200,
+    rounds: int = 100,
+    outliers: float = 0.2,
+    drift: bool = True,
+    deadline: float = np.inf,
+) -> Any:
+    """Return each estimator's error by round, and the path of client 0; a cut is an answer to the two plain ones."""
     estimator = DelayEstimator()
     state = estimator.init(clients)
     total, count, last = np.zeros(clients), np.zeros(clients), np.full(clients, np.nan)
     errors: dict[str, list[float]] = {"fedpace": [], "plain mean": [], "last value": []}
     path: list[list[float]] = []
-    for step, (true, seconds, seen) in enumerate(
-        world(seed, clients=clients, rounds=rounds, outliers=outliers, drift=drift)
-    ):
+    rounds_of = world(seed, clients=clients, rounds=rounds, outliers=outliers, drift=drift)
+    for step, (true, seconds, seen) in enumerate(rounds_of):
         rows = np.flatnonzero(seen)
-        state = estimator.fold(state, rows, seconds[rows], np.ones(rows.size, bool), step=step)
-        total[rows] += seconds[rows]
+        waited = np.minimum(seconds, deadline)
+        state = estimator.fold(state, rows, waited[rows], seconds[rows] <= deadline, step=step)
+        total[rows] += waited[rows]
         count[rows] += 1
-        last[rows] = seconds[rows]
+        last[rows] = waited[rows]
         guesses = (estimator.seconds(state), total / count, last)
         for name, guess in zip(errors, guesses, strict=True):
             errors[name].append(float(np.abs(np.log(guess / true)).mean()))
-        path.append([true[0], seconds[0] if seen[0] else np.nan, *(guess[0] for guess in guesses)])
+        path.append([true[0], waited[0] if seen[0] else np.nan, *(guess[0] for guess in guesses)])
     return errors, np.array(path)
 
 
@@ -144,6 +152,8 @@ def main() -> None:
             "drift_only": errors_of(seeds, outliers=0.0),
             "20_percent_outliers_only": errors_of(seeds, drift=False),
             "neither": errors_of(seeds, outliers=0.0, drift=False),
+            "drift_and_deadline_200_s": errors_of(seeds, outliers=0.0, deadline=200.0),
+            "drift_outliers_and_deadline_200_s": errors_of(seeds, deadline=200.0),
         },
         "million_clients": {
             config.name: drawn(config) for config in (SyntheticDelays(jitter=0.3), LognormalDelays(), NycmeshDelays())
