@@ -44,6 +44,14 @@ def test_equal_scores_change_nothing() -> None:
     np.testing.assert_array_equal(reorder_by(np.ones(3), delays, strength=1.0), np.arange(3))
 
 
+def test_ties_favour_neither_side() -> None:
+    """Turning both scores and delays around turns nothing around in who gets what."""
+    rng = np.random.default_rng(0)
+    scores, delays = rng.integers(0, 3, 60).astype(float), rng.random(60)
+    there = reorder_by(scores, delays, strength=0.7)
+    np.testing.assert_array_equal(there, reorder_by(-scores, -delays, strength=0.7))
+
+
 def test_a_model_keeps_its_draws_with_their_rows() -> None:
     model = LognormalDelays().build(30, model_bytes=0, seed=0)
     scores = np.arange(30.0)

@@ -63,6 +63,23 @@ def test_slow_drift_is_followed(estimator: DelayEstimator) -> None:
     assert np.median(estimator.seconds(state)) == pytest.approx(trend[-1], rel=0.15)
 
 
+def test_the_longer_ago_the_less_the_past_counts(estimator: DelayEstimator) -> None:
+    state = run(estimator, noisy(20, np.full(30, 100.0)))
+    soon, late = (estimator.fold(state, [0], [140.0], [True], step=step) for step in (20, 200))
+    assert estimator.seconds(late)[0] > estimator.seconds(soon)[0] * 1.05
+
+
+def test_the_estimate_is_the_mean_not_the_median(estimator: DelayEstimator) -> None:
+    state = run(estimator, noisy(100, np.full(400, 100.0), 0.6))
+    assert estimator.seconds(state).mean() == pytest.approx(100.0, rel=0.06)
+
+
+def test_a_stranger_in_a_uniform_fleet_is_believed(estimator: DelayEstimator) -> None:
+    state = run(estimator, np.full((30, 10), 100.0)).append(1)
+    state = estimator.fold(state, [10], [800.0], [True], step=30)
+    assert estimator.seconds(state)[10] == pytest.approx(800.0, rel=0.1)
+
+
 @pytest.mark.parametrize("share", [0.2, 1.0])
 def test_below_plain_mean_and_last_value_under_drift_and_outliers(estimator: DelayEstimator, share: float) -> None:
     rng = np.random.default_rng(1)

@@ -7,7 +7,7 @@ import pytest
 
 from fedpace.core.errors import InputError
 from fedpace.delays.async_hfl import AsyncHflDelays
-from fedpace.delays.nycmesh import SERVER_HEIGHT, NycmeshDelays
+from fedpace.delays.nycmesh import CLUSTERS, SERVER_HEIGHT, NycmeshDelays
 
 SHARED = Path(__file__).parents[3] / "shared" / "nycmesh"
 shared = pytest.mark.skipif(not SHARED.exists(), reason="the network's own tables are not beside the project")
@@ -58,9 +58,14 @@ def test_sites_come_again_only_when_all_are_taken(tmp_path: Path) -> None:
 
 
 def test_the_fitted_positions_surround_the_server() -> None:
-    where = NycmeshDelays().positions(5000, seed=0)
+    where = NycmeshDelays().positions(50_000, seed=0)
     assert np.median(np.hypot(where[:, 0], where[:, 1])) == pytest.approx(5500, rel=0.05)
     assert np.median(where[:, 2]) == pytest.approx(30.5, rel=0.05)
+    weight, east, north, sd_east, sd_north, rho = CLUSTERS.T[:6]
+    centre = weight @ np.column_stack([east, north])
+    across = weight @ (rho * sd_east * sd_north + (east - centre[0]) * (north - centre[1]))
+    np.testing.assert_allclose(where[:, :2].mean(axis=0), centre, atol=200)
+    assert np.cov(where[:, 0], where[:, 1])[0, 1] == pytest.approx(across, rel=0.1)
     assert where[:, 2].min() >= 3
     assert where[:, 2].max() <= SERVER_HEIGHT
 

@@ -111,6 +111,8 @@ def test_hand_calculated_values() -> None:
     assert cost[0] == pytest.approx(46.3 + 111.9041 - 23.4797 + 10.1662 - 24.9614 + 3, abs=1e-3)
     hata = okumura_hata(d, h_b, h_m, 900.0, environment="urban", city="large", rules="ns-3")
     assert hata[0] == pytest.approx(69.55 + 77.2830 - 23.4797 + 10.1662 - (3.2 * 4.28520 - 4.97), abs=1e-3)
+    vhf = okumura_hata(d, h_b, h_m, 180.0, environment="urban", city="large", rules="ns-3")
+    assert vhf[0] == pytest.approx(69.55 + 58.9973 - 23.4797 + 10.1662 - (8.29 * 1.41021 - 1.1), abs=1e-3)
     assert free_space(np.array([1000.0]), 1000.0)[0] == pytest.approx(92.4)
     assert indoors(np.array([10.0]), np.array([0]), 1000.0, kind="office")[0] == pytest.approx(62.0)
     assert indoors(np.array([10.0]), np.array([3]), 1000.0, kind="office")[0] == pytest.approx(85.0)
@@ -122,6 +124,17 @@ def test_line_of_sight_is_continuous_at_the_break_point() -> None:
     h_b, h_m = np.full(2, 30.0), np.full(2, 2.0)
     near, far = line_of_sight(np.array([at * (1 - 1e-9), at * (1 + 1e-9)]), h_b, h_m, 900.0)
     assert near == pytest.approx(far, abs=1e-6)
+
+
+def test_the_street_s_angle() -> None:
+    d, high, low = np.array([400.0]), np.array([30.0]), np.array([2.0])
+
+    def at(angle: float) -> float:
+        options = {"rooftop": 20.0, "metropolitan": True, "rules": "ns-3", "orientation": angle}
+        return float(over_rooftops(d, high, low, 900.0, **options)[0])
+
+    assert at(20.0) - at(45.0) == pytest.approx(-10 + 7.08 - 3.25)
+    assert at(80.0) - at(45.0) == pytest.approx(4 - 2.85 - 3.25)
 
 
 def test_two_antennas_above_the_roofs_have_free_space() -> None:
