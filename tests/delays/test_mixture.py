@@ -10,26 +10,26 @@ from fedpace.delays.uniform import UniformDelays
 
 
 def test_shares_decide_how_many() -> None:
-    parts = [{"share": 3, "model": "constant", "seconds": 10.0}, {"share": 1, "model": "constant", "seconds": 99.0}]
+    parts = [{"share": 3, "name": "constant", "seconds": 10.0}, {"share": 1, "name": "constant", "seconds": 99.0}]
     mean = MixtureDelays(parts=parts).build(8000, model_bytes=0, seed=0).expected()
     assert set(mean) == {10.0, 99.0}
     assert np.mean(mean == 99.0) == pytest.approx(0.25, abs=0.02)
 
 
 def test_two_parts_of_one_kind_are_not_copies() -> None:
-    part = {"share": 1.0, "model": "uniform"}
+    part = {"share": 1.0, "name": "uniform"}
     mean = MixtureDelays(parts=(part, part)).build(400, model_bytes=0, seed=0).expected()
     assert len(set(mean)) == 400
 
 
 def test_a_single_part_and_an_empty_one() -> None:
-    parts = ({"share": 1.0, "model": "constant"}, {"share": 1e-12, "model": "nycmesh"})
+    parts = ({"share": 1.0, "name": "constant"}, {"share": 1e-12, "name": "nycmesh"})
     np.testing.assert_array_equal(MixtureDelays(parts=parts).build(5, model_bytes=0, seed=0).draw(2), 60.0)
 
 
 def test_a_mixture_of_mixtures() -> None:
-    inner = [{"share": 1.0, "model": "constant", "seconds": 7.0}]
-    parts = [{"share": 1.0, "model": "mixture", "parts": inner}]
+    inner = [{"share": 1.0, "name": "constant", "seconds": 7.0}]
+    parts = [{"share": 1.0, "name": "mixture", "parts": inner}]
     np.testing.assert_array_equal(MixtureDelays(parts=parts).build(3, model_bytes=0, seed=0).expected(), 7.0)
 
 
@@ -38,14 +38,14 @@ def test_a_mixture_of_mixtures() -> None:
     [
         ((), "parts must be a list of tables"),
         ("lognormal", "parts must be a list of tables"),
-        ([{"share": 1.0}], "part 0 of the mixture must be a table with 'share' and 'model'"),
-        ([{"share": 0.0, "model": "constant"}], "the share of part 0 of the mixture must be a finite number above 0"),
-        ([{"share": 1.0, "model": "warp"}], "there is no delay model 'warp'"),
-        ([{"share": 1.0, "model": "base"}], "there is no delay model 'base'"),
-        ([{"share": 1.0, "model": "../x"}], "there is no delay model"),
-        ([{"share": 1.0, "model": 5}], "there is no delay model 5"),
-        ([{"share": 1.0, "model": "constant", "sec": 1.0}], "has no option 'sec'; its options are seconds, jitter"),
-        ([{"share": 1.0, "model": "constant", "seconds": -1.0}], "seconds must be a finite number above 0"),
+        ([{"share": 1.0}], "part 0 of the mixture must be a table with 'share' and 'name'"),
+        ([{"share": 0.0, "name": "constant"}], "the share of part 0 of the mixture must be a finite number above 0"),
+        ([{"share": 1.0, "name": "warp"}], "there is no delay model 'warp'"),
+        ([{"share": 1.0, "name": "base"}], "there is no delay model 'base'"),
+        ([{"share": 1.0, "name": "../x"}], "there is no delay model"),
+        ([{"share": 1.0, "name": 5}], "there is no delay model 5"),
+        ([{"share": 1.0, "name": "constant", "sec": 1.0}], "has no option 'sec'; its options are seconds, jitter"),
+        ([{"share": 1.0, "name": "constant", "seconds": -1.0}], "seconds must be a finite number above 0"),
     ],
 )
 def test_bad_parts(parts: object, words: str) -> None:

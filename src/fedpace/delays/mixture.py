@@ -1,10 +1,10 @@
 """`mixture`: a fleet made of several kinds of clients, such as nine phones in ten and one slow sensor. Ours.
 
     [delays]
-    model = "mixture"
+    name = "mixture"
     parts = [
-      { share = 0.9, model = "lognormal", median = 60.0, sigma = 0.5 },
-      { share = 0.1, model = "lognormal", median = 1500.0, sigma = 0.3 },
+      { share = 0.9, name = "lognormal", median = 60.0, sigma = 0.5 },
+      { share = 0.1, name = "lognormal", median = 1500.0, sigma = 0.3 },
     ]
 
 A part names any delay model of this package and its options. Each client belongs to one part for good. Parts of the
@@ -64,10 +64,10 @@ class MixtureDelays:
     name: ClassVar[str] = "mixture"
 
     parts: tuple[dict[str, Any], ...] = (
-        {"share": 0.9, "model": "lognormal", "median": 60.0, "sigma": 0.5},
-        {"share": 0.1, "model": "lognormal", "median": 1500.0, "sigma": 0.3},
+        {"share": 0.9, "name": "lognormal", "median": 60.0, "sigma": 0.5},
+        {"share": 0.1, "name": "lognormal", "median": 1500.0, "sigma": 0.3},
     )
-    """Tables with `share` (they are scaled to sum to 1), `model` and that model's options."""
+    """Tables with `share` (they are scaled to sum to 1), `name` and that model's options."""
 
     def __post_init__(self) -> None:
         """Check the options and those of every part."""
@@ -98,16 +98,16 @@ class MixtureDelays:
 def _config(part: Part, place: int) -> DelayConfig:
     """Return the delay model that a part describes."""
     where = f"part {place} of the mixture"
-    if not isinstance(part, Mapping) or "share" not in part or "model" not in part:
-        raise InputError(f"{where} must be a table with 'share' and 'model', but {part!r} came")
+    if not isinstance(part, Mapping) or "share" not in part or "name" not in part:
+        raise InputError(f"{where} must be a table with 'share' and 'name', but {part!r} came")
     number(part["share"], f"the share of {where}", low=0.0, above=True)
-    kind = _named(part["model"], where)
-    options = {key: value for key, value in part.items() if key not in ("share", "model")}
+    kind = _named(part["name"], where)
+    options = {key: value for key, value in part.items() if key not in ("share", "name")}
     known = [item.name for item in fields(kind)]
     unknown = sorted(set(options) - set(known))
     if unknown:
         wrong, right = ", ".join(map(repr, unknown)), ", ".join(known)
-        raise InputError(f"{where}: {part['model']} has no option {wrong}; its options are {right}")
+        raise InputError(f"{where}: {part['name']} has no option {wrong}; its options are {right}")
     config: DelayConfig = kind(**options)
     return config
 
