@@ -1,8 +1,8 @@
 """A run folder: `run.json` says what was run, `rounds.jsonl` what happened, one line a round.
 
 `rounds.jsonl` holds nothing that depends on the machine or the hour: one seed gives one sequence of bytes. Each line is
-flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in half
-is ignored when the folder is read.
+flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in
+half is ignored when the folder is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, read_json, write_atomically
 from fedpace.sim.rounds import Round
 from fedpace.sim.stopping import Direction
@@ -94,9 +94,13 @@ class RunWriter:
             info, started=datetime.now(UTC).isoformat(timespec="seconds"), versions=versions(), commit=commit()
         )
         self._began = datetime.now(UTC)
+        self._written = 0
+        self._created: list[Path] = []
 
     def __enter__(self) -> RunWriter:
         """Create the folder."""
+        missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        self._created = missing  # innermost first
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_info()
         self._file = (self.folder / ROUNDS).open("w", encoding="utf-8")
@@ -107,6 +111,7 @@ class RunWriter:
         self._file.write(round_line(current) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._written += 1
 
     def finish(self, status: str, message: str = "") -> None:
         """Say how the run ended."""
@@ -115,13 +120,24 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the files; a run that was left by an error is marked as interrupted, with its rounds kept."""
+        """Close the files. A run that an error ended is marked as interrupted, with its rounds kept."""
         self._file.close()
+        if isinstance(error, FedpaceError) and self._written <= 1:
+            self._vanish()
+            return
         if error is not None and self.info.status == "running":
             self.finish("interrupted", str(error) or type(error).__name__)
         elapsed = (datetime.now(UTC) - self._began).total_seconds()
         self.info = dataclasses.replace(self.info, wall_seconds=round(elapsed, 3))
         self._write_info()
+
+    def _vanish(self) -> None:
+        """Take back a run that was refused before its first round: a mistake leaves nothing behind."""
+        for name in (ROUNDS, INFO):
+            (self.folder / name).unlink(missing_ok=True)
+        for folder in self._created:
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def _write_info(self) -> None:
         write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
@@ -161,8 +177,9 @@ def _read_rounds(path: Path) -> list[Round]:
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            raw = json.loads(line)
-            rounds.append(Round(**{name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}))
+            raw: dict[str, Any] = json.loads(line)
+            fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
+            rounds.append(Round(**fields))
         except (json.JSONDecodeError, TypeError, AttributeError) as cause:
             raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
     return rounds
@@ -204,5 +221,3 @@ def commit() -> str | None:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
-
-

@@ -9,15 +9,15 @@ from fedpace.core.errors import InputError
 from fedpace.core.types import View
 
 
-def cohort_size(k: int, view: View, scheme: str) -> int:
-    """Return how many clients to take: `k`, or all that are available when fewer are reachable just now.
+def check_k(k: int, clients: int, scheme: str) -> None:
+    """Refuse a cohort larger than the roster: a mistake in the configuration, not a bad moment."""
+    if k > clients:
+        raise InputError(f"{scheme} is asked for k = {k} clients, but there are only {clients}: lower k or add clients")
 
-    More than the roster holds is a mistake in the configuration, not a bad moment, and therefore an error.
-    """
-    if k > view.clients:
-        raise InputError(
-            f"{scheme} is asked for k = {k} clients, but there are only {view.clients}: lower k or add clients"
-        )
+
+def cohort_size(k: int, view: View, scheme: str) -> int:
+    """Return how many clients to take: `k`, or all that are available when fewer are reachable just now."""
+    check_k(k, view.clients, scheme)
     return min(k, int(view.candidates.size))
 
 

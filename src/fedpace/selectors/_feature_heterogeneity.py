@@ -2,7 +2,8 @@
 
 The paper asks for max_i sum_j w_j B_ij < 1/sqrt(2) (its Assumption 3) and says that it "ensures" it, without saying
 how. Its own Quadratic data violate it more than twofold, so some rescaling was used (our errata, A9). Here it is
-explicit: B is scaled down, never up, until the largest mean equals the target c, and the factor is recorded with every cohort.
+explicit: B is scaled down, never up, until the largest mean equals the target c, and the factor is recorded with every
+cohort.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, shares
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, shares
 from fedpace.core.errors import InputError
 from fedpace.core.types import View
 
@@ -37,20 +38,19 @@ class FeatureHeterogeneity:
     """What B was multiplied by; 1 = left alone."""
 
 
-def check_options(ridge: float, target_heterogeneity: float | None, scheme: str) -> None:
+def check_options(ridge: float, target_heterogeneity: float, scheme: str) -> None:
     """Refuse a ridge or a target that makes no sense."""
     at_least(ridge, 0, f"ridge of {scheme}")
-    if target_heterogeneity is not None:
-        above(target_heterogeneity, 0, f"target_heterogeneity of {scheme}")
-        if target_heterogeneity >= ADMISSIBLE:
-            raise InputError(
-                f"target_heterogeneity of {scheme} must be below 1/sqrt(2) = {ADMISSIBLE:.4f} (Assumption 3), but "
-                f"{target_heterogeneity} came; leave it out to use the raw values"
-            )
+    at_least(target_heterogeneity, 0, f"target_heterogeneity of {scheme}")
+    if target_heterogeneity >= ADMISSIBLE:
+        raise InputError(
+            f"target_heterogeneity of {scheme} must be below 1/sqrt(2) = {ADMISSIBLE:.4f} (Assumption 3), but "
+            f"{target_heterogeneity} came; 0 leaves B as it is"
+        )
 
 
-def feature_heterogeneity(view: View, *, ridge: float, target: float | None, scheme: str) -> FeatureHeterogeneity:
-    """Gather the known clients' B, scaled to the target mean heterogeneity."""
+def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: str) -> FeatureHeterogeneity:
+    """Gather the known clients' B, scaled down to the target mean heterogeneity; target 0 = left as it is."""
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     rows = np.flatnonzero(view.moments.known)
@@ -58,7 +58,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float | None, sch
     full = view.moments.heterogeneity(ridge=ridge, shares=view.share)
     matrix = full[np.ix_(rows, rows)]
     largest_mean = float((matrix @ share).max())
-    scale = 1.0 if target is None or largest_mean <= target else target / largest_mean
+    scale = 1.0 if target == 0 or largest_mean <= target else target / largest_mean
     return FeatureHeterogeneity(
         rows=rows,
         matrix=matrix * scale,

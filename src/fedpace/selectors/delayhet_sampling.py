@@ -40,8 +40,9 @@ class DelayHetSampling(Stateless):
             is a point mass.
         full_objective: optimise with the true K. The paper's approximation sets K = 1 in the objective.
         ridge: added to the mean moment A before it is inverted, in units of its mean eigenvalue.
-        target_heterogeneity: c in (0, 0.7071). B is scaled down until max_i sum_j w_j B_ij <= c. The default is lower
-            than delayhet-submodular's, because with K = 1 a uniform start has B_p = 4 c^2 when all B are equal.
+        target_heterogeneity: c below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c; 0 = B as it is. The
+            scheme has no meaning where B_p >= 1, and with K = 1 a uniform start has B_p = 4 c^2 when all B are equal:
+            hence a default below 1/2.
     """
 
     name: ClassVar[str] = "delayhet-sampling"
@@ -50,8 +51,8 @@ class DelayHetSampling(Stateless):
     k: int = 10
     max_iter: int = 20
     full_objective: bool = False
-    ridge: float = 1e-3
-    target_heterogeneity: float | None = 0.4
+    ridge: float = 0.1
+    target_heterogeneity: float = 0.4
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""

@@ -37,8 +37,9 @@ class DelayHetSubmodular(Stateless):
     Args:
         solver: `exact` (prefix scan) or `min-norm` (as in the paper, with g(empty) = the largest singleton value).
         ridge: added to the mean moment A before it is inverted, in units of its mean eigenvalue.
-        target_heterogeneity: c in (0, 0.7071). B is scaled down until max_i sum_j w_j B_ij <= c, as the paper's
-            Assumption 3 demands; a hidden parameter there. Unset: raw values, infeasible sets excluded.
+        target_heterogeneity: c below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c, as the paper's
+            Assumption 3 demands; a hidden parameter there. Small sets then look better than they are. 0: B as it is,
+            with infeasible sets excluded, which is what the theorem speaks of: cautious, but it does not stall.
         max_clients: the longest prefix that the exact solver considers; unset = no limit.
         max_iter: major steps of min-norm, which need not converge on a function that is not submodular.
     """
@@ -47,8 +48,8 @@ class DelayHetSubmodular(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
     solver: Literal["exact", "min-norm"] = "exact"
-    ridge: float = 1e-3
-    target_heterogeneity: float | None = 0.7
+    ridge: float = 0.1
+    target_heterogeneity: float = 0.0
     max_clients: int | None = None
     max_iter: int = 300
 

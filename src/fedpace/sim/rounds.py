@@ -19,6 +19,7 @@ from fedpace.core.session import Session, ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel, Need, Outcome, ProbeRequest, Selection, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.models.base import ModelConfig
+from fedpace.selectors._cohorts import check_k
 from fedpace.sim.clock import Clock, settle
 from fedpace.sim.trainer import DivergedError, Trainer, Training, aggregate
 
@@ -90,21 +91,30 @@ def simulate(
     Data, initial model and delays depend on `seed` alone, never on the selector: runs under one seed are paired.
     Everything that can be wrong with the configuration is found before this returns, not at the first `next`.
     """
-    trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
-    drawn = delays.build(trainer.data.clients, model_bytes=trainer.model_bytes, seed=seed)
-    simulation = _Simulation(trainer, drawn, selector, fleet or Fleet(), clock or Clock(), seed)
-    return simulation.rounds()
+    return Simulation(data, model, delays, selector, training=training, fleet=fleet, clock=clock, seed=seed).rounds()
 
 
-class _Simulation:
+class Simulation:
     """The pieces of one run; `parameters` and `now` are its only mutable state beside the session."""
 
     def __init__(
-        self, trainer: Trainer, delays: DelayModel, selector: Selector[Any], fleet: Fleet, clock: Clock, seed: int
+        self,
+        data: DataConfig,
+        model: ModelConfig,
+        delays: DelayConfig,
+        selector: Selector[Any],
+        *,
+        training: Training | None = None,
+        fleet: Fleet | None = None,
+        clock: Clock | None = None,
+        seed: int = 0,
     ) -> None:
-        self.trainer = trainer
-        self.delays = delays
-        self.clock = clock
+        fleet = fleet or Fleet()
+        self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
+        if (k := getattr(selector, "k", None)) is not None:
+            check_k(k, trainer.data.clients, selector.name)  # now, rather than after minutes of other runs
+        self.delays: DelayModel = delays.build(trainer.data.clients, model_bytes=trainer.model_bytes, seed=seed)
+        self.clock = clock or Clock()
         self.session = Session(
             selector,
             seed=seed,
@@ -117,7 +127,7 @@ class _Simulation:
         self.session.join(
             range(trainer.data.clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
-            delays=delays.expected() if fleet.delays == "expected" else None,
+            delays=self.expected_delays if fleet.delays == "expected" else None,
             labels=trainer.data.label_histograms(),
         )
         self.parameters = trainer.initial
@@ -125,7 +135,13 @@ class _Simulation:
         self._wants_moments = Need.MOMENT in selector.needs
         self._measured: set[int] = set()
 
+    @property
+    def expected_delays(self) -> FloatArray:
+        """Mean seconds of each client."""
+        return checks.delays(self.delays.expected(), count=self.trainer.data.clients)
+
     def rounds(self) -> Iterator[Round]:
+        """Yield the initial model as round 0, then one round after the other."""
         metric, loss = self._evaluate(0)
         yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
         while True:
