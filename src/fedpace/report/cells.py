@@ -1,0 +1,131 @@
+"""The comparison as rows of text: one source for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpace.report import numbers
+from fedpace.report.numbers import TIMES, UNKNOWN
+from fedpace.report.tables import Comparison, SchemeSummary
+
+Tone = Literal["plain", "best", "partial", "failed"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value, and in small print below it what it needs to be read rightly."""
+
+    text: str
+    note: str = ""
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a heading of two short lines, and how a scheme fills it."""
+
+    heading: str
+    sub: str
+    fill: Callable[[SchemeSummary], Cell]
+    number: bool = True
+
+
+def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
+    """Return the columns that this comparison has something to say in; `wide` adds median and minimum."""
+    metric = comparison.metric
+    found = [Column("Scheme", "", lambda s: _scheme(s, comparison), number=False)]
+    if len({scheme.runs for scheme in comparison.schemes}) > 1:
+        found.append(Column("Seeds", "", lambda s: Cell(f"{s.runs:,}")))
+    if comparison.target is not None:
+        found.append(Column("Time to", "target", lambda s: _time(s, comparison)))
+        if wide:
+            found.append(Column("Median", "of all runs", lambda s: Cell(_or_unknown(s.median_time, numbers.seconds))))
+            found.append(Column("Fastest", "run", lambda s: Cell(_or_unknown(s.min_time, numbers.seconds))))
+        if comparison.baseline is not None and len(comparison.schemes) > 1:
+            found.append(Column("Speed-up", "", lambda s: _speed_up(s, comparison)))
+        found.append(Column("Rounds", "needed", lambda s: Cell(_or_unknown(s.rounds_to_target, numbers.average))))
+    else:
+        found.append(Column("Final", metric, lambda s: _final(s, comparison)))
+    found.append(Column("Clients", "a round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average))))
+    found.append(Column("Seconds", "a round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits))))
+    if comparison.target is not None:
+        found.append(
+            Column("Final", metric, lambda s: Cell(numbers.metric(s.final.mean) if s.final else UNKNOWN)),
+        )
+    if any(scheme.diverged for scheme in comparison.schemes):
+        found.append(Column("Diverged", "runs", _diverged))
+    return found
+
+
+def caption(comparison: Comparison) -> str:
+    """Return what stands above the table."""
+    counts = {scheme.runs for scheme in comparison.schemes}
+    parts = [numbers.counted(len(comparison.schemes), "scheme")]
+    if len(counts) == 1:
+        parts.append(numbers.counted(counts.pop(), "seed"))
+    if comparison.target is None:
+        parts.append("no target")
+    else:
+        sign = "≥" if comparison.direction == "up" else "≤"
+        parts.append(f"target {comparison.metric} {sign} {numbers.given(comparison.target)}")
+    return " · ".join(parts)
+
+
+def legend(comparison: Comparison) -> str:
+    """Return how to read the table."""
+    said = "Means over seeds"
+    if any(scheme.runs > 1 for scheme in comparison.schemes):
+        said += ", 95 % intervals below them"
+    if comparison.baseline is not None and len(comparison.schemes) > 1:
+        said += f". Speed-up: over {comparison.baseline}, seed by seed"
+    return said + "."
+
+
+def _scheme(scheme: SchemeSummary, comparison: Comparison) -> Cell:
+    notes = [] if scheme.selector == scheme.label else [scheme.selector]
+    if scheme.unfinished:
+        notes.append(f"{scheme.unfinished} unfinished")
+    return Cell(scheme.label, ", ".join(notes), "best" if scheme.label == comparison.best else "plain")
+
+
+def _time(scheme: SchemeSummary, comparison: Comparison) -> Cell:
+    time = scheme.time_to_target
+    if time is None:
+        return Cell("not reached", "", "failed")
+    if not scheme.always_reached:
+        return Cell(f"{scheme.reached} of {scheme.runs} reached", f"those: {numbers.seconds(time.mean)}", "partial")
+    tone: Tone = "best" if scheme.label == comparison.best else "plain"
+    return Cell(numbers.seconds(time.mean), numbers.between(time, floor=0.0) or "", tone)
+
+
+def _speed_up(scheme: SchemeSummary, comparison: Comparison) -> Cell:
+    if scheme.label == comparison.baseline:
+        return Cell(f"1{TIMES}") if scheme.reached else Cell(UNKNOWN)
+    ratio = scheme.speed_up
+    if ratio is None:
+        return Cell(UNKNOWN)
+    notes = [numbers.between(ratio) or ""]
+    if ratio.count < scheme.runs:
+        # Said in the cell, since seeds in which one of the two failed are those where the ratio would be extreme.
+        notes.append(f"{ratio.count} of {scheme.runs} seeds")
+    return Cell(f"{numbers.digits(ratio.mean)}{TIMES}", ", ".join(note for note in notes if note))
+
+
+def _final(scheme: SchemeSummary, comparison: Comparison) -> Cell:
+    if scheme.final is None:
+        return Cell(UNKNOWN)
+    final = scheme.final
+    ends = ""
+    if final.low is not None and final.high is not None:
+        ends = numbers.span(numbers.metric(final.low), numbers.metric(final.high))
+    return Cell(numbers.metric(scheme.final.mean), ends, "best" if scheme.label == comparison.best else "plain")
+
+
+def _diverged(scheme: SchemeSummary) -> Cell:
+    return Cell(f"{scheme.diverged} of {scheme.runs}", "", "failed") if scheme.diverged else Cell("0")
+
+
+def _or_unknown(value: float | None, show: Callable[[float], str]) -> str:
+    return UNKNOWN if value is None else show(value)

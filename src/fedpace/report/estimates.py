@@ -1,0 +1,55 @@
+"""A mean over a few seeds, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float | None
+    """Lower end of the interval; None with a single value, which tells nothing about spread."""
+    high: float | None
+    count: int
+    """How many values it is over."""
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return mean and Student's t interval of `values`; None without any."""
+    if not values:
+        return None
+    mean = float(np.mean(values))
+    half = _half_width(values)
+    if half is None:
+        return Estimate(mean, None, None, len(values))
+    return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
+    """Return geometric mean and interval of positive `ratios`.
+
+    Taken on logarithms, so that twice as fast and half as fast cancel, and the inverse ratio has the inverse interval.
+    """
+    logs = estimate([math.log(ratio) for ratio in ratios])
+    if logs is None:
+        return None
+    low, high = (None if end is None else math.exp(min(end, 700.0)) for end in (logs.low, logs.high))
+    return Estimate(math.exp(logs.mean), low, high, logs.count)
+
+
+def _half_width(values: Sequence[float]) -> float | None:
+    count = len(values)
+    if count < 2:
+        return None
+    quantile = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
+    return quantile * float(np.std(values, ddof=1)) / math.sqrt(count)

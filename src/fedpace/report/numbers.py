@@ -1,0 +1,65 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from fedpace.report.estimates import Estimate
+
+UNKNOWN = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """Return `value` with a few significant digits and thousands separators, never in powers of ten above one."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
+    # Rounded first, so that 99.96 counts as 100 and loses its decimals.
+    value = float(f"{value:.{significant - 1}e}") if abs(value) < 10**significant else value
+    places = max(0, significant - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration."""
+    return f"{digits(value)} s"
+
+
+def metric(value: float) -> str:
+    """Return an accuracy or a loss: one digit more, since schemes end close to each other."""
+    return digits(value, 4) if abs(value) >= 1 else f"{value:.3f}" if abs(value) >= 1e-2 else digits(value)
+
+
+def given(value: float) -> str:
+    """Return a number that somebody typed, as they would have."""
+    return f"{value:,.10g}"
+
+
+def between(estimate: Estimate, *, floor: float | None = None) -> str | None:
+    """Return the interval, or None without one; `floor` is what the quantity cannot fall below."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    low = estimate.low if floor is None else max(floor, estimate.low)
+    return span(digits(low), digits(estimate.high))
+
+
+def span(low: str, high: str) -> str:
+    """Return a range."""
+    return f"{low}\N{EN DASH}{high}"
+
+
+def average(value: float) -> str:
+    """Return a mean of counts: one decimal, unless it is a whole number."""
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 seed`, `3 seeds`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: list[str]) -> str:
+    """Return names as a sentence has them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,190 @@
+"""The comparison as one PNG: metric over virtual time, and how slow the clients are."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.errors import MissingExtraError
+from fedpace.core.files import write_atomically
+from fedpace.records.run import RunRecord
+from fedpace.report import numbers
+from fedpace.report.curves import Curve, by_scheme, left_edge, metric_over_time
+from fedpace.report.style import delays_of, histogram, log_time, looks
+from fedpace.report.tables import Comparison, SchemeSummary
+
+WIDTH = 11.5
+"""Inches."""
+INK, FAINT, BAR = "#222222", "#d9d9d9", "#9aa7b5"
+LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+"""Plotly's names of dashes in matplotlib's."""
+
+
+def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> None:
+    """Draw the comparison to `path`."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise MissingExtraError("the picture of a comparison", extra="report", missing="matplotlib") from cause
+    names = [_legend_name(scheme, comparison) for scheme in comparison.schemes]
+    columns = _legend_columns(names)
+    # Not pyplot: it keeps every figure in a global list and chooses a backend by the display.
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(WIDTH, 4.5 + 0.2 * rows), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    handles = _draw_curves(left, runs, comparison)
+    _draw_delays(right, runs)
+    _draw_legend(figure, handles, names, columns)
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Labels are the user's: a letter that the font lacks is drawn as a box, which is no reason to fail.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        # No time stamp nor version inside: the same runs give the same bytes.
+        figure.savefig(buffer, format="png", metadata={"Software": None})
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -> list[Any]:
+    """Draw the curves; return their handles for the legend."""
+    drawn = [(scheme, metric_over_time(members)) for scheme, members in by_scheme(runs, comparison)]
+    logarithmic = log_time(runs, comparison)
+    edge = left_edge([curve for _, curve in drawn if curve is not None]) if logarithmic else 0.0
+    style = looks(comparison)
+    handles = []
+    for scheme, curve in drawn:
+        look = style[scheme.label]
+        if curve is None:
+            (line,) = axes.plot([], [], color=look.colour, linestyle=LINES[look.dash])
+        else:
+            x = np.maximum(curve.x, edge)
+            if scheme.runs > 1:
+                axes.fill_between(x, curve.low, curve.high, step="post", color=look.colour, alpha=0.15, linewidth=0)
+            (line,) = axes.step(
+                x,
+                curve.mean,
+                where="post",
+                color=look.colour,
+                linestyle=LINES[look.dash],
+                linewidth=1.9,
+                zorder=3,
+                marker="o" if len(x) == 1 else None,  # a line through one point cannot be seen
+            )
+            _mark_end(axes, scheme, curve, look.colour, comparison)
+        handles.append(line)
+    if logarithmic:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+    _tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
+    _readable_ticks(axes, logarithmic)
+    if comparison.target is not None:
+        axes.axhline(comparison.target, color=INK, linestyle=(0, (5, 4)), linewidth=1, zorder=2)
+        axes.annotate(
+            f"target {numbers.given(comparison.target)}",
+            (0.008, comparison.target),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=INK,
+        )
+        axes.margins(y=0.08)
+    return handles
+
+
+def _draw_legend(figure: Any, handles: list[Any], names: list[str], columns: int) -> None:
+    """Below both axes, where no curve can pass underneath it."""
+    placeholders = [f"scheme {position}" for position in range(len(names))]
+    legend = figure.legend(handles, placeholders, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    # Set afterwards: the constructor hides labels that begin with an underscore, and reads dollars as mathematics.
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)
+
+
+def _mark_end(axes: Any, scheme: SchemeSummary, curve: Curve, colour: str, comparison: Comparison) -> None:
+    """A cross where a scheme gave up, a dot where it arrived."""
+    if comparison.target is None:
+        return
+    arrived = scheme.always_reached
+    axes.plot(
+        curve.x[-1:], curve.mean[-1:], marker="o" if arrived else "X", color=colour, markersize=6 if arrived else 8,
+        markeredgecolor="white", markeredgewidth=0.8, zorder=4, clip_on=False,
+    )  # fmt: skip
+
+
+def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
+    label = scheme.label if len(scheme.label) <= 40 else f"{scheme.label[:39]}…"
+    facts = []
+    if comparison.target is not None:
+        if scheme.time_to_target is None:
+            facts.append("target not reached")
+        elif not scheme.always_reached:
+            facts.append(f"{scheme.reached} of {scheme.runs} reached")
+        else:
+            facts.append(numbers.seconds(scheme.time_to_target.mean))
+    if scheme.diverged:
+        facts.append(f"{scheme.diverged} of {scheme.runs} diverged")
+    return f"{label}: {', '.join(facts)}" if facts else label
+
+
+def _legend_columns(names: list[str]) -> int:
+    """As many as fit: a letter takes about a twelfth of an inch, the line before it half an inch."""
+    column = max(len(name) for name in names) / 12 + 0.7
+    return max(1, min(len(names), int(WIDTH / column)))
+
+
+def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
+    delays = delays_of(runs)
+    _tidy(axes, "Delays of the clients", "mean seconds of a client's round", "clients")
+    if not len(delays):
+        axes.text(0.5, 0.5, "no delays recorded", transform=axes.transAxes, ha="center", va="center", color=INK)
+        axes.set(xticks=[], yticks=[])
+        return
+    counts, edges, logarithmic = histogram(delays)
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=BAR, edgecolor="white", linewidth=0.6)
+    top = float(counts.max())
+    axes.set_ylim(0, top * 1.35)
+    _readable_ticks(axes, logarithmic)
+    middle, late = (float(value) for value in np.quantile(delays, [0.5, 0.9]))
+    # Named in a legend above the bars, where names cannot meet however close the two are.
+    axes.vlines(middle, 0, top * 1.06, color=INK, linewidth=1.6, label=f"median {numbers.seconds(middle)}")
+    axes.vlines(
+        late, 0, top * 1.06, color=INK, linewidth=1.6, linestyle=(0, (2, 1.5)),
+        label=f"90 % of clients within {numbers.seconds(late)}",
+    )  # fmt: skip
+    axes.legend(loc="upper left", frameon=False, fontsize=9, borderaxespad=0.2)
+
+
+def _tidy(axes: Any, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    axes.tick_params(colors="#555555", labelsize=9)
+    axes.grid(True, color=FAINT, linewidth=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+
+
+def _readable_ticks(axes: Any, logarithmic: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if logarithmic:
+        low, high = axes.get_xlim()
+        # A span of less than two decades has too few powers of ten to be read from.
+        subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+        axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

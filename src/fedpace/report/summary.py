@@ -1,0 +1,108 @@
+"""The comparison in a paragraph of plain words, made from the numbers and claiming no more than they do."""
+
+from __future__ import annotations
+
+from fedpace.report import numbers
+from fedpace.report.tables import Comparison, SchemeSummary
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the summary, a sentence at a time, as plain text."""
+    if comparison.target is None:
+        return [*_final(comparison), *_caveats(comparison)]
+    return [*_fastest(comparison), *_against_baseline(comparison), *_not_reached(comparison), *_caveats(comparison)]
+
+
+def _fastest(comparison: Comparison) -> list[str]:
+    target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
+    if comparison.best is None:
+        if not any(scheme.reached for scheme in comparison.schemes):
+            return [f"No scheme reached {target} in any run."]
+        most = max(comparison.schemes, key=lambda scheme: scheme.reached / scheme.runs)
+        return [
+            f"No scheme reached {target} in every run, so none is called the fastest; "
+            f"{most.label} reached it most often ({most.reached} of {most.runs} runs)."
+        ]
+    best = comparison[comparison.best]
+    time = best.time_to_target
+    assert time is not None
+    ranked = [scheme for scheme in comparison.schemes if scheme.always_reached]
+    took = f"{numbers.seconds(time.mean)} of virtual time"
+    interval = numbers.between(time, floor=0.0)
+    if time.count > 1:
+        took += f" on average over {time.count} seeds"
+    if interval:
+        took += f" (95 % interval {interval} s)"
+    if len(comparison.schemes) == 1:
+        return [f"{best.label} reached {target} in {took}."]
+    if len(ranked) == 1:
+        return [f"{best.label} was the only scheme to reach {target} in every run: it took {took}."]
+    return [f"{best.label} was the fastest to reach {target}: it took {took}."]
+
+
+def _against_baseline(comparison: Comparison) -> list[str]:
+    if comparison.baseline is None or len(comparison.schemes) == 1:
+        return []
+    base = comparison[comparison.baseline]
+    if not base.reached:
+        return [f"There are no speed-ups, because {base.label}, the baseline, never reached the target."]
+    if comparison.best == base.label:
+        return [f"No other scheme that always reached the target was faster than {base.label}, the baseline."]
+    best = comparison[comparison.best] if comparison.best else None
+    if best is None or best.speed_up is None:
+        return []
+    ratio = best.speed_up
+    said = f"Seed by seed, it was {numbers.digits(ratio.mean)} times as fast as {base.label}"
+    interval = numbers.between(ratio)
+    if interval:
+        said += f" (95 % interval {interval})"
+    if ratio.count < best.runs:
+        said += f", counting the {numbers.counted(ratio.count, 'seed')} in which both reached the target"
+    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
+        said += "; the interval contains 1, so these seeds do not settle which of the two is faster"
+    return [said + "."]
+
+
+def _not_reached(comparison: Comparison) -> list[str]:
+    never = [scheme for scheme in comparison.schemes if not scheme.reached]
+    partly = [scheme for scheme in comparison.schemes if 0 < scheme.reached < scheme.runs]
+    said = []
+    if never and len(never) < len(comparison.schemes):
+        said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
+    said.extend(
+        f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs only, so it is not ranked by time."
+        for scheme in partly
+    )
+    return said
+
+
+def _final(comparison: Comparison) -> list[str]:
+    if comparison.best is None:
+        return ["No target was set, and no scheme has a final value in every run."]
+    best = comparison[comparison.best]
+    assert best.final is not None
+    value = numbers.metric(best.final.mean)
+    if len(comparison.schemes) == 1:
+        return [f"No target was set; {best.label} ended with {comparison.metric} {value}."]
+    extreme = "highest" if comparison.direction == "up" else "lowest"
+    return [f"No target was set; {best.label} ended with the {extreme} {comparison.metric}, {value} on average."]
+
+
+def _caveats(comparison: Comparison) -> list[str]:
+    said = [
+        f"{_runs(scheme.diverged, scheme)} of {scheme.label} diverged."
+        for scheme in comparison.schemes
+        if scheme.diverged
+    ]
+    said.extend(
+        f"{_runs(scheme.unfinished, scheme)} of {scheme.label} did not run to the end."
+        for scheme in comparison.schemes
+        if scheme.unfinished
+    )
+    if all(scheme.runs == 1 for scheme in comparison.schemes):
+        said.append("There is one seed only, so nothing is known about how much the times vary.")
+    return said
+
+
+def _runs(count: int, scheme: SchemeSummary) -> str:
+    return f"{count} of {numbers.counted(scheme.runs, 'run')}"

@@ -1,0 +1,228 @@
+"""Runs grouped by scheme and boiled down to numbers: time to target, speed-up, cohort, final metric.
+
+A run that never met the target has no time to target, and no average pretends that it had: means are over the runs that
+reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached the
+target with every seed are ranked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpace.core.errors import InputError
+from fedpace.records.run import RunRecord, plain
+from fedpace.report.estimates import Estimate, estimate, geometric_estimate
+from fedpace.sim.stopping import Direction
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DEFAULT_BASELINE = "random"
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """How one run of a scheme went."""
+
+    seed: int
+    status: str
+    reached: bool
+    seconds: float | None
+    """Virtual seconds to the target; None = not reached."""
+    rounds: int | None
+    """Rounds to the target; None = not reached."""
+    ended: float
+    """Virtual seconds at the end of the run."""
+    final: float | None
+    """Metric after the last round; None where the run diverged, since what came before it is not what it ended with."""
+    clients_per_round: float | None
+    round_seconds: float | None
+
+
+@dataclass(frozen=True)
+class SchemeSummary:
+    """One scheme over its seeds. Every `Estimate` says over how many runs it is."""
+
+    label: str
+    selector: str
+    seeds: tuple[int, ...]
+    runs: int
+    reached: int
+    diverged: int
+    unfinished: int
+    """Interrupted, or running still."""
+    time_to_target: Estimate | None
+    """Over the runs that reached the target; None when none did."""
+    min_time: float | None
+    median_time: float | None
+    """Over all runs, those that did not reach the target counted as infinitely late; None = infinite."""
+    rounds_to_target: float | None
+    """Over the runs that reached the target."""
+    clients_per_round: float | None
+    round_seconds: float | None
+    final: Estimate | None
+    """Over the runs that did not diverge."""
+    speed_up: Estimate | None
+    """Geometric mean of the baseline's time / this scheme's time, over the seeds in which both reached the target."""
+    results: tuple[SeedResult, ...]
+
+    @property
+    def always_reached(self) -> bool:
+        """Whether every run reached the target."""
+        return self.reached == self.runs
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Schemes side by side."""
+
+    metric: str
+    direction: Direction
+    target: float | None
+    baseline: str | None
+    """Label of the scheme that speed-ups are against."""
+    best: str | None
+    """Label with the least mean time to target among those that always reached it; without a target, with the best
+    final metric among those that never diverged."""
+    schemes: tuple[SchemeSummary, ...]
+
+    def __getitem__(self, label: str) -> SchemeSummary:
+        """Return the scheme of that label."""
+        return next(scheme for scheme in self.schemes if scheme.label == label)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values, with null for what is not known."""
+        content = plain(dataclasses.asdict(self))
+        assert isinstance(content, dict)
+        return content
+
+
+def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comparison:
+    """Group `runs` by label, in the order in which labels first appear, and summarise each group.
+
+    Args:
+        runs: of one comparison: the same metric and target throughout, and each label once per seed.
+        baseline: label to measure speed-ups against; None = the scheme `random` if there is one.
+    """
+    if not runs:
+        raise InputError("expected at least one run to summarise, but there is none")
+    groups = group(runs)
+    first = runs[0].info
+    for run in runs:
+        if (run.info.metric, run.info.direction, run.info.target) != (first.metric, first.direction, first.target):
+            raise InputError(
+                f"runs of one comparison share their metric and target, but {first.label!r} has {first.metric} "
+                f"{first.target} and {run.info.label!r} has {run.info.metric} {run.info.target}: report them separately"
+            )
+    base = _baseline(groups, baseline) if first.target is not None else None
+    times = _times(groups[base]) if base is not None else {}
+    schemes = tuple(_scheme(label, members, times) for label, members in groups.items())
+    return Comparison(
+        metric=first.metric,
+        direction=first.direction,
+        target=first.target,
+        baseline=base,
+        best=_best(schemes, first.target, first.direction),
+        schemes=schemes,
+    )
+
+
+def group(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return the runs by label; a label that means two things is refused."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        members = groups.setdefault(run.info.label, [])
+        for other in members:
+            if other.info.seed == run.info.seed:
+                raise InputError(f"expected {run.info.label!r} once per seed, but seed {run.info.seed} came twice")
+            if (other.info.selector, plain(other.info.options)) != (run.info.selector, plain(run.info.options)):
+                raise InputError(
+                    f"the label {run.info.label!r} stands for two schemes: {other.info.selector} "
+                    f"{dict(other.info.options)} and {run.info.selector} {dict(run.info.options)}; give each its own"
+                )
+        members.append(run)
+    return groups
+
+
+def render_table(comparison: Comparison) -> Table:
+    """Return the comparison as a table for the terminal."""
+    from fedpace.report.terminal import build_table  # rich belongs to the extra `sim`: numbers need none of it
+
+    return build_table(comparison)
+
+
+def _result(run: RunRecord) -> SeedResult:
+    reached = run.reached
+    played = [current for current in run.rounds if current.number > 0]
+    diverged = run.info.status == "diverged"
+    return SeedResult(
+        seed=run.info.seed,
+        status=run.info.status,
+        reached=reached is not None,
+        seconds=reached.clock if reached else None,
+        rounds=reached.number if reached else None,
+        ended=run.rounds[-1].clock if run.rounds else 0.0,
+        final=run.rounds[-1].metric if run.rounds and not diverged else None,
+        clients_per_round=_mean([len(current.clients) for current in played]),
+        round_seconds=_mean([current.seconds for current in played]),
+    )
+
+
+def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> SchemeSummary:
+    results = tuple(_result(run) for run in runs)
+    times = _times(runs)
+    median = float(np.median([result.seconds if result.seconds is not None else math.inf for result in results]))
+    # A target that the initial model meets takes no time, and a ratio of nothing to nothing says nothing.
+    pairs = [seed for seed, time in times.items() if time > 0 and baseline.get(seed, 0.0) > 0]
+    return SchemeSummary(
+        label=label,
+        selector=runs[0].info.selector,
+        seeds=tuple(result.seed for result in results),
+        runs=len(runs),
+        reached=len(times),
+        diverged=sum(result.status == "diverged" for result in results),
+        unfinished=sum(result.status in ("running", "interrupted") for result in results),
+        time_to_target=estimate(list(times.values())),
+        min_time=min(times.values(), default=None),
+        median_time=median if math.isfinite(median) else None,
+        rounds_to_target=_mean([result.rounds for result in results if result.rounds is not None]),
+        clients_per_round=_mean([r.clients_per_round for r in results if r.clients_per_round is not None]),
+        round_seconds=_mean([r.round_seconds for r in results if r.round_seconds is not None]),
+        final=estimate([result.final for result in results if result.final is not None]),
+        speed_up=geometric_estimate([baseline[seed] / times[seed] for seed in pairs]),
+        results=results,
+    )
+
+
+def _times(runs: list[RunRecord]) -> dict[int, float]:
+    """Return the times to target of the seeds that reached it."""
+    return {run.info.seed: reached.clock for run in runs if (reached := run.reached) is not None}
+
+
+def _baseline(groups: dict[str, list[RunRecord]], wanted: str | None) -> str | None:
+    if wanted is not None:
+        if wanted not in groups:
+            raise InputError(f"expected the baseline to be one of {', '.join(groups)}, but {wanted!r} came")
+        return wanted
+    if DEFAULT_BASELINE in groups:
+        return DEFAULT_BASELINE
+    return next((label for label, runs in groups.items() if runs[0].info.selector == DEFAULT_BASELINE), None)
+
+
+def _best(schemes: tuple[SchemeSummary, ...], target: float | None, direction: Direction) -> str | None:
+    if target is not None:
+        timed = {s.label: s.time_to_target.mean for s in schemes if s.always_reached and s.time_to_target}
+        return min(timed, key=timed.__getitem__, default=None)
+    sign = -1.0 if direction == "up" else 1.0
+    finals = {s.label: sign * s.final.mean for s in schemes if s.final and not s.diverged}
+    return min(finals, key=finals.__getitem__, default=None)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
