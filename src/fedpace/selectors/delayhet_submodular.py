@@ -102,6 +102,8 @@ class DelayHetSubmodular(Stateless):
 
     def _min_norm(self, problem: FeatureHeterogeneity) -> tuple[PrefixSolution, str]:
         rows = np.flatnonzero(problem.candidates)
+        # Where g is not submodular the answer depends on the first vertex: start from an order that all labellings share.
+        rows = rows[np.lexsort((problem.matrix[rows] @ problem.share, problem.delay[rows]))]
         block, delay = problem.matrix[rows], problem.delay[rows]
 
         def chain(order: IntArray) -> FloatArray:

@@ -1,0 +1,20 @@
+"""The `fedpace` command; `python -m fedpace` is the same."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    try:
+        from fedpace.cli import run_command
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("fedpace"):
+            raise
+        sys.exit(f"error: the command line needs {missing.name!r}: pip install 'fedpace[sim,data,report]'")
+    run_command()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""The command line: parse, build, run, print. Everything that it does can be done from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import fedpace
+from fedpace import registry
+from fedpace.config import Experiment, Overrides, load_experiment
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.files import json_bytes, write_atomically
+from fedpace.progress import RunProgress
+from fedpace.records.run import RunRecord, find_runs, plain
+from fedpace.report.page import write_page
+from fedpace.report.plots import write_png
+from fedpace.report.tables import Comparison, render_table, summarise
+from fedpace.runner import prepare_folder, run_all, run_one
+
+app = typer.Typer(
+    help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ExperimentFile = Annotated[
+    Path | None,
+    typer.Argument(help="Experiment in TOML. Without it: real digits, inside the package.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write into [default: runs/NAME-TIME].", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
+DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
+Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
+MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(fedpace.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def compare(
+    experiment: ExperimentFile = None,
+    selectors: Annotated[
+        str | None, typer.Option(help="Comma-separated labels or names of schemes; others are left out.")
+    ] = None,
+    delays: DelayName = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    target: Target = None,
+    max_rounds: MaxRounds = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare schemes: virtual seconds until each brings the shared model to the target."""
+    names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
+    if names == []:
+        raise InputError("--selectors names no scheme: give one or more, separated by commas")
+    if seeds is not None and seeds < 1:
+        raise InputError(f"--seeds must be at least 1, but {seeds} came")
+    chosen = load_experiment(
+        experiment, Overrides(names, delays, None if seeds is None else range(seeds), target, max_rounds)
+    )
+    folder = _folder(out, chosen, overwrite)
+    console = Console(stderr=as_json)
+    _announce(console, chosen, folder, quiet=as_json)
+    runs_wanted = len(chosen.schemes) * len(chosen.seeds)
+    with RunProgress(chosen, runs_wanted, console, quiet=as_json) as progress:
+        runs = run_all(chosen, folder, progress.watch)
+    comparison = _write_report(runs, folder, chosen.name)
+    _show(comparison, folder, console, as_json=as_json)
+
+
+@app.command()
+def run(
+    experiment: ExperimentFile = None,
+    selector: Annotated[
+        str | None, typer.Option(help="Label or name of the scheme [default: the first].", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
+    delays: DelayName = None,
+    target: Target = None,
+    max_rounds: MaxRounds = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one scheme once."""
+    if seed < 0:
+        raise InputError(f"--seed must be at least 0, but {seed} came")
+    overrides = Overrides(None if selector is None else [selector], delays, [seed], target, max_rounds)
+    chosen = load_experiment(experiment, overrides)
+    chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
+    folder = _folder(out, chosen, overwrite)
+    console = Console(stderr=as_json)
+    _announce(console, chosen, folder, quiet=as_json)
+    with RunProgress(chosen, 1, console, quiet=as_json) as progress:
+        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch)
+    last, info = record.rounds[-1], record.info
+    summary = {
+        "folder": str(folder),
+        "label": info.label,
+        "seed": info.seed,
+        "status": info.status,
+        "message": info.message,
+        "rounds": last.number,
+        "virtual_seconds": last.clock,
+        info.metric: last.metric,
+        "target": info.target,
+    }
+    if as_json:
+        _print_json(summary)
+    else:
+        console.print(
+            f"{info.label}, seed {seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
+            f"seconds, {info.metric} {last.metric:.4g}. {info.message}",
+            highlight=False,
+            markup=False,
+        )
+        console.print(f"Recorded in {folder}", highlight=False, markup=False)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of `fedpace compare` or `fedpace run`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Build table, page and picture anew from recorded runs, finished or not."""
+    runs = find_runs(folder)
+    name = str(runs[0].info.experiment.get("name", folder.name))
+    _show(_write_report(runs, folder, name), folder, Console(), as_json=as_json)
+
+
+class Kind(StrEnum):
+    """What `fedpace list` can list."""
+
+    SELECTORS = "selectors"
+    DELAYS = "delays"
+    DATASETS = "datasets"
+    MODELS = "models"
+
+
+@app.command("list")
+def list_components(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.SELECTORS, as_json: AsJson = False
+) -> None:
+    """List what can be named in an experiment, with its options and defaults."""
+    catalogue: registry.Catalogue = getattr(registry, kind.value)
+    entries = [_describe(name, catalogue[name]) for name in catalogue.names()]
+    if as_json:
+        _print_json({kind.value: entries})
+        return
+    table = Table(title=f"{kind.value} ({len(entries)})", title_justify="left", show_lines=True)
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    if kind is Kind.SELECTORS:
+        table.add_column("needs")
+    table.add_column("options")
+    for entry in entries:
+        options = "\n".join(f"{option} = {default}" for option, default in entry["options"].items()) or "none"
+        needs = [", ".join(entry["needs"]) or "nothing"] if kind is Kind.SELECTORS else []
+        table.add_row(entry["name"], entry["summary"], *needs, options)
+    Console().print(table)
+
+
+def _describe(name: str, cls: Any) -> dict[str, Any]:
+    summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+    options = {
+        item.name: plain(item.default) if item.default is not dataclasses.MISSING else "required"
+        for item in dataclasses.fields(cls)
+    }
+    entry = {"name": name, "summary": summary, "options": options}
+    if hasattr(cls, "needs"):
+        entry["needs"] = sorted(need.value for need in cls.needs)
+    return entry
+
+
+def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
+    folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    prepare_folder(folder, overwrite=overwrite)
+    return folder
+
+
+def _announce(console: Console, experiment: Experiment, folder: Path, *, quiet: bool) -> None:
+    if quiet:
+        return
+    names = ", ".join(scheme.label for scheme in experiment.schemes)
+    console.print(
+        f"{experiment.name}: {experiment.data.name} with {experiment.model.name} under {experiment.delays.name} "
+        f"delays; {names}; {len(experiment.seeds)} seeds; into {folder}",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _write_report(runs: Sequence[RunRecord], folder: Path, title: str) -> Comparison:
+    comparison = summarise(runs)
+    write_atomically(folder / "comparison.json", json_bytes(comparison.as_json()))
+    write_page(runs, comparison, folder / "report.html", title=title)
+    write_png(runs, comparison, folder / "report.png")
+    return comparison
+
+
+def _show(comparison: Comparison, folder: Path, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"folder": str(folder), **comparison.as_json()})
+        return
+    console.print(render_table(comparison))
+    for name in ("report.html", "report.png", "comparison.json"):
+        console.print(f"  {folder / name}", highlight=False, markup=False)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def run_command() -> None:
+    """Run the application; an error of ours is one line on standard error and exit code 2."""
+    # The models of this command are small: more threads cost more than they give, and with one the rounds of a seed are
+    # the same bytes on every number of cores.
+    torch.set_num_threads(1)
+    try:
+        app()
+    except FedpaceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: the rounds recorded so far are kept; `fedpace report DIR` shows them\n")
+        sys.exit(130)
