@@ -146,6 +146,13 @@ def test_marks_of_seeds_tell_who_arrived(three_schemes):
     assert marks == {("random", "circle"): [100, 200], ("quick", "circle"): [50, 50], ("stuck", "x"): [10, 10]}
 
 
+def test_labels_are_not_plotlys_templates(make_run):
+    runs = [make_run("%{x} costs $1$", 0, [(10, 0.95)])]
+    (hover,) = {trace["hovertemplate"] for trace in figures.times_figure(summarise(runs))["data"]}
+    assert hover.count("%{") == 2  # seed and time are its own
+    assert "$" not in hover
+
+
 def test_curves_are_steps_over_a_common_grid(make_run):
     runs = [make_run("a", 0, [(10, 0.4), (10, 0.8)]), make_run("a", 1, [(15, 0.6)])]
     curve = metric_over_time(runs)

@@ -33,14 +33,14 @@ class Column:
 
 
 def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
-    """Return the columns that this comparison has something to say in; `wide` adds median and minimum."""
+    """Return the columns that this comparison has something to say in; `wide` adds median and minimum over seeds."""
     metric = comparison.metric
     found = [Column("Scheme", "", lambda s: _scheme(s, comparison), number=False)]
     if len({scheme.runs for scheme in comparison.schemes}) > 1:
         found.append(Column("Seeds", "", lambda s: Cell(f"{s.runs:,}")))
     if comparison.target is not None:
         found.append(Column("Time to", "target", lambda s: _time(s, comparison)))
-        if wide:
+        if wide and any(scheme.runs > 1 for scheme in comparison.schemes):
             found.append(Column("Median", "of all runs", lambda s: Cell(_or_unknown(s.median_time, numbers.seconds))))
             found.append(Column("Fastest", "run", lambda s: Cell(_or_unknown(s.min_time, numbers.seconds))))
         if comparison.baseline is not None and len(comparison.schemes) > 1:
@@ -75,9 +75,8 @@ def caption(comparison: Comparison) -> str:
 
 def legend(comparison: Comparison) -> str:
     """Return how to read the table."""
-    said = "Means over seeds"
-    if any(scheme.runs > 1 for scheme in comparison.schemes):
-        said += ", 95 % intervals below them"
+    several = any(scheme.runs > 1 for scheme in comparison.schemes)
+    said = "Means over seeds, 95 % intervals below them" if several else "One seed, so no intervals"
     if comparison.baseline is not None and len(comparison.schemes) > 1:
         said += f". Speed-up: over {comparison.baseline}, seed by seed"
     return said + "."

@@ -34,8 +34,10 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
         if curve is not None:
             hover = f"%{{y:.4~r}} at {unit}"
             traces += _band_and_line(scheme, curve, style[scheme.label], hover, edge, end=comparison.target is not None)
-    layout = _layout("virtual time in seconds" if in_time else "rounds", html.escape(comparison.metric))
-    layout["xaxis"]["type"] = "log" if logarithmic else "linear"
+    layout = _layout("virtual time in seconds" if in_time else "rounds", _text(comparison.metric))
+    _make_room(layout, comparison)
+    if logarithmic:
+        layout["xaxis"] |= _log_axis(edge, max(float(curve.x[-1]) for _, curve in curves if curve))
     if comparison.target is not None:
         layout["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": comparison.target, "y1": comparison.target,
@@ -52,7 +54,7 @@ def times_figure(comparison: Comparison) -> Figure:
     """Return the time to target of every seed, and where runs gave up."""
     style = looks(comparison)
     traces: list[Figure] = []
-    for scheme in comparison.schemes:
+    for row, scheme in enumerate(comparison.schemes):
         colour = style[scheme.label].colour
         name = _name(scheme)
         arrived = [result for result in scheme.results if result.seconds is not None]
@@ -62,7 +64,7 @@ def times_figure(comparison: Comparison) -> Figure:
                 continue
             marker = {"color": colour, "size": 11, "symbol": symbol, "opacity": 0.85}
             traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "y": [name] * len(results),
+                {"type": "scatter", "mode": "markers", "name": name, "y": [row] * len(results),
                  "x": [result.ended if result.seconds is None else result.seconds for result in results],
                  "marker": marker, "customdata": [result.seed for result in results],
                  "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
@@ -72,10 +74,9 @@ def times_figure(comparison: Comparison) -> Figure:
     wide = bool(ends) and max(ends) > 10 * min(ends) and all(r > 0 for r in _drawn_times(comparison))
     layout["xaxis"] |= {"type": "log"} if wide else {"rangemode": "tozero"}
     layout["yaxis"] |= {
-        "type": "category",
         "range": [len(comparison.schemes) - 0.5, -0.5],
-        "automargin": True,
-        "showgrid": True,
+        "tickvals": list(range(len(comparison.schemes))),
+        "ticktext": [_text(numbers.shortened(scheme.label, 30)) for scheme in comparison.schemes],
     }
     layout["height"] = 130 + 46 * len(comparison.schemes)
     return {"data": traces, "layout": layout}
@@ -91,7 +92,8 @@ def cohort_figure(runs: Sequence[RunRecord], comparison: Comparison) -> Figure:
             hover = "%{y:.4~r} clients in round %{x:.0f}"
             traces += _band_and_line(scheme, curve, style[scheme.label], hover, 0.0, end=False)
     layout = _layout("round", "clients chosen")
-    layout["yaxis"]["rangemode"] = "tozero"
+    _make_room(layout, comparison)
+    _count_axis(layout, max((max(trace["y"]) for trace in traces), default=0.0))
     return {"data": traces, "layout": layout}
 
 
@@ -117,9 +119,10 @@ def delays_figure(runs: Sequence[RunRecord]) -> Figure | None:
         )  # fmt: skip
     layout = _layout("mean seconds of a client's round", "clients")
     if logarithmic:
-        # Left alone, plotly labels 2, 3, 4 ... 9 of a short span, one over the other.
-        layout["xaxis"] |= {"type": "log", "dtick": "D2" if edges[-1] < 200 * edges[0] else 1}
-    layout["yaxis"]["rangemode"] = "tozero"
+        layout["xaxis"] |= _log_axis(float(edges[0]), float(edges[-1]))
+    elif len(counts) == 1:
+        layout["xaxis"]["range"] = [2 * float(edges[0]) - float(edges[1]), 2 * float(edges[1]) - float(edges[0])]
+    _count_axis(layout, top)
     return {"data": traces, "layout": layout}
 
 
@@ -172,8 +175,29 @@ def _layout(x: str, y: str, *, legend: bool = True) -> Figure:
 
 
 def _name(scheme: SchemeSummary) -> str:
-    """The label, escaped: plotly reads its texts as a subset of HTML."""
-    return html.escape(scheme.label)
+    return _text(scheme.label)
+
+
+def _text(text: str) -> str:
+    """Text that plotly shows as it is: it reads a subset of HTML, `%{x}` as a value, and dollars as mathematics."""
+    return html.escape(text).replace("%", "&#37;").replace("$", "&#36;")
+
+
+def _log_axis(low: float, high: float) -> Figure:
+    """Label 1, 2 and 5 of every decade of a short span: left alone, plotly writes 2, 3 ... 9 one over the other."""
+    return {"type": "log"} | ({"dtick": "D2"} if high < 2000 * low else {})
+
+
+def _count_axis(layout: Figure, top: float) -> None:
+    layout["yaxis"]["rangemode"] = "tozero"
+    if top <= 8:
+        layout["yaxis"]["dtick"] = 1  # there is no half client
+
+
+def _make_room(layout: Figure, comparison: Comparison) -> None:
+    """Grow with the legend, which would otherwise take its lines from the curves."""
+    letters = sum(len(scheme.label) + 8 for scheme in comparison.schemes)
+    layout["height"] += 20 * (letters // 110)
 
 
 def _faint(colour: str) -> str:

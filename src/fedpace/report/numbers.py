@@ -55,6 +55,11 @@ def average(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
+def shortened(text: str, length: int) -> str:
+    """Return `text`, cut where it is longer than `length`."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 seed`, `3 seeds`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

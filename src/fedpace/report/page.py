@@ -122,7 +122,8 @@ def _table(comparison: Comparison) -> str:
     )
     rows = []
     for scheme in comparison.schemes:
-        swatch = f"<span class='swatch' style='background:{colours[scheme.label].colour}'></span>"
+        look = colours[scheme.label]
+        swatch = f"<span class='swatch {look.dash}' style='border-color:{look.colour}'></span>"
         label, *others = (column.fill(scheme) for column in found)
         cells = f"<th scope='row' class='text {label.tone}'><div class='name'>{swatch}{_cell(label)}</div></th>"
         cells += "".join(f"<td class='{cell.tone}'>{_cell(cell)}</td>" for cell in others)

@@ -121,7 +121,7 @@ def _mark_end(axes: Any, scheme: SchemeSummary, curve: Curve, colour: str, compa
 
 
 def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
-    label = scheme.label if len(scheme.label) <= 40 else f"{scheme.label[:39]}…"
+    label = numbers.shortened(scheme.label, 40)
     facts = []
     if comparison.target is not None:
         if scheme.time_to_target is None:
@@ -136,9 +136,10 @@ def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
 
 
 def _legend_columns(names: list[str]) -> int:
-    """As many as fit: a letter takes about a twelfth of an inch, the line before it half an inch."""
-    column = max(len(name) for name in names) / 12 + 0.7
-    return max(1, min(len(names), int(WIDTH / column)))
+    """As many as fit, evenly filled: a letter takes about a fourteenth of an inch, the line before it half an inch."""
+    fitting = max(1, int(WIDTH / (max(len(name) for name in names) / 14 + 0.7)))
+    rows = -(-len(names) // fitting)
+    return -(-len(names) // rows)
 
 
 def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
@@ -152,6 +153,8 @@ def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
     if logarithmic:
         axes.set_xscale("log")
     axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=BAR, edgecolor="white", linewidth=0.6)
+    if len(counts) == 1:
+        axes.margins(x=1)
     top = float(counts.max())
     axes.set_ylim(0, top * 1.35)
     _readable_ticks(axes, logarithmic)
