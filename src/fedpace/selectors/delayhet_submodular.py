@@ -102,7 +102,7 @@ class DelayHetSubmodular(Stateless):
 
     def _min_norm(self, problem: FeatureHeterogeneity) -> tuple[PrefixSolution, str]:
         rows = np.flatnonzero(problem.candidates)
-        # Where g is not submodular the answer depends on the first vertex: start from an order that all labellings share.
+        # Where g is not submodular the answer depends on the first vertex: start from one that no labelling changes.
         rows = rows[np.lexsort((problem.matrix[rows] @ problem.share, problem.delay[rows]))]
         block, delay = problem.matrix[rows], problem.delay[rows]
 
