@@ -17,6 +17,7 @@ from fedpace.core.errors import FedpaceError
 from fedpace.core.rng import stream
 from fedpace.core.session import Session
 from fedpace.core.types import Cohort, Diagnostics, Need, Outcome, Probe, Report, Selection, Selector, View
+from fedpace.delays.estimator import DelayEstimator
 from fedpace.moments.bank import MomentBank
 
 __version__ = "0.1.0"
@@ -39,7 +40,9 @@ __all__ = [
     "stream",
 ]
 
-providers.provide(selector_class=registry.selectors.__getitem__, moment_store=MomentBank)
+providers.provide(
+    selector_class=registry.selectors.__getitem__, moment_store=MomentBank, delay_estimator=DelayEstimator
+)
 
 
 def make_selector(name: str, **options: Any) -> Any:

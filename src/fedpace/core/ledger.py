@@ -15,11 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
 from fedpace.core.errors import InputError
-from fedpace.core.providers import moment_store
+from fedpace.core.providers import delay_estimator, moment_store
 from fedpace.core.types import ClientId, MomentStore, Need, Outcome
-
-DELAY_MEMORY = 0.7
-"""Share of the old estimate that survives a new observation: half the weight lies in the last two rounds."""
 
 _COLUMNS: dict[str, tuple[Any, float]] = {
     "samples": (np.float64, math.nan),
@@ -34,16 +31,23 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
 
 
 class Ledger:
-    """Roster and facts. Ids are the host's; rows are ours."""
+    """Roster and facts. Ids are the host's; rows are ours.
 
-    def __init__(self) -> None:
+    Args:
+        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+    """
+
+    def __init__(self, *, learn_delays: bool = True) -> None:
         """Start with nobody."""
+        self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype) for name, (dtype, _) in _COLUMNS.items()}
         self.labels: FloatArray | None = None
         self.updates: FloatArray | None = None
         self.moments: MomentStore = moment_store()
+        self._estimator = delay_estimator()
+        self._estimates = self._estimator.init(0)
 
     def __len__(self) -> int:
         """Clients in the roster."""
@@ -88,6 +92,7 @@ class Ledger:
         self.labels = _grown(self.labels, len(clients))
         self.updates = _grown(self.updates, len(clients))
         self.moments.append(len(clients))
+        self._estimates = self._estimates.append(len(clients))
         return np.arange(first, len(self))
 
     def leave(self, clients: Iterable[ClientId]) -> None:
@@ -102,6 +107,7 @@ class Ledger:
         self.labels = None if self.labels is None else np.delete(self.labels, rows, axis=0)
         self.updates = None if self.updates is None else np.delete(self.updates, rows, axis=0)
         self.moments.remove(rows)
+        self._estimates = self._estimates.remove(rows)
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -109,9 +115,13 @@ class Ledger:
         """Record how many samples a client holds."""
         self.columns["samples"][row] = self._valid_samples(row, samples)
 
-    def set_delay(self, row: int, seconds: float) -> None:
-        """Record a delay that the host knows, replacing any estimate."""
-        self.columns["delay"][row] = self._valid_seconds(row, seconds)
+    def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
+        """Record delays that the host knows beforehand; where delays are learnt, they are the first observations."""
+        values = [self._valid_seconds(row, float(value)) for row, value in zip(rows.tolist(), seconds, strict=True)]
+        if self.learn_delays:
+            self._learn_delays(rows.tolist(), values, [True] * len(values), 0)
+        else:
+            self.columns["delay"][rows] = values
 
     def set_labels(self, row: int, histogram: ArrayLike) -> None:
         """Record a client's label histogram."""
@@ -129,7 +139,7 @@ class Ledger:
         _same_width(None if self.updates is None else self.updates.shape[1], values.size, what, "entries")
         self.updates = self._put_wide(self.updates, row, values)
 
-    def check(self, outcomes: Sequence[Outcome], *, learn_delay: bool) -> None:
+    def check(self, outcomes: Sequence[Outcome]) -> None:
         """Refuse reports that cannot be folded, before any of them changes anything."""
         moment_width = self.moments.width
         update_width = None if self.updates is None else self.updates.shape[1]
@@ -138,7 +148,7 @@ class Ledger:
             who = self.name(row)
             if not math.isnan(outcome.seconds):
                 self._valid_seconds(row, outcome.seconds)
-            elif outcome.finished and learn_delay:
+            elif outcome.finished and self.learn_delays:
                 raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
             if math.isinf(outcome.loss):
                 raise InputError(f"the loss of {who} must be finite, but it is {outcome.loss}: training diverged")
@@ -151,9 +161,16 @@ class Ledger:
                 sketch = float_array(outcome.update, f"the update sketch of {who}")
                 update_width = _same_width(update_width, sketch.size, f"the update sketch of {who}", "entries")
 
-    def fold(self, outcome: Outcome, step: int, *, learn_delay: bool) -> None:
-        """Take in what one client reported at `step`; `check` has been passed."""
-        row = self.row(outcome.client)
+    def fold(self, outcomes: Sequence[Outcome], step: int) -> None:
+        """Take in what clients reported at `step`; `check` has been passed."""
+        rows = [self.row(outcome.client) for outcome in outcomes]
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._fold_facts(row, outcome, step)
+        if self.learn_delays:
+            seconds, finished = [o.seconds for o in outcomes], [o.finished for o in outcomes]
+            self._learn_delays(rows, seconds, finished, step)
+
+    def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
         if outcome.moment is not None:
             self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
@@ -163,8 +180,6 @@ class Ledger:
             column["samples"][row] = outcome.samples
         if not math.isnan(outcome.loss):
             self.set_loss(row, outcome.loss, step)
-        if learn_delay and not math.isnan(outcome.seconds):
-            self._learn_delay(row, outcome.seconds, outcome.finished)
         column["asked"][row] = True
         column["participations" if outcome.finished else "failures"][row] += 1
 
@@ -175,16 +190,10 @@ class Ledger:
         self.columns["loss"][row] = loss
         self.columns["loss_step"][row] = step
 
-    def _learn_delay(self, row: int, seconds: float, finished: bool) -> None:
-        old = float(self.columns["delay"][row])
-        if not finished:
-            # Cut off after `seconds`: the client needs at least that long.
-            new = seconds if math.isnan(old) else max(old, seconds)
-        elif math.isnan(old):
-            new = seconds
-        else:
-            new = DELAY_MEMORY * old + (1 - DELAY_MEMORY) * seconds
-        self.columns["delay"][row] = new
+    def _learn_delays(self, rows: list[int], seconds: list[float], finished: list[bool], step: int) -> None:
+        self._estimates = self._estimator.fold(self._estimates, rows, seconds, finished, step=step)
+        seen = self._estimates.seen
+        self.columns["delay"][seen] = self._estimator.seconds(self._estimates)[seen]
 
     def known(self, needs: frozenset[Need]) -> BoolArray:
         """(n,) True where everything in `needs` is known of the client."""
@@ -229,12 +238,13 @@ class Ledger:
         if self.updates is not None:
             saved["updates"] = self.updates
         saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
+        saved.update({f"delays/{name}": array for name, array in self._estimates.arrays().items()})
         return saved
 
     @classmethod
-    def from_arrays(cls, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> Ledger:
+    def from_arrays(cls, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]], *, learn_delays: bool) -> Ledger:
         """Rebuild a ledger from `ids` and what `arrays` gave."""
-        ledger = cls()
+        ledger = cls(learn_delays=learn_delays)
         ledger.join(ids)
         for name in _COLUMNS:
             column = arrays.get(name)
@@ -243,11 +253,16 @@ class Ledger:
             ledger.columns[name] = column.copy()
         ledger.labels = arrays.get("labels")
         ledger.updates = arrays.get("updates")
-        prefix = "moments/"
-        ledger.moments.load(
-            {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        )
+        ledger.moments.load(_below("moments/", arrays))
+        try:
+            ledger._estimates = ledger._estimator.load(_below("delays/", arrays))
+        except KeyError as cause:
+            raise InputError(f"the saved ledger lacks the delay estimates' {cause}") from cause
         return ledger
+
+
+def _below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _grown(table: FloatArray | None, count: int) -> FloatArray | None:

@@ -1,7 +1,7 @@
 """What the core needs of the layers above it, handed down when the package is imported.
 
-The core imports nothing of fedpace but itself, yet a Session restored from disk must find its selector by name and keep
-moments somewhere. The package's `__init__` fills these two slots; nothing else ever should.
+The core imports nothing of fedpace but itself, yet a Session restored from disk must find its selector by name, keep
+moments somewhere and estimate delays. The package's `__init__` fills these slots; nothing else ever should.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 from fedpace.core.errors import OrderError
-from fedpace.core.types import MomentStore
+from fedpace.core.types import DelayEstimator, MomentStore
 
 _selector_class: Callable[[str], Callable[..., Any]] | None = None
 _moment_store: Callable[[], MomentStore] | None = None
+_delay_estimator: Callable[[], DelayEstimator] | None = None
 
 
-def provide(*, selector_class: Callable[[str], Callable[..., Any]], moment_store: Callable[[], MomentStore]) -> None:
-    """Fill both slots."""
-    global _selector_class, _moment_store
-    _selector_class, _moment_store = selector_class, moment_store
+def provide(
+    *,
+    selector_class: Callable[[str], Callable[..., Any]],
+    moment_store: Callable[[], MomentStore],
+    delay_estimator: Callable[[], DelayEstimator],
+) -> None:
+    """Fill the slots."""
+    global _selector_class, _moment_store, _delay_estimator
+    _selector_class, _moment_store, _delay_estimator = selector_class, moment_store, delay_estimator
 
 
 def selector_class(name: str) -> Callable[..., Any]:
@@ -34,3 +40,10 @@ def moment_store() -> MomentStore:
     if _moment_store is None:
         raise OrderError("no store for moments is at hand: `import fedpace` first")
     return _moment_store()
+
+
+def delay_estimator() -> DelayEstimator:
+    """Return the estimator that sessions learn delays with."""
+    if _delay_estimator is None:
+        raise OrderError("no estimator of delays is at hand: `import fedpace` first")
+    return _delay_estimator()

@@ -84,7 +84,7 @@ def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None) ->
         arrays = folder / Path(index["arrays"]).name
     except (KeyError, TypeError, AttributeError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
-    session._ledger = Ledger.from_arrays(ids, read_npz(arrays))
+    session._ledger = Ledger.from_arrays(ids, read_npz(arrays), learn_delays=session.learn_delays)
     return session
 
 

@@ -89,7 +89,7 @@ class Session:
         self.pending_probe: ProbeRequest | None = None
         self._probed_step = -1
         self._state: Any = selector.init()
-        self._ledger = Ledger()
+        self._ledger = Ledger(learn_delays=self.learn_delays)
 
     # -- roster ----------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class Session:
                 raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
         rows = self._ledger.join(ids)
         try:
+            if delays is not None:
+                self._ledger.set_delays(rows, list(delays))
             for offset, row in enumerate(rows.tolist()):
                 if samples is not None:
                     self._ledger.set_samples(row, float(samples[offset]))
-                if delays is not None:
-                    self._ledger.set_delay(row, float(delays[offset]))
                 if labels is not None:
                     self._ledger.set_labels(row, np.asarray(labels)[offset])
         except FedpaceError:
@@ -203,10 +203,9 @@ class Session:
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
         settled = self._settled(selection, list(outcomes))
-        self._ledger.check(settled, learn_delay=self.learn_delays)
+        self._ledger.check(settled)
         now = self._advance(now)
-        for outcome in settled:
-            self._ledger.fold(outcome, selection.step, learn_delay=self.learn_delays)
+        self._ledger.fold(settled, selection.step)
         self.pending = None
         if selection.warmup:
             return

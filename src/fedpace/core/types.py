@@ -78,6 +78,47 @@ class MomentStore(Moments, Protocol):
         ...
 
 
+class DelayEstimates(Protocol):
+    """What an estimator has learnt of each client so far; immutable."""
+
+    @property
+    def seen(self) -> BoolArray:
+        """(n,) True where anything was learnt."""
+        ...
+
+    def append(self, count: int) -> DelayEstimates:
+        """Return the state with rows for clients that joined."""
+        ...
+
+    def remove(self, rows: IntArray) -> DelayEstimates:
+        """Return the state without the rows of clients that left."""
+        ...
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all that is needed to restore the state."""
+        ...
+
+
+class DelayEstimator(Protocol):
+    """How observed seconds become an estimate. `fedpace.delays.estimator.DelayEstimator` fulfils it."""
+
+    def init(self, clients: int) -> DelayEstimates:
+        """Return the state in which nothing is known."""
+        ...
+
+    def load(self, arrays: Mapping[str, Any]) -> DelayEstimates:
+        """Return the state that `arrays` gave."""
+        ...
+
+    def fold(self, state: Any, rows: Any, seconds: Any, finished: Any, *, step: int) -> DelayEstimates:
+        """Take in one round; not finished with seconds = waited that long in vain, NaN = nothing learnt."""
+        ...
+
+    def seconds(self, state: Any) -> FloatArray:
+        """(n,) estimated mean seconds."""
+        ...
+
+
 def _freeze(instance: object, **dtypes: Any) -> None:
     """Replace the named array fields of a frozen dataclass by read-only copies; None stays None."""
     for name, dtype in dtypes.items():

@@ -123,6 +123,10 @@ class DelayEstimator:
             raise InputError(f"patience must be a whole number of at least 1, but {self.patience!r} came")
         number(self.noise, "noise", low=_NOISE_RANGE[0], high=_NOISE_RANGE[1])
 
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> Estimates:
+        """Return the state that `arrays` gave."""
+        return Estimates.load(arrays)
+
     def init(self, clients: int) -> Estimates:
         """Return the state in which nothing is known of `clients` clients."""
         return _unseen(clients, self.noise)
