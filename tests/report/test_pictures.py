@@ -45,6 +45,7 @@ def every_case(make_run):
         "one run": [make_run("a", 0, [(10, 0.5), (10, 0.95)])],
         "no target": [make_run("a", 0, [(10, 0.5)], target=None), make_run("b", 0, [(5, 0.5)], target=None)],
         "long tail": [make_run("a", 0, [(10, 0.5), (900, 0.95)], **tailed), make_run("b", 0, [(1, 0.2)], **tailed)],
+        "diverged, logarithmic": [make_run("a", 0, [(9, 0.95)], **tailed), make_run("b", 0, [], status="diverged")],
         "diverged at once": [make_run("wild", 0, [], status="diverged"), make_run("a", 0, [(10, 0.95)])],
         "nothing but the start": [make_run("wild", 0, [], status="diverged", target=None)],
         "no delays": [make_run("a", 0, [(10, 0.95)], expected_delays=())],

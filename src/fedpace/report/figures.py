@@ -66,7 +66,7 @@ def times_figure(comparison: Comparison) -> Figure:
             traces.append(
                 {"type": "scatter", "mode": "markers", "name": name, "y": [row] * len(results),
                  "x": [result.ended if result.seconds is None else result.seconds for result in results],
-                 "marker": marker, "customdata": [result.seed for result in results],
+                 "marker": marker, "cliponaxis": False, "customdata": [result.seed for result in results],
                  "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
             )  # fmt: skip
     layout = _layout("virtual time in seconds", "", legend=False)

@@ -14,7 +14,7 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.curves import Curve, by_scheme, left_edge, metric_over_time
+from fedpace.report.curves import by_scheme, left_edge, metric_over_time
 from fedpace.report.style import delays_of, histogram, log_time, looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
@@ -76,7 +76,7 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
                 zorder=3,
                 marker="o" if len(x) == 1 else None,  # a line through one point cannot be seen
             )
-            _mark_end(axes, scheme, curve, look.colour, comparison)
+            _mark_end(axes, scheme, (x[-1], curve.mean[-1]), look.colour, comparison)
         handles.append(line)
     if logarithmic:
         axes.set_xscale("log")
@@ -109,13 +109,13 @@ def _draw_legend(figure: Any, handles: list[Any], names: list[str], columns: int
         text.set_text(name)
 
 
-def _mark_end(axes: Any, scheme: SchemeSummary, curve: Curve, colour: str, comparison: Comparison) -> None:
+def _mark_end(axes: Any, scheme: SchemeSummary, end: tuple[float, float], colour: str, comparison: Comparison) -> None:
     """A cross where a scheme gave up, a dot where it arrived."""
     if comparison.target is None:
         return
     arrived = scheme.always_reached
     axes.plot(
-        curve.x[-1:], curve.mean[-1:], marker="o" if arrived else "X", color=colour, markersize=6 if arrived else 8,
+        *end, marker="o" if arrived else "X", color=colour, markersize=6 if arrived else 8,
         markeredgecolor="white", markeredgewidth=0.8, zorder=4, clip_on=False,
     )  # fmt: skip
 
