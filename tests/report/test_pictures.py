@@ -120,6 +120,7 @@ def test_what_users_typed_is_escaped_everywhere(make_run):
     assert EVIL not in page
     assert page.count("<script") == page.count("</script>") == 3
     assert html.escape(EVIL) in page
+    assert "<" not in page.split('id="figures">')[1].split("</script>")[0]  # JSON cannot close its element
     # Plotly reads its texts as HTML of its own, so they are escaped once more inside of the JSON.
     names = {trace.get("name") for trace in embedded(page)["metric"]["time"]["data"]}
     assert html.escape(EVIL) in names
