@@ -1,0 +1,42 @@
+"""Ways to draw and to weigh clients that several schemes share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, shares
+from fedpace.core.types import View
+
+
+def draw_distinct(rows: IntArray, weight: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
+    """Draw `k` of `rows` one after the other, each time in proportion to `weight`; in the order drawn.
+
+    Done with exponential clocks (the smallest of Exp(1) / weight rings first), which is the same distribution. Rows of
+    weight 0 come last, in random order: NumPy's `choice` refuses when fewer than k weights are above 0.
+    """
+    clocks = np.log(rng.standard_exponential(rows.size))
+    positive = weight > 0
+    keys = clocks - np.log(weight, out=np.zeros(rows.size), where=positive)
+    return rows[np.lexsort((keys, ~positive))[:k]]
+
+
+def largest(rows: IntArray, value: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
+    """Return the `k` of `rows` with the largest value, largest first; equal ones in random order."""
+    return rows[np.lexsort((rng.random(rows.size), -value))[:k]]
+
+
+def share_weights(view: View, clients: IntArray) -> FloatArray:
+    """Return the shares of `clients` among themselves; equal where all of them are 0."""
+    own = view.share[clients]
+    return shares(own if own.any() else None, clients.size)
+
+
+def even_weights(clients: IntArray) -> FloatArray:
+    """Return 1 / k for each of k clients."""
+    return shares(None, clients.size)
+
+
+def slowest(view: View, clients: IntArray) -> float | None:
+    """Return the longest estimated delay among `clients`; None while one of them is unknown."""
+    seconds = view.delay[clients]
+    return None if np.isnan(seconds).any() else float(seconds.max())

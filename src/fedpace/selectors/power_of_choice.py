@@ -1,0 +1,118 @@
+"""Power-of-Choice: of some candidates drawn at random, those with the highest loss.
+
+Jee Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): draw d
+candidates without replacement by share, ask each for its loss at the shared model, take the k largest, weight 1/k.
+
+The first round draws k clients uniformly and asks nobody, as the authors' code does. Where we depart from it:
+- only the candidates are asked; the code evaluates everybody and then uses d of them;
+- candidates are drawn in `probe`, and `select` recognises them as those whose loss is of this step. Who does not answer
+  is no candidate; if fewer than k answer, the rest of the cohort is drawn by share;
+- the paper lowers d "gradually" in its adaptive variant; as in re-implementations, here it falls once, from all to k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import IntArray, at_least, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
+from fedpace.selectors._probes import BatchProbe
+
+VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
+
+
+@dataclass(frozen=True)
+class PowerOfChoice:
+    """The candidates with the highest loss.
+
+    Args:
+        k: clients in a cohort.
+        d: candidates, at least k; 0 = twice k. Fewer where fewer are available.
+        variant: `pow-d`: candidates report their loss on all their data. `cpow-d`: on one mini-batch. `rpow-d`: nobody
+            is asked; the loss of the last participation counts, and who never took part comes first. `adapow-d`:
+            everybody is a candidate in the first `switch` rounds, then d = k, which is drawing by share.
+        batch: samples in the mini-batch of cpow-d.
+        switch: rounds of adapow-d with everybody as a candidate: half of those planned.
+    """
+
+    name: ClassVar[str] = "power-of-choice"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    k: int = 10
+    d: int = 0
+    variant: Literal["pow-d", "cpow-d", "rpow-d", "adapow-d"] = "pow-d"
+    batch: int = 64
+    switch: int = 150
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        one_of(self.variant, VARIANTS, f"variant of {self.name}")
+        at_least(self.batch, 1, f"batch of {self.name}")
+        at_least(self.switch, 0, f"switch of {self.name}")
+        if self.d != 0 and self.d < self.k:
+            raise InputError(f"d of {self.name} must be at least k = {self.k}, or 0 for twice k, but {self.d} came")
+
+    def init(self) -> None:
+        """No state."""
+
+    def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask the candidates for their loss, unless all of them will be chosen anyway."""
+        size = cohort_size(self.k, view, self.name)
+        count = self._candidates(view)
+        if view.step == 0 or self.variant == "rpow-d" or count <= size:
+            return None
+        rows = np.sort(self._draw(view, view.candidates, count, rng))
+        return BatchProbe(rows, samples=self.batch) if self.variant == "cpow-d" else Probe(rows)
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Take the k largest losses among the candidates."""
+        size = cohort_size(self.k, view, self.name)
+        rows = view.candidates
+        if view.step == 0:
+            clients = rng.choice(rows, size=size, replace=False)
+            return self._cohort(view, clients, "first round: drawn uniformly", rows.size), None
+        if self.variant == "rpow-d":
+            candidates = self._draw(view, rows, self._candidates(view), rng)
+            loss = np.nan_to_num(view.loss[candidates], nan=np.inf)
+        else:
+            candidates = rows[view.loss_step[rows] == view.step]
+            loss = view.loss[candidates]
+        clients = largest(candidates, loss, size, rng)
+        missing = size - clients.size
+        status = "ok"
+        if missing:
+            rest = np.setdiff1d(rows, clients)
+            clients = np.concatenate([clients, self._draw(view, rest, missing, rng)])
+            status = f"{candidates.size} candidates answered: {missing} clients drawn by share"
+        return self._cohort(view, clients, status, candidates.size), None
+
+    def observe(self, state: None, report: object) -> None:
+        """Learn nothing: the ledger already has it."""
+
+    def _candidates(self, view: View) -> int:
+        d = self.d or 2 * self.k
+        if self.variant == "adapow-d":
+            d = view.clients if view.step < self.switch else self.k
+        return min(d, int(view.candidates.size))
+
+    def _draw(self, view: View, rows: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+        return draw_distinct(rows, view.share[rows], count, rng)
+
+    def _cohort(self, view: View, clients: IntArray, status: str, candidates: int) -> Cohort:
+        clients = np.sort(clients)
+        loss = view.loss[clients]
+        known = bool(np.isfinite(loss).all())
+        why = Diagnostics(
+            objective=float(loss.mean()) if known else None,
+            predicted_seconds=slowest(view, clients),
+            status=status,
+            facts={"candidates": candidates, "least_loss": float(loss.min()) if known else None},
+        )
+        return Cohort(clients, even_weights(clients), why=why)
