@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,16 +21,17 @@ from fedpace.core.errors import InputError
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not tempfile: its files are for their owner alone, and a report is for sharing.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - the atomic rename is the point
+        temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)  # noqa: PTH108
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -59,7 +60,10 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Read an npz file without ever unpickling; a missing or broken one is an InputError that names it."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError as cause:
         raise InputError(f"expected the file {path}, but it is not there") from cause

@@ -6,6 +6,7 @@ faithfully is refused by name.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def encode_id(client: ClientId) -> Any:
         return {"bool": client}
     if client is None:
         return {"none": True}
-    if isinstance(client, str | int):
+    if isinstance(client, int) or (isinstance(client, str) and _is_text(client)):
         return client
     if isinstance(client, float):
         return {"float": client.hex()}
@@ -30,9 +31,10 @@ def encode_id(client: ClientId) -> Any:
         return {"bytes": client.hex()}
     if isinstance(client, tuple):
         return {"tuple": [encode_id(part) for part in client]}
+    found = "text that UTF-8 cannot hold" if isinstance(client, str) else f"a {type(client).__name__}"
     raise InputError(
         f"client {client!r} cannot be saved: ids are written as str, int, float, bytes, bool, None or tuples of "
-        f"these, but this one is a {type(client).__name__}; give the client a plain id"
+        f"these, but this one is {found}; give the client a plain id"
     )
 
 
@@ -46,10 +48,20 @@ def decode_id(value: Any) -> ClientId:
             return content
         if tag == "none":
             return None
-        if tag == "float" and isinstance(content, str):
-            return float.fromhex(content)
-        if tag == "bytes" and isinstance(content, str):
-            return bytes.fromhex(content)
         if tag == "tuple" and isinstance(content, list):
             return tuple(decode_id(part) for part in content)
+        with contextlib.suppress(ValueError):
+            if tag == "float" and isinstance(content, str):
+                return float.fromhex(content)
+            if tag == "bytes" and isinstance(content, str):
+                return bytes.fromhex(content)
     raise InputError(f"{value!r} is not a saved client id")
+
+
+def _is_text(value: str) -> bool:
+    """Whether UTF-8 can hold it: a file name with undecodable bytes cannot be written to JSON."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
