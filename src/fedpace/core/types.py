@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, frozen
+from fedpace.core.errors import InputError
 
 ClientId = Hashable
 """The host's name of a client: anything hashable."""
@@ -127,6 +128,14 @@ def _freeze(instance: object, **dtypes: Any) -> None:
             object.__setattr__(instance, name, frozen(value, dtype))
 
 
+def _freeze_rows(instance: Cohort | Probe) -> None:
+    """Freeze `clients`. A mask or fractions would become rows without a word, and other clients than were meant."""
+    rows = np.asarray(instance.clients)
+    if rows.size and not np.issubdtype(rows.dtype, np.integer):
+        raise InputError(f"clients must be rows, whole numbers, but an array of {rows.dtype} came")
+    _freeze(instance, clients=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """All that a selector may know. Row i is client i in every array.
@@ -217,7 +226,8 @@ class Cohort:
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
-        _freeze(self, clients=np.int64, weights=np.float64)
+        _freeze_rows(self)
+        _freeze(self, weights=np.float64)
 
 
 ProbeKind = Literal["loss", "gradient"]
@@ -233,7 +243,7 @@ class Probe:
 
     def __post_init__(self) -> None:
         """Freeze the array."""
-        _freeze(self, clients=np.int64)
+        _freeze_rows(self)
 
 
 @dataclass(frozen=True, eq=False)
