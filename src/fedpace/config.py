@@ -20,6 +20,7 @@ from fedpace import registry
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.federated import DataConfig
+from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.registry import Catalogue
 from fedpace.sim.clock import Clock
@@ -53,6 +54,7 @@ class Experiment:
     seeds: tuple[int, ...]
     training: Training
     fleet: Fleet
+    availability: Availability
     clock: Clock
     stop: Stop
 
@@ -79,7 +81,13 @@ _PARTS: dict[str, Catalogue] = {
     "model": registry.models,
     "delays": registry.delays,
 }
-_SECTIONS: dict[str, type[Any]] = {"training": Training, "fleet": Fleet, "clock": Clock, "stop": Stop}
+_SECTIONS: dict[str, type[Any]] = {
+    "training": Training,
+    "fleet": Fleet,
+    "availability": Availability,
+    "clock": Clock,
+    "stop": Stop,
+}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fedpace.config import Experiment, Scheme
-from fedpace.sim.rounds import Round
+from fedpace.sim.round import Round
 
 
 class RunProgress:

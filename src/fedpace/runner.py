@@ -10,7 +10,8 @@ from fedpace.config import Experiment, Scheme
 from fedpace.core.errors import InputError
 from fedpace.core.types import configuration
 from fedpace.records.run import INFO, RunInfo, RunRecord, RunWriter, find_runs, read_run
-from fedpace.sim.rounds import Round, Simulation
+from fedpace.sim.round import Round
+from fedpace.sim.rounds import Simulation
 from fedpace.sim.stopping import until
 from fedpace.sim.trainer import DivergedError
 
@@ -27,6 +28,7 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, folder: Path, wat
         scheme.selector,
         training=experiment.training,
         fleet=experiment.fleet,
+        availability=experiment.availability,
         clock=experiment.clock,
         seed=seed,
     )

@@ -119,6 +119,7 @@ def _encode_selection(selection: Selection | None) -> Any:
         "mode": selection.mode,
         "deadline": _number_out(selection.deadline),
         "warmup": selection.warmup,
+        "enough": selection.enough,
         "why": {
             "objective": _number_out(why.objective),
             "predicted_seconds": _number_out(why.predicted_seconds),
@@ -147,6 +148,7 @@ def _decode_selection(saved: Any) -> Selection | None:
             reasons={int(row): reason for row, reason in why["reasons"]},
         ),
         warmup=bool(saved["warmup"]),
+        enough=int(saved["enough"]),
     )
 
 

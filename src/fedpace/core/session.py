@@ -337,7 +337,7 @@ class Session:
 
     def _selection(self, cohort: Cohort) -> Selection:
         ids = tuple(self._ledger.ids[row] for row in cohort.clients.tolist())
-        return Selection(self.step, ids, cohort.weights, cohort.mode, cohort.deadline, cohort.why)
+        return Selection(self.step, ids, cohort.weights, cohort.mode, cohort.deadline, cohort.why, enough=cohort.enough)
 
     def _settled(self, selection: Selection, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the outcomes in cohort order, without those who left meanwhile."""

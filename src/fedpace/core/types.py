@@ -223,6 +223,8 @@ class Cohort:
     deadline: float = math.inf
     """Seconds to wait for the cohort."""
     why: Diagnostics = field(default_factory=Diagnostics)
+    enough: int = 0
+    """Over-commitment: the round ends when this many have finished, and the others count as late; 0 = all."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -310,6 +312,8 @@ class Selection:
     why: Diagnostics
     warmup: bool = False
     """True: train and report as usual, but leave the shared model as it is."""
+    enough: int = 0
+    """The round ends when this many have finished; 0 = all."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""

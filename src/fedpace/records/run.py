@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, read_json, write_atomically
-from fedpace.sim.rounds import Round
+from fedpace.sim.round import Round
 from fedpace.sim.stopping import Direction
 
 FORMAT = 1

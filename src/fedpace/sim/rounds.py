@@ -6,27 +6,36 @@ them is known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fedpace.core import checks
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.session import Session, ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel, Need, Outcome, ProbeRequest, Selection, Selector
 from fedpace.data.federated import DataConfig
+from fedpace.delays.availability import Availability
+from fedpace.delays.correlation import correlated, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
-from fedpace.sim.clock import Clock, settle
+from fedpace.sim.clock import Clock, RoundTiming, settle
+from fedpace.sim.round import Round
+from fedpace.sim.scaffold import ControlVariates
+from fedpace.sim.sketch import UpdateSketch
 from fedpace.sim.trainer import DivergedError, Trainer, Training, aggregate
 
 DelayKnowledge = Literal["expected", "observed"]
 
-OFFERS = frozenset({Need.DELAY, Need.LOSS, Need.LABELS, Need.MOMENT})
-"""What this host reports."""
+LONGEST_WAIT = 1000
+"""Rounds without a single available client after which the configuration is taken to be wrong."""
+
+WARM_UP = 2**31
+"""Stands for the step in the streams of warm-up training, so that it shares none with a round."""
 
 
 @dataclass(frozen=True)
@@ -38,41 +47,20 @@ class Fleet:
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.session.Session`.
         warmup_quota: never-seen clients in a cohort when lazy.
         delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
+        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare classes; 0 = independent.
     """
 
     shares: ShareRule = "uniform"
     warmup: Warmup = "full"
     warmup_quota: int = 5
     delays: DelayKnowledge = "expected"
+    slow_rare: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense; the session checks the others."""
         checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
-
-
-@dataclass(frozen=True)
-class Round:
-    """What happened in one round. Number 0 is the initial model, before anybody trained."""
-
-    number: int
-    clock: float
-    """Virtual seconds at the end of the round."""
-    seconds: float
-    """How long the round itself took."""
-    overhead: float
-    """Charged warm-ups and probes before it."""
-    metric: float
-    """Accuracy or loss of the shared model on the test data, after the round."""
-    loss: float
-    clients: tuple[int, ...] = ()
-    weights: tuple[float, ...] = ()
-    mode: str = "average"
-    failed: tuple[int, ...] = ()
-    train_loss: float | None = None
-    objective: float | None = None
-    predicted_seconds: float | None = None
-    status: str = "ok"
-    facts: Mapping[str, Any] = field(default_factory=dict)
+        if not 0 <= self.slow_rare <= 1:
+            raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
 
 
 def simulate(
@@ -83,19 +71,30 @@ def simulate(
     *,
     training: Training | None = None,
     fleet: Fleet | None = None,
+    availability: Availability | None = None,
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Iterator[Round]:
     """Run a federation and yield its rounds for as long as they are asked for.
 
-    Data, initial model and delays depend on `seed` alone, never on the selector: runs under one seed are paired.
-    Everything that can be wrong with the configuration is found before this returns, not at the first `next`.
+    Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs under one seed are
+    paired. Everything that can be wrong with the configuration is found before this returns, not at the first `next`.
     """
-    return Simulation(data, model, delays, selector, training=training, fleet=fleet, clock=clock, seed=seed).rounds()
+    return Simulation(
+        data,
+        model,
+        delays,
+        selector,
+        training=training,
+        fleet=fleet,
+        availability=availability,
+        clock=clock,
+        seed=seed,
+    ).rounds()
 
 
 class Simulation:
-    """The pieces of one run; `parameters` and `now` are its only mutable state beside the session."""
+    """The pieces of one run. Arguments as for `simulate`."""
 
     def __init__(
         self,
@@ -106,14 +105,20 @@ class Simulation:
         *,
         training: Training | None = None,
         fleet: Fleet | None = None,
+        availability: Availability | None = None,
         clock: Clock | None = None,
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
         self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
+        clients = trainer.data.clients
         if (k := getattr(selector, "k", None)) is not None:
-            check_k(k, trainer.data.clients, selector.name)  # now, rather than after minutes of other runs
-        self.delays: DelayModel = delays.build(trainer.data.clients, model_bytes=trainer.model_bytes, seed=seed)
+            check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
+        histograms = trainer.data.label_histograms()
+        self.delays = delays.build(clients, model_bytes=trainer.message_bytes, seed=seed)
+        if fleet.slow_rare:
+            self.delays = _slow_rare(self.delays, histograms, fleet.slow_rare)
+        self.availability = (availability or Availability()).build(clients, seed=seed)
         self.clock = clock or Clock()
         self.session = Session(
             selector,
@@ -122,18 +127,23 @@ class Simulation:
             warmup=fleet.warmup,
             warmup_quota=fleet.warmup_quota,
             learn_delays=fleet.delays == "observed",
-            offers=OFFERS,
+            offers=frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS},
         )
         self.session.join(
-            range(trainer.data.clients),
+            range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
             delays=self.expected_delays if fleet.delays == "expected" else None,
-            labels=trainer.data.label_histograms(),
+            labels=histograms,
         )
         self.parameters = trainer.initial
         self.now = 0.0
-        self._wants_moments = Need.MOMENT in selector.needs
+        self._skipped = 0
+        self._needs = selector.needs
         self._measured: set[int] = set()
+        self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
+        self._variates: ControlVariates | None = None
+        if trainer.training.algorithm == "scaffold":
+            self._variates = ControlVariates(trainer.initial.numel(), self.session.view().share)
 
     @property
     def expected_delays(self) -> FloatArray:
@@ -148,18 +158,25 @@ class Simulation:
             yield self._round()
 
     def _round(self) -> Round:
-        number = self.session.step + 1
-        overhead = self._prepare(number)
-        selection = self.session.select(now=self.now)
+        before = self.now
+        here = self._wait_for_somebody()
+        tick = self.session.step + 1 + self._skipped
+        self._prepare(tick, here)
+        overhead = self.now - before
+        selection = self.session.select(now=self.now, available=here)
         clients = _rows(selection)
-        drawn = self._drawn(number)[clients]
-        timing = settle(drawn, selection.deadline)
-        losses = self._train(selection, drawn, timing.finished)
+        timing = settle(
+            self._drawn(tick)[clients],
+            min(selection.deadline, self.clock.deadline),
+            crashed=self.availability.crashes(tick)[clients],
+            enough=selection.enough,
+        )
         self.now += timing.seconds
-        metric, loss = self._evaluate(number)
+        losses = self._train(selection, timing)
+        metric, loss = self._evaluate(self.session.step)
         why = selection.why
         return Round(
-            number=number,
+            number=self.session.step,
             clock=self.now,
             seconds=timing.seconds,
             overhead=overhead,
@@ -176,79 +193,102 @@ class Simulation:
             facts=why.facts,
         )
 
-    def _prepare(self, number: int) -> float:
-        """Run the warm-ups and probes that come before selection `number`; return what they cost."""
-        before = self.now
-        while self.session.warmup_due():
-            self._warm_up(number)
-        request = self.session.probe(now=self.now)
-        if request is not None:
-            self._answer(request, number)
-        return self.now - before
+    def _wait_for_somebody(self) -> list[int]:
+        """Return who is there; while nobody is, rounds that could not be held pass at the median client's pace."""
+        for _ in range(LONGEST_WAIT):
+            here = np.flatnonzero(self.availability.available(self.session.step + 1 + self._skipped))
+            if here.size:
+                return [int(client) for client in here]
+            self._skipped += 1
+            self.now += float(np.median(self.expected_delays))
+        raise InfeasibleError(
+            f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
+        )
 
-    def _warm_up(self, number: int) -> None:
-        """Everybody that is asked trains and reports; the shared model stays as it is."""
-        selection = self.session.select(now=self.now)
+    def _prepare(self, tick: int, here: list[int]) -> None:
+        """Run the warm-ups and probes that come before a selection."""
+        while self.session.warmup_due(available=here):
+            self._warm_up(tick, here)
+        request = self.session.probe(now=self.now, available=here)
+        if request is not None:
+            self._answer(request, tick)
+
+    def _warm_up(self, tick: int, here: list[int]) -> None:
+        """Everybody that is asked reports as if it had trained; the shared model stays as it is."""
+        selection = self.session.select(now=self.now, available=here)
         clients = _rows(selection)
         # Round 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
-        drawn = self._drawn(number - 1)[clients]
-        outcomes = [
-            Outcome(
-                client,
-                seconds=float(seconds),
-                loss=self.trainer.local_loss(self.parameters, client),
-                samples=float(len(self.trainer.data.train[client])),
-                moment=self._moment(client),
-            )
-            for client, seconds in zip(clients.tolist(), drawn, strict=True)
-        ]
+        drawn = self._drawn(tick - 1)[clients]
+        outcomes = []
+        for client, seconds in zip(clients.tolist(), drawn.tolist(), strict=True):
+            if self._variates is not None:
+                self._variates.replace(client, self.trainer.gradient(self.parameters, client))
+            trained = self.parameters
+            if Need.UPDATE in self._needs:
+                trained = self.trainer.train(self.parameters, client, WARM_UP).parameters
+            loss = self.trainer.local_loss(self.parameters, client)
+            outcomes.append(self._outcome(client, seconds, loss, trained))
         self.now += self.clock.warmup_seconds(drawn)
         self.session.observe(outcomes, now=self.now)
 
-    def _answer(self, request: ProbeRequest, number: int) -> None:
+    def _answer(self, request: ProbeRequest, tick: int) -> None:
+        """Give the losses, or the sketches of one full-batch gradient step, that the scheme asks for."""
         clients = np.array(request.clients, dtype=np.int64)
-        self.now += self.clock.probe_seconds(self._drawn(number)[clients])
-        self.session.answer({int(c): self.trainer.local_loss(self.parameters, int(c)) for c in clients})
+        self.now += self.clock.probe_seconds(self._drawn(tick)[clients])
+        if request.kind == "loss":
+            self.session.answer({c: self.trainer.local_loss(self.parameters, c) for c in clients.tolist()})
+        else:
+            lr = self.trainer.training.lr
+            self.session.answer(
+                {c: self._sketch(-lr * self.trainer.gradient(self.parameters, c)) for c in clients.tolist()}
+            )
 
-    def _train(self, selection: Selection, drawn: FloatArray, finished: BoolArray) -> list[float]:
+    def _train(self, selection: Selection, timing: RoundTiming) -> list[float]:
         """Train who makes it in time, aggregate, and report everybody; return the training losses."""
         results: list[torch.Tensor] = []
         weights: list[float] = []
         losses: list[float] = []
         outcomes: list[Outcome] = []
-        limit = selection.deadline
+        variates = None if self._variates is None else self._variates.round()
         for position, client in enumerate(_rows(selection).tolist()):
-            if not finished[position]:
-                outcomes.append(Outcome(client, seconds=limit, finished=False))
+            seconds = float(timing.observed[position])
+            if not timing.finished[position]:
+                outcomes.append(Outcome(client, seconds=seconds, finished=False))
                 continue
-            result = self.trainer.train(self.parameters, client, selection.step)
+            correction = None if variates is None else variates.correction(client)
+            result = self.trainer.train(self.parameters, client, selection.step, correction)
+            if variates is not None:
+                drift = (self.parameters - result.parameters) / (result.steps * self.trainer.training.lr)
+                variates.learn(client, drift)
             results.append(result.parameters)
             weights.append(float(selection.weights[position]))
             losses.append(result.loss)
-            outcomes.append(
-                Outcome(
-                    client,
-                    seconds=float(drawn[position]),
-                    loss=result.loss,
-                    samples=float(len(self.trainer.data.train[client])),
-                    moment=self._moment(client),
-                )
-            )
-        self.session.observe(outcomes, now=self.now + float(np.minimum(drawn, limit).max()))
+            outcomes.append(self._outcome(client, seconds, result.loss, result.parameters))
+        self.session.observe(outcomes, now=self.now)
         total = sum(weights)
         if results and (selection.mode == "delta" or total > 0):
             if selection.mode == "average":
-                # Who failed leaves its weight to the others in proportion.
+                # Who failed leaves its weight to the others in proportion. In delta mode its step is simply missing.
                 weights = [weight / total for weight in weights]
             self.parameters = aggregate(self.parameters, results, weights, selection.mode)
         return losses
 
-    def _drawn(self, number: int) -> FloatArray:
-        return checks.delays(self.delays.draw(number), count=self.trainer.data.clients)
+    def _outcome(self, client: int, seconds: float, loss: float, trained: torch.Tensor) -> Outcome:
+        return Outcome(
+            client,
+            seconds=seconds,
+            loss=loss,
+            samples=float(len(self.trainer.data.train[client])),
+            moment=self._moment(client),
+            update=self._sketch(trained - self.parameters) if Need.UPDATE in self._needs else None,
+        )
+
+    def _drawn(self, tick: int) -> FloatArray:
+        return checks.delays(self.delays.draw(tick), count=self.trainer.data.clients)
 
     def _moment(self, client: int) -> FloatArray | None:
         """The client's moment at the model it received, unless nobody wants it or it cannot have changed."""
-        if not self._wants_moments or (client in self._measured and not self.trainer.moving_features):
+        if Need.MOMENT not in self._needs or (client in self._measured and not self.trainer.moving_features):
             return None
         self._measured.add(client)
         return self.trainer.moment(self.parameters, client)
@@ -260,6 +300,12 @@ class Simulation:
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
+
+
+def _slow_rare(delays: DelayModel, histograms: FloatArray | None, strength: float) -> DelayModel:
+    if histograms is None:
+        raise InputError("slow_rare of fleet needs data with classes: leave it at 0 for regression")
+    return correlated(delays, rarity(histograms), strength=strength)
 
 
 def _rows(selection: Selection) -> IntArray:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedpace.core.checks import above, at_least
 from fedpace.core.errors import InputError
-from fedpace.sim.rounds import Round
+from fedpace.sim.round import Round
 
 Direction = Literal["up", "down"]
 

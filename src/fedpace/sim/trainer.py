@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
-from fedpace.core.checks import FloatArray, above, at_least
+from fedpace.core.checks import FloatArray, above, at_least, one_of
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
@@ -38,6 +39,9 @@ class Training:
         lr: step size.
         momentum: of SGD, starting at 0 in every round.
         weight_decay: of SGD.
+        algorithm: `fedavg`, `fedprox` or `scaffold`.
+        mu: weight of FedProx's pull towards the received model.
+        sketch: entries of the update sketches that are reported to schemes that need them; 0 = whole updates.
         moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
     """
 
@@ -46,6 +50,9 @@ class Training:
     lr: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
+    algorithm: Literal["fedavg", "fedprox", "scaffold"] = "fedavg"
+    mu: float = 0.01
+    sketch: int = 256
     moment_samples: int = 100
 
     def __post_init__(self) -> None:
@@ -55,6 +62,11 @@ class Training:
         above(self.lr, 0, "lr of training")
         at_least(self.weight_decay, 0, "weight_decay of training")
         at_least(self.moment_samples, 1, "moment_samples of training")
+        at_least(self.sketch, 0, "sketch of training")
+        at_least(self.mu, 0, "mu of training")
+        one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
+        if self.algorithm == "scaffold" and self.momentum:
+            raise InputError("scaffold is defined for plain SGD: set momentum = 0")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
 
@@ -66,6 +78,8 @@ class LocalResult:
     parameters: torch.Tensor
     loss: float
     """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
+    steps: int
+    """SGD steps taken."""
 
 
 class Trainer:
@@ -83,17 +97,19 @@ class Trainer:
         self.initial = self._flat.parameters.clone()
 
     @property
-    def model_bytes(self) -> int:
-        """Size of the model on the wire."""
-        return self._flat.bytes
+    def message_bytes(self) -> int:
+        """Bytes that travel each way in a round: the model, and for SCAFFOLD its control variate too."""
+        return self._flat.bytes * (2 if self.training.algorithm == "scaffold" else 1)
 
     @property
     def moving_features(self) -> bool:
         """Whether training moves the features that moments are made of."""
         return self._flat.module.moving_features
 
-    def train(self, parameters: torch.Tensor, client: int, step: int) -> LocalResult:
-        """Train `client` from `parameters` and return where it ended."""
+    def train(
+        self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
+    ) -> LocalResult:
+        """Train `client` from `parameters` and return where it ended; `correction` is added to every gradient."""
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
@@ -101,7 +117,7 @@ class Trainer:
         rng = stream(self.seed, "train", step, client)
         flat.parameters.copy_(parameters)
         velocity = torch.zeros_like(flat.parameters) if options.momentum else None
-        first_epoch = 0.0
+        first_epoch, steps = 0.0, 0
         for epoch in range(options.epochs):
             order = torch.from_numpy(rng.permutation(count)) if batch < count else None
             for start in range(0, count, batch):
@@ -111,12 +127,17 @@ class Trainer:
                 loss.backward()  # type: ignore[no-untyped-call]
                 if epoch == 0:
                     first_epoch += loss.item() * len(targets[chosen]) / count
+                if options.algorithm == "fedprox":
+                    flat.gradients.add_(flat.parameters - parameters, alpha=options.mu)
+                if correction is not None:
+                    flat.gradients.add_(correction)
                 self._descend(velocity)
+                steps += 1
         if not math.isfinite(first_epoch) or not torch.isfinite(flat.parameters).all():
             raise DivergedError(
                 f"client {client} diverged in round {step + 1} (training loss {first_epoch}): lower lr = {options.lr}"
             )
-        return LocalResult(flat.parameters.clone(), first_epoch)
+        return LocalResult(flat.parameters.clone(), first_epoch, steps)
 
     def _descend(self, velocity: torch.Tensor | None) -> None:
         options, flat = self.training, self._flat
@@ -127,6 +148,13 @@ class Trainer:
             velocity.mul_(options.momentum).add_(gradient)
             gradient = velocity
         flat.parameters.sub_(gradient, alpha=options.lr)
+
+    def gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
+        """Return the client's full-batch gradient at `parameters`."""
+        self._flat.parameters.copy_(parameters)
+        self._flat.gradients.zero_()
+        self._flat.loss(*self._train[client]).backward()  # type: ignore[no-untyped-call]
+        return self._flat.gradients.clone()
 
     @torch.no_grad()
     def local_loss(self, parameters: torch.Tensor, client: int) -> float:

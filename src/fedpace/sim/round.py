@@ -1,0 +1,33 @@
+"""One round, as the simulator yields it and records keep it. Free of torch, so that reports need none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happened in one round. Number 0 is the initial model, before anybody trained."""
+
+    number: int
+    clock: float
+    """Virtual seconds at the end of the round."""
+    seconds: float
+    """How long the round itself took."""
+    overhead: float
+    """What was charged before it: warm-ups, probes, and waiting for anybody to be there."""
+    metric: float
+    """Accuracy or loss of the shared model on the test data, after the round."""
+    loss: float
+    clients: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
+    mode: str = "average"
+    failed: tuple[int, ...] = ()
+    """Clients that crashed or were late."""
+    train_loss: float | None = None
+    objective: float | None = None
+    predicted_seconds: float | None = None
+    status: str = "ok"
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,55 @@
+"""SCAFFOLD's control variates.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020), Algorithm 1 with
+option II. Local steps go along g_i(y) - c_i + c, and afterwards c_i <- c_i - c + (x - y_i) / (steps x lr).
+
+Where we depart, and why: the paper updates c with |S|/m times the plain mean over the cohort, which assumes uniform
+selection. Under any other selection c would drift away from the clients' c_i; here each change enters with the client's
+share, so that c = sum_i share_i c_i holds after every round, whoever was chosen. A fixed set would leave the variates
+of the others at 0 for ever: the warm-up initialises everybody's with its gradient (option I).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedpace.core.checks import FloatArray
+
+
+class ControlVariates:
+    """c and the clients' c_i. A client that never took part has c_i = 0 and costs no memory."""
+
+    def __init__(self, length: int, shares: FloatArray) -> None:
+        self._shares = shares
+        self._own: dict[int, torch.Tensor] = {}
+        self._zero = torch.zeros(length)
+        self.server = torch.zeros(length)
+
+    def of(self, client: int) -> torch.Tensor:
+        """Return c_i."""
+        return self._own.get(client, self._zero)
+
+    def replace(self, client: int, variate: torch.Tensor) -> None:
+        """Set c_i, and move c by the client's share of the change."""
+        self.server = self.server + (variate - self.of(client)) * float(self._shares[client])
+        self._own[client] = variate
+
+    def round(self) -> RoundVariates:
+        """Return the variates as the cohort of this round sees them: c does not move while it trains."""
+        return RoundVariates(self, self.server)
+
+
+class RoundVariates:
+    """The server's c, frozen for one round."""
+
+    def __init__(self, variates: ControlVariates, server: torch.Tensor) -> None:
+        self._variates = variates
+        self._server = server
+
+    def correction(self, client: int) -> torch.Tensor:
+        """Return what is added to each of the client's gradients, c - c_i."""
+        return self._server - self._variates.of(client)
+
+    def learn(self, client: int, drift: torch.Tensor) -> None:
+        """Update c_i after local training that moved by `drift` a step, in units of the step size."""
+        self._variates.replace(client, self._variates.of(client) - self._server + drift)
