@@ -27,21 +27,32 @@ LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> None:
     """Draw the comparison to `path`."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as cause:
-        raise MissingExtraError("the picture of a comparison", extra="report", missing="matplotlib") from cause
     names = [_legend_name(scheme, comparison) for scheme in comparison.schemes]
     columns = _legend_columns(names)
-    # Not pyplot: it keeps every figure in a global list and chooses a backend by the display.
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(WIDTH, 4.5 + 0.2 * rows), dpi=150, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH, 4.5 + 0.2 * rows)
     left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
     handles = _draw_curves(left, runs, comparison)
     _draw_delays(right, runs)
     _draw_legend(figure, handles, names, columns)
+    save(figure, path)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure, in inches."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise MissingExtraError("a picture", extra="report", missing="matplotlib") from cause
+    # Not pyplot: it keeps every figure in a global list and chooses a backend by the display.
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, wholly or not at all."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Labels are the user's: a letter that the font lacks is drawn as a box, which is no reason to fail.
@@ -82,8 +93,8 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
         axes.set_xscale("log")
     else:
         axes.set_xlim(left=0)
-    _tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
-    _readable_ticks(axes, logarithmic)
+    tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
+    readable_ticks(axes, logarithmic)
     if comparison.target is not None:
         axes.axhline(comparison.target, color=INK, linestyle=(0, (5, 4)), linewidth=1, zorder=2)
         axes.annotate(
@@ -144,7 +155,7 @@ def _legend_columns(names: list[str]) -> int:
 
 def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
     delays = delays_of(runs)
-    _tidy(axes, "Delays of the clients", "mean seconds of a client's round", "clients")
+    tidy(axes, "Delays of the clients", "mean seconds of a client's round", "clients")
     if not len(delays):
         axes.text(0.5, 0.5, "no delays recorded", transform=axes.transAxes, ha="center", va="center", color=INK)
         axes.set(xticks=[], yticks=[])
@@ -157,7 +168,7 @@ def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
         axes.margins(x=1)
     top = float(counts.max())
     axes.set_ylim(0, top * 1.35)
-    _readable_ticks(axes, logarithmic)
+    readable_ticks(axes, logarithmic)
     middle, late = (float(value) for value in np.quantile(delays, [0.5, 0.9]))
     # Named in a legend above the bars, where names cannot meet however close the two are.
     axes.vlines(middle, 0, top * 1.06, color=INK, linewidth=1.6, label=f"median {numbers.seconds(middle)}")
@@ -168,7 +179,8 @@ def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
     axes.legend(loc="upper left", frameon=False, fontsize=9, borderaxespad=0.2)
 
 
-def _tidy(axes: Any, title: str, x: str, y: str) -> None:
+def tidy(axes: Any, title: str, x: str, y: str) -> None:
+    """Give axes the look that all pictures share."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
@@ -179,7 +191,8 @@ def _tidy(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _readable_ticks(axes: Any, logarithmic: bool) -> None:
+def readable_ticks(axes: Any, logarithmic: bool) -> None:
+    """Label the x axis with plain numbers, few enough to read."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if logarithmic:

@@ -1,46 +1,32 @@
-"""The command line: parse, build, run, print. Everything that it does can be done from Python."""
+"""`fedpace compare`, `fedpace run` and `fedpace report`."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import json
-import sys
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
-import fedpace
-from fedpace import registry
+from fedpace.cli.common import AsJson, print_json
 from fedpace.config import Experiment, Overrides, load_experiment
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, write_atomically
 from fedpace.progress import RunProgress
-from fedpace.records.run import RunRecord, find_runs, plain
+from fedpace.records.run import RunRecord, find_runs
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
+from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, render_table, summarise
 from fedpace.runner import prepare_folder, run_all, run_one
-
-app = typer.Typer(
-    help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 ExperimentFile = Annotated[
     Path | None,
     typer.Argument(help="Experiment in TOML. Without it: real digits, inside the package.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into [default: runs/NAME-TIME].", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
 DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
@@ -48,14 +34,6 @@ Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or lo
 MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
 
 
-@app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        typer.echo(fedpace.__version__)
-        raise typer.Exit
-
-
-@app.command()
 def compare(
     experiment: ExperimentFile = None,
     selectors: Annotated[
@@ -88,7 +66,6 @@ def compare(
     _show(comparison, folder, console, as_json=as_json)
 
 
-@app.command()
 def run(
     experiment: ExperimentFile = None,
     selector: Annotated[
@@ -126,7 +103,7 @@ def run(
         "target": info.target,
     }
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     else:
         console.print(
             f"{info.label}, seed {seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
@@ -137,7 +114,6 @@ def run(
         console.print(f"Recorded in {folder}", highlight=False, markup=False)
 
 
-@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of `fedpace compare` or `fedpace run`.")],
     as_json: AsJson = False,
@@ -146,50 +122,6 @@ def report(
     runs = find_runs(folder)
     name = str(runs[0].info.experiment.get("name", folder.name))
     _show(_write_report(runs, folder, name), folder, Console(), as_json=as_json)
-
-
-class Kind(StrEnum):
-    """What `fedpace list` can list."""
-
-    SELECTORS = "selectors"
-    DELAYS = "delays"
-    DATASETS = "datasets"
-    MODELS = "models"
-
-
-@app.command("list")
-def list_components(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.SELECTORS, as_json: AsJson = False
-) -> None:
-    """List what can be named in an experiment, with its options and defaults."""
-    catalogue: registry.Catalogue = getattr(registry, kind.value)
-    entries = [_describe(name, catalogue[name]) for name in catalogue.names()]
-    if as_json:
-        _print_json({kind.value: entries})
-        return
-    table = Table(title=f"{kind.value} ({len(entries)})", title_justify="left", show_lines=True)
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("what it is")
-    if kind is Kind.SELECTORS:
-        table.add_column("needs")
-    table.add_column("options")
-    for entry in entries:
-        options = "\n".join(f"{option} = {default}" for option, default in entry["options"].items()) or "none"
-        needs = [", ".join(entry["needs"]) or "nothing"] if kind is Kind.SELECTORS else []
-        table.add_row(entry["name"], entry["summary"], *needs, options)
-    Console().print(table)
-
-
-def _describe(name: str, cls: Any) -> dict[str, Any]:
-    summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-    options = {
-        item.name: plain(item.default) if item.default is not dataclasses.MISSING else "required"
-        for item in dataclasses.fields(cls)
-    }
-    entry = {"name": name, "summary": summary, "options": options}
-    if hasattr(cls, "needs"):
-        entry["needs"] = sorted(need.value for need in cls.needs)
-    return entry
 
 
 def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
@@ -220,27 +152,9 @@ def _write_report(runs: Sequence[RunRecord], folder: Path, title: str) -> Compar
 
 def _show(comparison: Comparison, folder: Path, console: Console, *, as_json: bool) -> None:
     if as_json:
-        _print_json({"folder": str(folder), **comparison.as_json()})
+        print_json({"folder": str(folder), **comparison.as_json()})
         return
     console.print(render_table(comparison))
+    console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
     for name in ("report.html", "report.png", "comparison.json"):
         console.print(f"  {folder / name}", highlight=False, markup=False)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
-
-
-def run_command() -> None:
-    """Run the application; an error of ours is one line on standard error and exit code 2."""
-    # The models of this command are small: more threads cost more than they give, and with one the rounds of a seed are
-    # the same bytes on every number of cores.
-    torch.set_num_threads(1)
-    try:
-        app()
-    except FedpaceError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: the rounds recorded so far are kept; `fedpace report DIR` shows them\n")
-        sys.exit(130)

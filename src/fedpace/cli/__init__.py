@@ -1,0 +1,47 @@
+"""The command line: parse, build, run, print. Everything that it does can be done from Python."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import torch
+import typer
+
+import fedpace
+from fedpace.cli import delays, listing, runs
+from fedpace.core.errors import FedpaceError
+
+app = typer.Typer(
+    help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(runs.compare)
+app.command()(runs.run)
+app.command()(runs.report)
+app.command("list")(listing.list_components)
+app.add_typer(delays.app, name="delays")
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(fedpace.__version__)
+        raise typer.Exit
+
+
+def run_command() -> None:
+    """Run the application; an error of ours is one line on standard error and exit code 2."""
+    # The models of this command are small: more threads cost more than they give, and with one the rounds of a seed
+    # are the same bytes on every number of cores.
+    torch.set_num_threads(1)
+    try:
+        app()
+    except FedpaceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: the rounds recorded so far are kept; `fedpace report DIR` shows them\n")
+        sys.exit(130)

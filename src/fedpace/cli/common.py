@@ -1,0 +1,18 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from fedpace.records.run import plain
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON object to standard output."""
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

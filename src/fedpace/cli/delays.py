@@ -1,0 +1,105 @@
+"""`fedpace delays show`: a delay model as numbers and as a picture, before anything is trained on it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpace import registry
+from fedpace.cli.common import AsJson, print_json
+from fedpace.config import build
+from fedpace.core.errors import InputError
+from fedpace.delays.summary import DelaySummary, summarise
+from fedpace.report.delays import write_delays_png
+
+app = typer.Typer(help="Look at delay models.", no_args_is_help=True)
+
+BAR = 46
+"""Characters of the longest bar."""
+
+
+@app.callback()
+def _group() -> None:
+    """Look at delay models."""
+
+
+@app.command()
+def show(
+    model: Annotated[str, typer.Argument(help="Name of a delay model; `fedpace list delays` shows them.")],
+    clients: Annotated[int, typer.Option(help="Clients in a fleet.")] = 100,
+    fleets: Annotated[int, typer.Option(help="Fleets to draw, one a seed.")] = 20,
+    rounds: Annotated[int, typer.Option(help="Rounds to draw of each.")] = 20,
+    model_bytes: Annotated[int, typer.Option(help="Size of the model that travels.")] = 1_600_000,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="KEY=VALUE of the model, VALUE as in TOML; repeatable.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the histogram into this file.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show quantiles and a histogram of the seconds that clients take."""
+    if clients < 1 or fleets < 1:
+        raise InputError(f"--clients and --fleets must be at least 1, but {clients} and {fleets} came")
+    config = build(registry.delays[model], _options(option or []), f"delays show {model}")
+    drawn = (config.build(clients, model_bytes=model_bytes, seed=seed) for seed in range(fleets))
+    summary = summarise(*drawn, rounds=rounds)
+    if png is not None:
+        write_delays_png(summary, png, title=f"{model} delays")
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "clients": clients,
+                "fleets": fleets,
+                "rounds": rounds,
+                "seconds": dict(summary.rows()),
+                "histogram": {"edges": summary.edges.tolist(), "counts": summary.counts.tolist()},
+            }
+        )
+        return
+    console = Console()
+    console.print(_numbers(model, summary))
+    console.print(_histogram(summary))
+    if png is not None:
+        console.print(f"  {png}", highlight=False, markup=False)
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for entry in given:
+        key, separator, value = entry.partition("=")
+        if not separator:
+            raise InputError(f"--option takes KEY=VALUE, but {entry!r} came")
+        try:
+            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key.strip()] = value  # a bare word: quotes are a nuisance in a shell
+    return options
+
+
+def _numbers(model: str, summary: DelaySummary) -> Table:
+    table = Table(
+        title=f"{model}: {summary.fleets} fleets of {summary.clients} clients, {summary.rounds} rounds each",
+        title_justify="left",
+    )
+    table.add_column("")
+    table.add_column("seconds", justify="right")
+    for name, value in summary.rows():
+        table.add_row(name, f"{value:.1%}" if name.startswith("share") else f"{value:,.1f}")
+    return table
+
+
+def _histogram(summary: DelaySummary) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    most, total = max(int(summary.counts.max()), 1), int(summary.counts.sum())
+    for low, high, count in zip(summary.edges[:-1], summary.edges[1:], summary.counts, strict=True):
+        bar = "█" * round(BAR * int(count) / most)
+        table.add_row(f"{low:,.0f} to {high:,.0f} s", bar, f"{count / total:.1%}")
+    return table
