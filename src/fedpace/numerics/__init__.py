@@ -1,5 +1,6 @@
 """Pure functions on arrays: no clients, no rounds, no I/O."""
 
+from fedpace.numerics.gram import whitened_gram
 from fedpace.numerics.heterogeneity import pairwise_heterogeneity
 from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.min_norm import MinNormSolution, min_norm_minimiser
@@ -15,4 +16,5 @@ __all__ = [
     "min_norm_minimiser",
     "pairwise_heterogeneity",
     "regularised_inverse",
+    "whitened_gram",
 ]

@@ -4,7 +4,8 @@ A_i = E[x x'] is client i's uncentred second moment of last-layer features (ERRA
 depart from the paper:
 - the norm is the largest singular value: (A_i - A_j) A^-1 is not symmetric, so eigenvalues understate it (ERRATA B4);
 - A is pseudo-inverted, or loaded by a ridge, where it is singular (ERRATA C2, `fedpace.numerics.inverse`);
-- A weighs clients by their share of the objective (ERRATA C11).
+- A weighs clients by their share of the objective (ERRATA C11);
+- no d x d matrix is formed or decomposed a pair (ERRATA B9): the work is in `fedpace.numerics.whitened`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fedpace.core.checks import FloatArray, float_array
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
 from fedpace.numerics.inverse import regularised_inverse
+from fedpace.numerics.whitened import Whitened
 
 
 def checked_factors(factors: Sequence[ArrayLike]) -> list[FloatArray]:
@@ -60,7 +62,8 @@ def pairwise_heterogeneity(
         shares: weights of the clients in A; equal if None.
         reference: A itself (d, d), in place of the weighted mean, such as one frozen earlier.
         ridge: load on the diagonal of A, as a fraction of its mean; 0 = the pseudo-inverse where A is singular.
-        tol: relative error allowed in an entry.
+        tol: relative error allowed in an entry. Entries are approached from below; ones that rounding cannot tell from
+            0 are 0.
 
     Returns:
         (m, m) symmetric, with a zero diagonal.
@@ -68,19 +71,25 @@ def pairwise_heterogeneity(
     if not 0 < tol < 1:
         raise InputError(f"tol must lie between 0 and 1, but {tol!r} came")
     matrices = checked_factors(factors)
-    count, width = len(matrices), matrices[0].shape[1]
-    weights = checked_shares(shares, count)
-    moment = mean_moment(matrices, weights) if reference is None else _reference(reference, width)
-    inverse = regularised_inverse(moment, ridge=ridge)
-    whitened = np.stack([factor.T @ (factor @ inverse) for factor in matrices])
+    count = len(matrices)
+    whitened = whiten(matrices, checked_shares(shares, count), reference=reference, ridge=ridge)
+    first, second = np.triu_indices(count, 1)
     result = np.zeros((count, count))
-    for row in range(count - 1):
-        result[row, row + 1 :] = np.linalg.norm(whitened[row + 1 :] - whitened[row], ord=2, axis=(1, 2))
+    result[first, second] = whitened.norms(first, second, tol=tol)
     return result + result.T
 
 
-def _reference(reference: ArrayLike, width: int) -> FloatArray:
-    moment = float_array(reference, "the reference moment", ndim=2)
-    if moment.shape != (width, width):
-        raise InputError(f"the reference moment must be {width} x {width}, as the factors are, but {moment.shape} came")
-    return moment
+def whiten(
+    factors: Sequence[FloatArray], shares: FloatArray, *, reference: ArrayLike | None = None, ridge: float = 0.0
+) -> Whitened:
+    """Return the clients' W_i = A_i (A + ridge tr(A)/d I)^-1, ready for distances."""
+    width = factors[0].shape[1]
+    if reference is None:
+        moment = mean_moment(factors, shares)
+    else:
+        moment = float_array(reference, "the reference moment", ndim=2)
+        if moment.shape != (width, width):
+            raise InputError(
+                f"the reference moment must be {width} x {width}, as the factors are, but {moment.shape} came"
+            )
+    return Whitened(factors, regularised_inverse(moment, ridge=ridge))

@@ -1,0 +1,186 @@
+"""Norms of differences of whitened moments W_i = F_i'F_i A^-1: which route, in which precision, in what portions.
+
+Routes (`fedpace.numerics.pairs`), chosen by an estimate of their cost: "svd" for narrow features, "gram" for small
+ranks, "vectors" otherwise. "vectors" runs in float32 unless a tighter tolerance is asked; a pair whose difference is so
+small against its two terms that float32 could not resolve it to the tolerance is done again in float64. So is one of
+"gram" that squaring hid. What float64 cannot tell from 0 is 0: exact duplicates are at distance 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.rng import stream
+from fedpace.numerics.blas import in_parallel
+from fedpace.numerics.lanczos import top_eigenvalues
+from fedpace.numerics.pairs import GramPairs, VectorPairs
+
+Route = Literal["svd", "gram", "vectors"]
+
+BLOCK = 4
+"""Vectors a pair: half of them near the leading directions of either client."""
+GAIN = 0.25
+"""A pair stops when a step of Lanczos raises its squared norm by less than GAIN tol: the error is then below tol."""
+MAX_STEPS = 60
+TILE_BYTES = 3_000_000
+"""Of one array of vectors: a handful of them should fit the cache."""
+
+
+class Whitened:
+    """The clients' W_i, and the norms of their differences."""
+
+    def __init__(self, factors: Sequence[FloatArray], inverse: FloatArray) -> None:
+        self.inverse = inverse
+        self.factors = list(factors)
+        # Distances do not depend on the unit of the features; float32 depends on numbers of ordinary size.
+        largest = max((float(np.abs(factor).max(initial=0.0)) for factor in factors), default=0.0)
+        self._unit = 1.0 / largest if largest > 0 else 1.0
+        self._single: dict[int, tuple[NDArray[Any], NDArray[Any] | None]] = {}
+        self._leading: dict[int, FloatArray] = {}
+        self._size: dict[int, float] = {}
+        self.operations = 0.0
+        """Floating-point operations in matrix products with the W_i, in all calls so far."""
+
+    def replace(self, row: int, factor: FloatArray) -> None:
+        """Put another moment in place of client `row`'s; the inverse stays (a frozen reference)."""
+        self.factors[row] = factor
+        for cache in (self._single, self._leading, self._size):
+            cache.pop(row, None)
+
+    def norms(self, first: IntArray, second: IntArray, *, tol: float, route: Route | None = None) -> FloatArray:
+        """Return ||W_i - W_j||_2 of the pairs (first, second), each within `tol`, relatively."""
+        if not len(first):
+            return np.zeros(0)
+        if route is None:
+            route = cheapest_route(max(len(factor) for factor in self.factors), self.inverse.shape[0])
+        if route == "svd":
+            return self._by_svd(first, second)
+        if route == "gram":
+            values = self._by_gram(first, second, tol)
+            noise = 4e-8 / np.sqrt(tol)
+        else:
+            single = tol >= 1e-4
+            values = self._by_vectors(first, second, tol, np.float32 if single else np.float64)
+            noise = 5e-7 / tol if single else 0.0
+        size = self._sizes(first) + self._sizes(second)
+        hidden = np.flatnonzero(values < noise * size)
+        if hidden.size:
+            values[hidden] = self._by_vectors(first[hidden], second[hidden], tol, np.float64)
+        values[values < 4e-15 * size] = 0.0
+        return values
+
+    def _by_svd(self, first: IntArray, second: IntArray) -> FloatArray:
+        maps = np.stack([factor.T @ (factor @ self.inverse) for factor in self.factors])
+        values = np.empty(len(first))
+        portion = max(1, 4_000_000 // maps[0].size)
+        for start in range(0, len(first), portion):
+            part = slice(start, start + portion)
+            values[part] = np.linalg.norm(maps[first[part]] - maps[second[part]], ord=2, axis=(1, 2))
+        return values
+
+    def _by_gram(self, first: IntArray, second: IntArray, tol: float) -> FloatArray:
+        rank, width = max(len(factor) for factor in self.factors), self.inverse.shape[0]
+        values = np.zeros(len(first))
+
+        def solve(part: IntArray) -> None:
+            clients, place = np.unique(np.concatenate([first[part], second[part]]), return_inverse=True)
+            factors = np.zeros((len(clients), rank, width))
+            for position, client in enumerate(clients):
+                factors[position, : len(self.factors[client])] = self.factors[client] * self._unit
+            images = factors @ (self.inverse / self._unit**2)
+            operators = GramPairs.build(factors, images, place[: len(part)], place[len(part) :])
+            start = np.broadcast_to(_noise(BLOCK, 2 * rank), (len(part), BLOCK, 2 * rank))
+            found = top_eigenvalues(operators, start, tol=GAIN * tol, max_steps=MAX_STEPS)
+            values[part] = np.sqrt(found.values)
+
+        in_parallel(solve, tiles(first, second, 8 * (2 * rank) ** 2))
+        return values
+
+    def _by_vectors(self, first: IntArray, second: IntArray, tol: float, dtype: type) -> FloatArray:
+        width = self.inverse.shape[0]
+        values = np.zeros(len(first))
+        clients = np.unique(np.concatenate([first, second]))
+        maps = {int(client): self._maps(int(client), dtype) for client in clients}
+        leading: NDArray[Any] = np.zeros((len(self.factors), BLOCK // 2, width), dtype)
+        leading[clients] = [self._leading_directions(int(client)) for client in clients]
+        left = [maps[row][0] if row in maps else np.zeros((0, 0)) for row in range(len(self.factors))]
+        right = [maps[row][1] if row in maps else None for row in range(len(self.factors))]
+        weight = np.array([matrix.size * (1 if right[row] is None else 2) for row, matrix in enumerate(left)])
+        done: list[float] = []
+        noise = (0.3 / np.sqrt(width) * _noise(BLOCK, width)).astype(dtype)
+
+        def solve(part: IntArray) -> None:
+            start = np.concatenate([leading[first[part]], leading[second[part]]], axis=1) + noise
+            operators = VectorPairs(left, right, first[part], second[part])
+            found = top_eigenvalues(operators, start, tol=GAIN * tol, max_steps=MAX_STEPS)
+            values[part] = np.sqrt(found.values)
+            entries = weight[first[part]] + weight[second[part]]
+            done.append(4.0 * BLOCK * float(found.steps @ entries))
+
+        in_parallel(solve, tiles(first, second, BLOCK * width * np.dtype(dtype).itemsize))
+        self.operations += sum(done)
+        return values
+
+    def _maps(self, row: int, dtype: type) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return (F, F A^-1), or (W, None) where W has fewer entries than those two."""
+        if dtype is np.float32 and row in self._single:
+            return self._single[row]
+        factor = self.factors[row] * self._unit
+        image = factor @ (self.inverse / self._unit**2)
+        pair: tuple[NDArray[Any], NDArray[Any] | None]
+        if 2 * len(factor) > factor.shape[1]:
+            pair = (factor.T @ image).astype(dtype), None
+        else:
+            pair = factor.astype(dtype), image.astype(dtype)
+        if dtype is np.float32:
+            self._single[row] = pair
+        return pair
+
+    def _leading_directions(self, row: int) -> FloatArray:
+        """Return about the leading right singular vectors of W_i, and note the size of the terms that make W_i."""
+        if row not in self._leading:
+            left, right = self._maps(row, np.float32)
+            block = _noise(BLOCK + 1, left.shape[1]).T.astype(np.float32)
+            for _ in range(4):
+                image = left @ block if right is None else left.T @ (right @ block)
+                image = left.T @ image if right is None else right.T @ (left @ image)
+                block, triangle = np.linalg.qr(image)
+            self._leading[row] = block[:, : BLOCK // 2].T.astype(np.float64)
+            if right is None:
+                self._size[row] = float(np.sqrt(np.abs(triangle[0, 0])))
+            else:
+                self._size[row] = float(np.linalg.norm(left) * np.linalg.norm(right)) / np.sqrt(max(1, len(left)))
+        return self._leading[row]
+
+    def _sizes(self, rows: IntArray) -> FloatArray:
+        table = np.zeros(len(self.factors))
+        for row in np.unique(rows):
+            self._leading_directions(int(row))
+            table[row] = self._size[int(row)]
+        return table[rows]
+
+
+def cheapest_route(rank: int, width: int) -> Route:
+    """Choose by floating-point operations a pair, weighted by how fast each kind runs (fitted on two cores)."""
+    if width <= 20:
+        return "svd"
+    vectors = 20 * (16 * min(rank, width / 2) * width + 60 * width)
+    gram = 4 * rank**2 * width + 20 * 16 * rank**2 * 6
+    return "gram" if 2 * gram < vectors else "vectors"
+
+
+def tiles(first: IntArray, second: IntArray, pair_bytes: int) -> list[IntArray]:
+    """Split pairs into portions of bounded memory, each among few clients, so that products have many rows."""
+    pairs = max(64, TILE_BYTES // max(1, pair_bytes))
+    side = max(8, int(np.sqrt(pairs)))
+    order = np.lexsort((second, first, second // side, first // side))
+    return [order[start : start + pairs] for start in range(0, len(order), pairs)]
+
+
+def _noise(count: int, size: int) -> FloatArray:
+    return stream(0, "heterogeneity", "start", count, size).standard_normal((count, size))
