@@ -123,21 +123,28 @@ class Ledger:
         else:
             self.columns["delay"][rows] = values
 
-    def set_labels(self, row: int, histogram: ArrayLike) -> None:
-        """Record a client's label histogram."""
-        what = f"the label histogram of {self.name(row)}"
-        values = float_array(histogram, what)
-        if (values < 0).any():
-            raise InputError(f"{what} has a negative count: {values.min()}")
-        _same_width(None if self.labels is None else self.labels.shape[1], values.size, what, "entries")
-        self.labels = self._put_wide(self.labels, row, values)
+    def set_labels(self, rows: IntArray, histograms: ArrayLike) -> None:
+        """Record clients' label histograms, all or none of them."""
+        table = float_array(histograms, "label histograms", ndim=2, finite=False)
+        width = None if self.labels is None else self.labels.shape[1]
+        for row, values in zip(rows.tolist(), table, strict=True):
+            what = f"the label histogram of {self.name(row)}"
+            if not (np.isfinite(values) & (values >= 0)).all():
+                raise InputError(f"{what} must hold counts of at least 0, but {values.tolist()} came")
+            width = _same_width(width, values.size, what, "entries")
+        for row, values in zip(rows.tolist(), table, strict=True):
+            self.labels = self._put_wide(self.labels, row, values)
 
-    def set_update(self, row: int, sketch: ArrayLike) -> None:
-        """Record the sketch of a client's update or gradient."""
-        what = f"the update sketch of {self.name(row)}"
-        values = float_array(sketch, what)
-        _same_width(None if self.updates is None else self.updates.shape[1], values.size, what, "entries")
-        self.updates = self._put_wide(self.updates, row, values)
+    def set_updates(self, sketches: Mapping[int, ArrayLike]) -> None:
+        """Record the sketches of updates or gradients, by row: all or none of them."""
+        width = None if self.updates is None else self.updates.shape[1]
+        tables: dict[int, FloatArray] = {}
+        for row, sketch in sketches.items():
+            what = f"the update sketch of {self.name(row)}"
+            tables[row] = float_array(sketch, what)
+            width = _same_width(width, tables[row].size, what, "entries")
+        for row, values in tables.items():
+            self.updates = self._put_wide(self.updates, row, values)
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Refuse reports that cannot be folded, before any of them changes anything."""
@@ -146,6 +153,8 @@ class Ledger:
         for outcome in outcomes:
             row = self.row(outcome.client)
             who = self.name(row)
+            for what in ("seconds", "loss", "samples"):
+                _number(getattr(outcome, what), f"the {what} of {who}")
             if not math.isnan(outcome.seconds):
                 self._valid_seconds(row, outcome.seconds)
             elif outcome.finished and self.learn_delays:
@@ -156,6 +165,8 @@ class Ledger:
                 self._valid_samples(row, outcome.samples)
             if outcome.moment is not None:
                 factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
+                if factor.shape[1] == 0:
+                    raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
                 moment_width = _same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
             if outcome.update is not None:
                 sketch = float_array(outcome.update, f"the update sketch of {who}")
@@ -175,20 +186,24 @@ class Ledger:
         if outcome.moment is not None:
             self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
         if outcome.update is not None:
-            self.set_update(row, outcome.update)
+            self.set_updates({row: outcome.update})
         if not math.isnan(outcome.samples):
             column["samples"][row] = outcome.samples
         if not math.isnan(outcome.loss):
-            self.set_loss(row, outcome.loss, step)
+            self.set_losses({row: outcome.loss}, step)
         column["asked"][row] = True
         column["participations" if outcome.finished else "failures"][row] += 1
 
-    def set_loss(self, row: int, loss: float, step: int) -> None:
-        """Record a client's loss at the model of `step`."""
-        if not math.isfinite(loss):
-            raise InputError(f"the loss of {self.name(row)} must be finite, but it is {loss}")
-        self.columns["loss"][row] = loss
-        self.columns["loss_step"][row] = step
+    def set_losses(self, losses: Mapping[int, float], step: int) -> None:
+        """Record losses at the model of `step`, by row: all or none of them."""
+        for row, loss in losses.items():
+            what = f"the loss of {self.name(row)}"
+            _number(loss, what)
+            if not math.isfinite(loss):
+                raise InputError(f"{what} must be finite, but it is {loss}")
+        for row, loss in losses.items():
+            self.columns["loss"][row] = loss
+            self.columns["loss_step"][row] = step
 
     def _learn_delays(self, rows: list[int], seconds: list[float], finished: list[bool], step: int) -> None:
         self._estimates = self._estimator.fold(self._estimates, rows, seconds, finished, step=step)
@@ -258,6 +273,12 @@ class Ledger:
             ledger._estimates = ledger._estimator.load(_below("delays/", arrays))
         except KeyError as cause:
             raise InputError(f"the saved ledger lacks the delay estimates' {cause}") from cause
+        per_client = {name: (table, 2) for name, table in arrays.items() if name in ("labels", "updates")}
+        per_client["moments"] = (ledger.moments.known, 1)
+        per_client |= {f"delays/{n}": (array, 1) for n, array in ledger._estimates.arrays().items() if array.ndim}
+        for name, (table, ndim) in per_client.items():
+            if table.ndim != ndim or len(table) != len(ids):
+                raise InputError(f"the saved ledger should hold {len(ids)} rows of {name}, not shape {table.shape}")
         return ledger
 
 
@@ -275,6 +296,13 @@ def _filled(table: FloatArray | None, count: int) -> BoolArray:
     if table is None:
         return np.zeros(count, dtype=np.bool_)
     return np.asarray(~np.isnan(table).any(axis=1), dtype=np.bool_)
+
+
+def _number(value: Any, what: str) -> None:
+    try:
+        float(value)
+    except (TypeError, ValueError) as cause:
+        raise InputError(f"{what} must be a number, or NaN where it is unknown, but {value!r} came") from cause
 
 
 def _same_width(expected: int | None, came: int, what: str, unit: str) -> int:

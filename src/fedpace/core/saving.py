@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.ledger import Ledger
@@ -35,7 +35,10 @@ def save(session: Session, folder: Path) -> None:
     index = {
         "format": FORMAT,
         "arrays": arrays,
-        "selector": {"name": session.selector.name, "options": configuration(session.selector)},
+        "selector": {
+            "name": session.selector.name,
+            "options": {name: _number_out(value) for name, value in configuration(session.selector).items()},
+        },
         "state": _encode_state(session._state, session.selector.name),
         "settings": {
             "seed": session.seed,
@@ -66,7 +69,7 @@ def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None) ->
         raise InputError(f"{folder / INDEX} is not a session of format {FORMAT}")
     try:
         saved = index["selector"]
-        options = {name: _as_option(value) for name, value in saved["options"].items()}
+        options = {name: _as_option(_number_in(value)) for name, value in saved["options"].items()}
         if selector is None:
             selector = selector_class(saved["name"])(**options)
         elif (selector.name, configuration(selector)) != (saved["name"], options):
@@ -82,7 +85,9 @@ def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None) ->
         session.pending_probe = _decode_probe(index["pending_probe"])
         ids = [decode_id(client) for client in index["clients"]]
         arrays = folder / Path(index["arrays"]).name
-    except (KeyError, TypeError, AttributeError) as cause:
+    except FedpaceError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
     session._ledger = Ledger.from_arrays(ids, read_npz(arrays), learn_delays=session.learn_delays)
     return session

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of, shares
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, one_of, shares
 from fedpace.core.errors import FedpaceError, InputError, OrderError
 from fedpace.core.ledger import Ledger
 from fedpace.core.rng import stream
@@ -115,15 +115,18 @@ class Session:
         for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
             if given is not None and len(given) != len(ids):  # type: ignore[arg-type]
                 raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
+        counts = None if samples is None else float_array(samples, "samples", finite=False)
+        seconds = None if delays is None else float_array(delays, "delays", finite=False)
         rows = self._ledger.join(ids)
         try:
-            if delays is not None:
-                self._ledger.set_delays(rows, list(delays))
-            for offset, row in enumerate(rows.tolist()):
-                if samples is not None:
-                    self._ledger.set_samples(row, float(samples[offset]))
-                if labels is not None:
-                    self._ledger.set_labels(row, np.asarray(labels)[offset])
+            if counts is not None:
+                for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                    self._ledger.set_samples(row, count)
+            if labels is not None:
+                self._ledger.set_labels(rows, labels)
+            # Last: an estimate that learnt from a refused client would remember it.
+            if seconds is not None:
+                self._ledger.set_delays(rows, seconds.tolist())
         except FedpaceError:
             self._ledger.leave(ids)
             raise
@@ -145,11 +148,11 @@ class Session:
     def probe(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> ProbeRequest | None:
         """Ask the selector whom it wants to hear before it chooses; answer with `answer`."""
         self._expect_idle("probe")
-        self._probed_step = self.step
         reachable = self._reachable(available)
         if self._newcomers_first(reachable).size or not (reachable & self._ready()).any():
             return None
         probe = self._ask_probe(self._view(reachable & self._ready(), self._advance(now)))
+        self._probed_step = self.step
         if probe is not None:
             ids = tuple(self._ledger.ids[row] for row in probe.clients.tolist())
             self.pending_probe = ProbeRequest(self.step, ids, probe.kind)
@@ -163,14 +166,14 @@ class Session:
         for client in answers:
             if client not in request.clients:
                 raise InputError(f"client {client!r} answered a probe, but it was not asked")
-        for client, value in answers.items():
-            if client not in self._ledger:
-                continue  # it left meanwhile
-            row = self._ledger.row(client)
-            if request.kind == "loss":
-                self._ledger.set_loss(row, float(value), self.step)
-            else:
-                self._ledger.set_update(row, value)
+        # Who left meanwhile is not heard.
+        heard: dict[int, Any] = {
+            self._ledger.row(client): value for client, value in answers.items() if client in self._ledger
+        }
+        if request.kind == "loss":
+            self._ledger.set_losses(heard, self.step)
+        else:
+            self._ledger.set_updates(heard)
         self.pending_probe = None
 
     def select(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> Selection:
@@ -277,6 +280,11 @@ class Session:
             )
         return shares(samples, count, name=self._ledger.name)
 
+    def _among(self, rows: IntArray) -> FloatArray:
+        """Shares of `rows` among themselves; even where none of them counts in the objective."""
+        own = self._shares()[rows]
+        return shares(own if own.any() else None, rows.size)
+
     def _view(self, available: BoolArray, now: float) -> View:
         ledger, column = self._ledger, self._ledger.columns
         return View(
@@ -303,12 +311,13 @@ class Session:
         view = self._view(ready, now)
         if self._probed_step != self.step and self._ask_probe(view) is not None:
             raise OrderError(f"{self.selector.name} asks clients before it chooses: call probe() and answer() first")
-        cohort, self._state = self.selector.select(self._state, view, stream(self.seed, "select", self.step))
+        cohort, state = self.selector.select(self._state, view, stream(self.seed, "select", self.step))
         check_cohort(cohort, view, self.selector.name, self._ledger.name)
+        self._state = state
         return cohort
 
     def _warmup_selection(self, rows: IntArray) -> Selection:
-        weights = shares(self._shares()[rows], rows.size)
+        weights = self._among(rows)
         why = Diagnostics(
             status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",
             reasons=dict.fromkeys(rows.tolist(), "warm-up"),
@@ -326,7 +335,7 @@ class Session:
         own = self._shares()[rows]
         if cohort is None:
             status = f"lazy warm-up: {self.selector.name} knows too little of every client"
-            return Cohort(rows, shares(own, rows.size), why=Diagnostics(status=status, reasons=reasons))
+            return Cohort(rows, self._among(rows), why=Diagnostics(status=status, reasons=reasons))
         rest = max(0.0, 1.0 - float(own.sum()))
         return replace(
             cohort,

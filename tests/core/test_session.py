@@ -1,0 +1,515 @@
+"""The session: a roster that changes under way, the order of calls, and reports that are taken whole or not at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedpace import Cohort, FedpaceError, Need, Outcome, Probe, Session
+from fedpace.core.errors import InputError, OrderError
+from fedpace.core.types import Stateless
+from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.random import Random
+
+
+@dataclass(frozen=True)
+class Everybody(Stateless):
+    """All that can be had, evenly."""
+
+    name: ClassVar[str] = "everybody"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+
+    def select(self, state, view, rng):
+        rows = view.candidates
+        return Cohort(rows, np.full(rows.size, 1 / rows.size)), None
+
+
+@dataclass(frozen=True)
+class Asking(Everybody):
+    """Asks everybody for a loss or gradient first, then takes the client with the largest."""
+
+    name: ClassVar[str] = "asking"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    kind: str = "loss"
+
+    def probe(self, state, view, rng):
+        return Probe(view.candidates, self.kind)
+
+    def select(self, state, view, rng):
+        seen = view.loss if self.kind == "loss" else view.updates[:, 0]
+        best = int(np.nanargmax(np.where(view.available, seen, np.nan)))
+        return Cohort([best], [1.0]), None
+
+
+@dataclass(frozen=True)
+class Listening(Everybody):
+    """Remembers how many clients it was told about."""
+
+    name: ClassVar[str] = "listening"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    @dataclass(frozen=True)
+    class State:
+        reports: tuple = ()
+
+    def init(self):
+        return self.State()
+
+    def select(self, state, view, rng):
+        return super().select(None, view, rng)[0], state
+
+    def observe(self, state, report):
+        return self.State((*state.reports, report))
+
+
+def settled(selection, seconds=10.0, **facts):
+    return [Outcome(client, seconds=seconds, **facts) for client in selection.clients]
+
+
+def warmed(selector=None, clients=("a", "b", "c"), **options):
+    session = Session(selector or Everybody(), **options)
+    session.join(clients)
+    if session.warmup_due():
+        session.observe(settled(session.select()))
+    return session
+
+
+# -- roster ------------------------------------------------------------------------------------------------
+
+
+def test_ids_may_be_anything_hashable():
+    ids = ["phone", 7, ("site", 3), b"raw", None, 2.5, frozenset({1}), Session]
+    session = warmed(clients=ids)
+    assert session.clients == tuple(ids)
+    assert len(session) == 8
+    selection = session.select()
+    assert selection.clients == tuple(ids)
+    session.observe(settled(selection))
+    assert session.step == 1
+
+
+def test_clients_come_and_go_between_rounds():
+    session = warmed()
+    session.leave(["b"])
+    session.join(["d"], delays=[3.0])
+    assert session.clients == ("a", "c", "d")
+    assert session.select().clients == ("a", "c", "d")
+
+
+def test_clients_come_and_go_between_select_and_observe():
+    session = warmed(Listening())
+    selection = session.select()
+    session.leave(["a"])
+    session.join(["d"], delays=[3.0])
+    session.observe([Outcome("b", seconds=2.0), Outcome("c", seconds=4.0)])
+    (report,) = session._state.reports
+    assert report.clients.tolist() == [0, 1], "rows of b and c after a left"
+    assert report.seconds.tolist() == [2.0, 4.0]
+    np.testing.assert_allclose(report.weights, selection.weights[1:])
+    assert session.view().participations.tolist() == [1, 1, 0]
+
+
+def test_who_left_may_be_reported_and_is_ignored():
+    session = warmed(Listening())
+    selection = session.select()
+    session.leave(["a"])
+    session.observe(settled(selection))
+    assert session._state.reports[0].clients.size == 2
+
+
+def test_everybody_may_leave_in_the_middle_of_a_round():
+    session = warmed(Listening())
+    session.select()
+    session.leave(["a", "b", "c"])
+    session.observe([])
+    assert session.step == 1
+    assert session._state.reports[0].clients.size == 0
+    with pytest.raises(InputError, match="there are no clients to choose from: let some join first"):
+        session.select()
+
+
+def test_facts_given_when_joining_are_shown():
+    session = Session(Everybody(), shares="samples", learn_delays=False)
+    session.join(["a", "b"], samples=[1, 3], delays=[5.0, 6.0], labels=[[1, 0], [0, 2]])
+    view = session.view()
+    np.testing.assert_allclose(view.share, [0.25, 0.75])
+    np.testing.assert_array_equal(view.delay, [5.0, 6.0])
+    np.testing.assert_array_equal(view.labels, [[1, 0], [0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"samples": [1]}, "2 clients join with 1 samples: give one for each"),
+        ({"delays": [1, 2, 3]}, "2 clients join with 3 delays"),
+        ({"samples": [1, -1]}, "the samples of client 'e' must be a count of at least 0, but -1"),
+        ({"samples": [1, math.nan]}, "the samples of client 'e'"),
+        ({"delays": [1.0, math.nan]}, "the delay of client 'e' must be a finite number of seconds.* it is nan"),
+        ({"delays": [math.inf, 1.0]}, "the delay of client 'd' .* it is inf"),
+        ({"delays": [1.0, -2.0]}, "the delay of client 'e' .* it is -2"),
+        ({"delays": [1.0, None], "labels": [[1], [1]]}, "the delay of client 'e' .* it is nan"),
+        ({"delays": [1.0, "x"]}, "delays must be numbers"),
+        ({"samples": ["x", 1]}, "samples must be numbers"),
+        ({"labels": [[1, 2], [1]]}, "label histograms must be numbers"),
+        ({"labels": [[1, 2], [1, -2]]}, "the label histogram of client 'e'"),
+        ({"labels": [[1, 2], [1, 2]], "delays": [1.0, -1.0]}, "the delay of client 'e'"),
+    ],
+)
+def test_a_bad_join_changes_nothing(facts, words):
+    session = warmed()
+    before = {name: array.copy() for name, array in session._ledger.arrays().items()}
+    with pytest.raises(InputError, match=words):
+        session.join(["d", "e"], **facts)
+    assert session.clients == ("a", "b", "c")
+    after = session._ledger.arrays()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, err_msg=name)
+
+
+def test_a_refused_join_does_not_settle_the_width_of_labels():
+    session = Session(Everybody())
+    with pytest.raises(InputError, match="the label histogram of client 'b'"):
+        session.join(["a", "b"], labels=[[1, 2], [1, -1]])
+    session.join(["a"], labels=[[1, 2, 3]])
+
+
+# -- the order of calls ------------------------------------------------------------------------------------
+
+
+def test_observe_before_select():
+    with pytest.raises(OrderError, match=r"observe\(\) came without a selection: call select\(\) first"):
+        warmed().observe([])
+
+
+def test_select_twice():
+    session = warmed()
+    session.select()
+    with pytest.raises(OrderError, match=r"select\(\) came while selection 0 is still out: observe\(\) its 3 clients"):
+        session.select()
+    with pytest.raises(OrderError, match=r"probe\(\) came while selection 0 is still out"):
+        session.probe()
+    session.abandon()
+    assert session.select().step == 0
+
+
+def test_observe_twice():
+    session = warmed()
+    selection = session.select()
+    session.observe(settled(selection))
+    with pytest.raises(OrderError):
+        session.observe(settled(selection))
+    assert session.step == 1
+
+
+def test_answer_without_a_probe():
+    with pytest.raises(OrderError, match=r"answer\(\) came without a probe: call probe\(\) first"):
+        warmed().answer({"a": 1.0})
+
+
+def test_most_schemes_probe_nobody():
+    assert warmed().probe() is None
+
+
+@pytest.mark.parametrize(("kind", "answers"), [("loss", {"a": 1.0, "b": 3.0}), ("gradient", {"a": [1.0], "b": [3.0]})])
+def test_a_scheme_that_probes_is_answered_first(kind, answers):
+    session = warmed(Asking(kind))
+    with pytest.raises(OrderError, match=r"asking asks clients before it chooses: call probe\(\) and answer\(\) first"):
+        session.select()
+    request = session.probe()
+    assert (request.step, request.clients, request.kind) == (0, ("a", "b", "c"), kind)
+    with pytest.raises(OrderError, match=r"select\(\) came while a probe is still out: answer\(\) it first"):
+        session.select()
+    session.answer(answers)  # c did not answer
+    selection = session.select()
+    assert selection.clients == ("b",)
+    session.observe(settled(selection))
+    with pytest.raises(OrderError, match="asks clients before it chooses"):
+        session.select()
+
+
+def test_a_probe_that_came_before_the_warm_up_does_not_count():
+    """probe() had nothing to ask while a warm-up was due; the selection after it must not go unprobed."""
+
+    @dataclass(frozen=True)
+    class NeedsDelay(Asking):
+        needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+
+    session = Session(NeedsDelay())
+    session.join(["a"])
+    assert session.probe() is None
+    session.observe(settled(session.select()))
+    with pytest.raises(OrderError, match="asks clients before it chooses"):
+        session.select()
+    assert session.probe() is not None
+
+
+def test_a_refused_probe_does_not_count():
+    session = warmed(Asking())
+    with pytest.raises(InputError, match="client 'z' is not in the roster"):
+        session.probe(available=["z"])
+    with pytest.raises(OrderError, match="asks clients before it chooses"):
+        session.select()
+
+
+def test_abandoning_a_probe():
+    session = warmed(Asking())
+    session.probe()
+    session.abandon()
+    with pytest.raises(OrderError, match="asks clients before it chooses"):
+        session.select()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "words"),
+    [
+        ("loss", {"a": 1.0, "z": 1.0}, "client 'z' answered a probe, but it was not asked"),
+        ("loss", {"a": 1.0, "b": math.nan}, "the loss of client 'b' must be finite, but it is nan"),
+        ("loss", {"a": 1.0, "b": math.inf}, "the loss of client 'b' must be finite"),
+        ("loss", {"a": 1.0, "b": "low"}, "the loss of client 'b' must be a number"),
+        ("gradient", {"a": [1.0], "b": [1.0, 2.0]}, "the update sketch of client 'b' has 2 entries, but .* have 1"),
+        ("gradient", {"a": [1.0], "b": 2.0}, "the update sketch of client 'b' must have 1 axes"),
+    ],
+)
+def test_bad_answers_change_nothing(kind, answers, words):
+    session = warmed(Asking(kind))
+    session.probe()
+    with pytest.raises(InputError, match=words):
+        session.answer(answers)
+    view = session.view()
+    assert np.isnan(view.loss).all()
+    assert view.updates is None
+    session.answer({"a": 1.0 if kind == "loss" else [1.0]})
+    assert session.select().clients == ("a",)
+
+
+def test_who_left_is_not_heard():
+    session = warmed(Asking())
+    session.probe()
+    session.leave(["a"])
+    session.answer({"a": 9.0, "b": 1.0, "c": 2.0})
+    assert session.view().loss.tolist() == [1.0, 2.0]
+    assert session.view().loss_step.tolist() == [0, 0]
+
+
+def test_time_does_not_run_backwards():
+    session = warmed()
+    selection = session.select(now=5.0)
+    for bad in (4.0, math.nan, math.inf):
+        with pytest.raises(InputError, match=r"time must not run backwards: it was 5\.0 s, but now = "):
+            session.observe(settled(selection), now=bad)
+    assert session.view().participations.tolist() == [1, 1, 1], "a refused report changes nothing"
+    session.observe(settled(selection), now=9.0)
+    assert session.now == 9.0
+    assert session.view().now == 9.0
+    assert session.view(now=11.0).now == 11.0
+
+
+# -- who is there ------------------------------------------------------------------------------------------
+
+
+def test_only_the_available_are_chosen():
+    session = warmed()
+    assert session.select(available=["c", "a"]).clients == ("a", "c")
+
+
+def test_nobody_is_available():
+    with pytest.raises(InputError, match="none of the 3 clients is available: wait, and select again"):
+        warmed().select(available=[])
+
+
+def test_available_strangers():
+    with pytest.raises(InputError, match="client 'z' is not in the roster of 3 clients"):
+        warmed().select(available=["z"])
+
+
+def test_zero_clients():
+    for warmup in ("full", "lazy"):
+        session = Session(Everybody(), warmup=warmup)
+        with pytest.raises(InputError, match="there are no clients to choose from"):
+            session.select()
+        assert session.probe() is None
+        assert not session.warmup_due()
+
+
+def test_more_are_wanted_than_there_are():
+    session = Session(Random(k=4))
+    session.join(["a", "b", "c"])
+    with pytest.raises(FedpaceError, match="random is asked for k = 4 clients, but there are only 3"):
+        session.select()
+    session.join(["d", "e"])
+    assert len(session.select(available=["a", "b"]).clients) == 2, "fewer are reachable just now: all of them"
+
+
+# -- reports -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (["a", "b"], "client 'c' of selection 0 is missing from the report: say how it settled"),
+        (["a", "b", "c", "a"], "client 'a' was reported twice in selection 0"),
+        (["a", "b", "c", "z"], "client 'z' was reported, but it is not in selection 0"),
+    ],
+)
+def test_everybody_is_reported_once(clients, words):
+    session = warmed()
+    session.select()
+    with pytest.raises(InputError, match=words):
+        session.observe([Outcome(client, seconds=1.0) for client in clients])
+    assert session.step == 0
+    assert session.pending is not None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"seconds": -1.0},
+        {"seconds": math.nan},
+        {"seconds": None},
+        {"loss": math.inf},
+        {"samples": -1.0},
+        {"moment": np.ones((2, 9))},
+        {"moment": np.ones((2, 0))},
+        {"update": np.ones(9)},
+        {"update": np.array([math.nan, 1.0])},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("fresh", [True, False], ids=["first report", "later report"])
+def test_a_bad_outcome_in_the_middle_changes_nothing(fault, fresh):
+    session = Session(Listening())
+    session.join(["a", "b", "c"])
+    good = {"seconds": 5.0, "loss": 2.0, "samples": 3.0, "moment": np.ones((2, 4)), "update": np.ones(2)}
+    if not fresh:
+        session.observe([Outcome(client, **good) for client in session.select().clients])
+    session.select()
+    before = {name: array.copy() for name, array in session._ledger.arrays().items()}
+    state, step = session._state, session.step
+    report = [Outcome("a", **good), Outcome("b", **(good | fault)), Outcome("c", **good)]
+    with pytest.raises(InputError, match="client 'b'"):
+        session.observe(report, now=50.0)
+    after = session._ledger.arrays()
+    assert set(after) == set(before)
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, err_msg=name)
+    assert (session._state, session.step, session.now) == (state, step, 0.0)
+    session.observe([Outcome(client, **good) for client in ("c", "b", "a")], now=50.0)
+    assert session.step == step + 1
+
+
+def test_the_selector_learns_what_came_back():
+    session = warmed(Listening())
+    selection = session.select(now=1.0)
+    session.observe(
+        [
+            Outcome("c", seconds=3.0, loss=0.5, samples=7, update=np.array([1.0, 2.0])),
+            Outcome("a", seconds=9.0, finished=False),
+            Outcome("b", seconds=2.0),
+        ],
+        now=10.0,
+    )
+    (report,) = session._state.reports
+    assert (report.step, report.now) == (0, 10.0)
+    assert report.clients.tolist() == [0, 1, 2], "in cohort order, however they were reported"
+    assert report.finished.tolist() == [False, True, True]
+    assert report.seconds.tolist() == [9.0, 2.0, 3.0]
+    np.testing.assert_array_equal(report.loss, [math.nan, math.nan, 0.5])
+    np.testing.assert_array_equal(report.samples, [math.nan, math.nan, 7.0])
+    np.testing.assert_array_equal(report.updates, [[math.nan] * 2, [math.nan] * 2, [1.0, 2.0]])
+    np.testing.assert_array_equal(report.weights, selection.weights)
+
+
+def test_failures_are_no_participations():
+    session = warmed(Everybody())
+    session.select()
+    session.observe([Outcome("a", seconds=1.0), Outcome("b", finished=False), Outcome("c", seconds=1.0)])
+    assert session.view().participations.tolist() == [2, 1, 2]
+
+
+def test_without_learning_delays_stay_the_hosts():
+    session = Session(Everybody(), learn_delays=False)
+    session.join(["a", "b"], delays=[1.0, 2.0])
+    selection = session.select()
+    assert not selection.warmup
+    session.observe([Outcome("a", seconds=50.0), Outcome("b")])
+    assert session.view().delay.tolist() == [1.0, 2.0]
+
+
+# -- shares, needs and options -----------------------------------------------------------------------------
+
+
+def test_shares():
+    session = Session(Everybody(), shares="samples", learn_delays=False)
+    session.join(["a", "b"], samples=[1, 3], delays=[1, 1])
+    np.testing.assert_allclose(session.view().share, [0.25, 0.75])
+    session.leave(["a"])
+    np.testing.assert_allclose(session.view().share, [1.0])
+    session.join(["c"], delays=[1])
+    with pytest.raises(InputError, match="shares='samples' needs everybody's sample count, but that of client 'c'"):
+        session.view()
+    uniform = Session(Everybody())
+    uniform.join(["a", "b"], samples=[1, 3])
+    np.testing.assert_allclose(uniform.view().share, [0.5, 0.5])
+
+
+def test_shares_follow_the_samples_reported():
+    session = Session(Random(k=2), shares="samples")
+    session.join(["a", "b"], samples=[1, 1])
+    selection = session.select()
+    session.observe([Outcome(c, seconds=1.0, samples=3.0 if c == "a" else 1.0) for c in selection.clients])
+    np.testing.assert_allclose(session.view().share, [0.75, 0.25])
+
+
+def test_needs_are_compared_with_what_the_host_offers():
+    with pytest.raises(InputError) as caught:
+        Session(DelayHetSubmodular(), offers=[Need.DELAY, Need.LOSS])
+    assert str(caught.value) == "delayhet-submodular needs feature moments; this host reports delays, losses only"
+    with pytest.raises(
+        InputError, match="delayhet-submodular needs delays, feature moments; this host reports nothing"
+    ):
+        Session(DelayHetSubmodular(), offers=[])
+    Session(DelayHetSubmodular(), offers=list(Need))
+    Session(Random(), offers=[])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"shares": "equal"}, "shares must be one of 'uniform', 'samples', but 'equal' came"),
+        ({"warmup": "none"}, "warmup must be one of 'full', 'lazy', but 'none' came"),
+        ({"warmup_quota": 0}, "warmup_quota must be at least 1, but 0 came"),
+        ({"seed": -1}, "a seed is a non-negative integer, but -1 came"),
+        ({"seed": 1.5}, "a seed is a non-negative integer, but 1.5 came"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(InputError, match=words):
+        Session(Everybody(), **options)
+
+
+def test_seeds_decide_the_draws():
+    def clients(seed):
+        session = Session(Random(k=3), seed=seed)
+        session.join(range(30))
+        found = []
+        for _ in range(3):
+            selection = session.select()
+            found.append(selection.clients)
+            session.observe(settled(selection))
+        return found
+
+    assert clients(1) == clients(1)
+    assert clients(1) != clients(2)
+    assert len(set(clients(1))) == 3, "every step draws anew"
+
+
+def test_a_view_shows_no_moments_before_there_are_any():
+    session = warmed(Listening())
+    assert session.view().moments is None
+    session.observe(settled(session.select(), moment=np.eye(2)))
+    assert session.view().moments.known.all()
