@@ -17,6 +17,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, write_atomically
 from fedpace.progress import RunProgress
 from fedpace.records.run import RunRecord, find_runs
+from fedpace.report.numbers import counted
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
 from fedpace.report.summary import sentences
@@ -136,7 +137,7 @@ def _announce(console: Console, experiment: Experiment, folder: Path, *, quiet: 
     names = ", ".join(scheme.label for scheme in experiment.schemes)
     console.print(
         f"{experiment.name}: {experiment.data.name} with {experiment.model.name} under {experiment.delays.name} "
-        f"delays; {names}; {len(experiment.seeds)} seeds; into {folder}",
+        f"delays; {names}; {counted(len(experiment.seeds), 'seed')}; into {folder}",
         highlight=False,
         markup=False,
     )
