@@ -135,6 +135,7 @@ def _announce(console: Console, experiment: Experiment, folder: Path, *, quiet: 
     if quiet:
         return
     names = ", ".join(scheme.label for scheme in experiment.schemes)
+    seeds = counted(len(experiment.seeds), "seed")
     console.print(
         f"{experiment.name}: {experiment.data.name} with {experiment.model.name} under {experiment.delays.name} "
         f"delays; {names}; {counted(len(experiment.seeds), 'seed')}; into {folder}",

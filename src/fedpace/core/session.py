@@ -330,6 +330,12 @@ class Session:
         if cohort is not None and rows.size == 0:
             return cohort
         rng = stream(self.seed, "newcomers", self.step)
+        # Who failed f times is tried again with probability 2^-f: one dead client must not slow every round down.
+        failures = self._ledger.columns["failures"][rows]
+        patient = rows[rng.random(rows.size) < 0.5**failures]
+        if cohort is not None and patient.size == 0:
+            return cohort
+        rows = patient if patient.size else rows
         rows = np.sort(rng.choice(rows, size=min(self.warmup_quota, rows.size), replace=False))
         reasons = dict.fromkeys(rows.tolist(), "never seen: part of the lazy warm-up")
         own = self._shares()[rows]
