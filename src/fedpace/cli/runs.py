@@ -138,7 +138,7 @@ def _announce(console: Console, experiment: Experiment, folder: Path, *, quiet: 
     seeds = counted(len(experiment.seeds), "seed")
     console.print(
         f"{experiment.name}: {experiment.data.name} with {experiment.model.name} under {experiment.delays.name} "
-        f"delays; {names}; {counted(len(experiment.seeds), 'seed')}; into {folder}",
+        f"delays; {names}; {seeds}; into {folder}",
         highlight=False,
         markup=False,
     )
