@@ -83,6 +83,10 @@ def test_numbers_with_a_bound():
         checks.above(0, 0, "lr")
     with pytest.raises(InputError, match="lr must be above 0, but nan came"):
         checks.above(math.nan, 0, "lr")
+    checks.finite(1e300, "noise")
+    for bad in (math.nan, math.inf, -math.inf):
+        with pytest.raises(InputError, match=f"noise must be a finite number, but {bad} came"):
+            checks.finite(bad, "noise")
 
 
 def test_words_from_a_list():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,6 +91,12 @@ def above(value: float, low: float, what: str) -> None:
     """Refuse a number that is not above `low`, NaN included."""
     if not value > low:
         raise InputError(f"{what} must be above {low:g}, but {value!r} came")
+
+
+def finite(value: float, what: str) -> None:
+    """Refuse infinity and NaN."""
+    if not math.isfinite(value):
+        raise InputError(f"{what} must be a finite number, but {value!r} came")
 
 
 def one_of(value: str, allowed: Sequence[str], what: str) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least
+from fedpace.core.checks import above, at_least, finite
 from fedpace.core.errors import InputError, MissingExtraError
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
@@ -38,6 +38,7 @@ class Digits:
         """Refuse options that make no sense."""
         at_least(self.clients, 1, "clients of digits")
         above(self.alpha, 0, "alpha of digits")
+        finite(self.alpha, "alpha of digits")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction of digits must lie between 0 and 1, but {self.test_fraction} came")
 

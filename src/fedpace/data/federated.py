@@ -24,8 +24,9 @@ class Samples:
         """Check that the two belong together and can be trained on."""
         if len(self.inputs) != len(self.targets):
             raise InputError(f"{len(self.inputs)} inputs came with {len(self.targets)} targets")
-        if not np.isfinite(self.inputs).all():
-            raise InputError("the inputs must be finite, but some are NaN or infinite")
+        for what, values in (("inputs", self.inputs), ("targets", self.targets)):
+            if not np.isfinite(values).all():
+                raise InputError(f"the {what} must be finite, but some are NaN or infinite")
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -52,6 +53,8 @@ class FederatedData:
         """Refuse a client without data: it could neither train nor report a moment."""
         if not self.train:
             raise InputError(f"{self.name} has no clients")
+        if len(self.test) == 0:
+            raise InputError(f"{self.name} has no test samples: nothing could be measured; hold out more")
         for client, samples in enumerate(self.train):
             if len(samples) == 0:
                 raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import above
+from fedpace.core.checks import above, finite
 from fedpace.core.errors import InputError
 
 
@@ -19,8 +19,11 @@ def dirichlet_partition(
     fraction moves to the classes that are left, so every sample is used exactly once.
     """
     above(alpha, 0, "alpha of the Dirichlet split")
+    finite(alpha, "alpha of the Dirichlet split")
     if not 1 <= clients <= labels.size:
         raise InputError(f"{labels.size} samples cannot be split over {clients} clients: each needs at least one")
+    if labels.min() < 0:
+        raise InputError(f"labels must be classes, 0 and above, but {labels.min()} came")
     classes = int(labels.max()) + 1
     stock = [rng.permutation(np.flatnonzero(labels == label)).tolist() for label in range(classes)]
     mixes = rng.dirichlet(np.full(classes, alpha), size=clients)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least
+from fedpace.core.checks import above, at_least, finite
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
@@ -42,6 +42,8 @@ class Quadratic:
             at_least(getattr(self, option), 1, f"{option} of quadratic")
         above(self.smallest_eigenvalue, 0, "smallest_eigenvalue of quadratic")
         at_least(self.noise, 0, "noise of quadratic")
+        for option in ("largest_eigenvalue", "noise"):
+            finite(getattr(self, option), f"{option} of quadratic")
         if not self.largest_eigenvalue >= self.smallest_eigenvalue:
             raise InputError(
                 f"largest_eigenvalue of quadratic must be at least smallest_eigenvalue = {self.smallest_eigenvalue}, "
