@@ -2,7 +2,8 @@
 
 A built-in component lives in the file of its name (`power_of_choice.py` holds `power-of-choice`), so finding one
 imports that file alone. Other packages add theirs with an entry point in the group `fedpace.selectors`,
-`fedpace.delays`, `fedpace.datasets` or `fedpace.models`. Two components of one name are an error; a miss lists what there is.
+`fedpace.delays`, `fedpace.datasets` or `fedpace.models`. Two components of one name are an error; a
+miss lists what there is.
 """
 
 from __future__ import annotations
@@ -81,12 +82,15 @@ class Catalogue:
         return found
 
     def _load(self, point: EntryPoint) -> Any:
+        broken = f"the plug-in {point.value} for the {self.kind} {point.name!r} is broken"
         try:
-            return point.load()
+            found = point.load()
         except Exception as cause:
-            raise InputError(
-                f"the plug-in {point.value} for the {self.kind} {point.name!r} is broken: {cause}"
-            ) from cause
+            raise InputError(f"{broken}: {cause}") from cause
+        # A saved session and a record find it again by the name that it gives itself.
+        if (own := getattr(found, "name", None)) != point.name:
+            raise InputError(f"{broken}: it calls itself {own!r}")
+        return found
 
 
 selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")
