@@ -1,0 +1,152 @@
+"""Clients that are away, crash, are late, or are slow because of what they hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.core.types import Cohort, Stateless
+from fedpace.data.digits import Digits
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.availability import Availability
+from fedpace.delays.correlation import rarity
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.models.linear import Linear
+from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.random import Random
+from fedpace.sim.clock import Clock, settle
+from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.trainer import Training
+
+SMALL = Quadratic(clients=12, samples=6, test_samples=6, dimension=4)
+
+
+def simulate(selector, rounds, *, data=SMALL, **options):
+    sim = Simulation(
+        data, Linear(), LognormalDelays(), selector, training=Training(epochs=1, lr=0.01), seed=2, **options
+    )
+    iterator = sim.rounds()
+    return sim, [next(iterator) for _ in range(rounds + 1)]
+
+
+def test_settle_waits_for_the_slowest():
+    timing = settle(np.array([3.0, 9.0, 5.0]))
+    assert timing.seconds == 9.0
+    assert timing.finished.all()
+
+
+def test_settle_goes_on_at_the_deadline():
+    timing = settle(np.array([3.0, 9.0, 5.0]), 6.0)
+    assert timing.seconds == 6.0
+    np.testing.assert_array_equal(timing.finished, [True, False, True])
+    np.testing.assert_array_equal(timing.observed, [3.0, 6.0, 5.0])
+
+
+def test_settle_does_not_wait_for_a_deadline_that_nobody_needs():
+    assert settle(np.array([3.0, 5.0]), 60.0).seconds == 5.0
+
+
+def test_settle_with_enough_ends_when_they_are_there():
+    timing = settle(np.array([3.0, 9.0, 5.0, 7.0]), enough=2)
+    assert timing.seconds == 5.0
+    np.testing.assert_array_equal(timing.finished, [True, False, True, False])
+
+
+def test_settle_counts_only_those_that_answer_as_enough():
+    timing = settle(np.array([3.0, 9.0, 5.0, 7.0]), enough=2, crashed=np.array([True, False, False, False]))
+    assert timing.seconds == 7.0
+    np.testing.assert_array_equal(timing.finished, [False, False, True, True])
+    assert math.isnan(timing.observed[0])
+
+
+def test_settle_when_fewer_answer_than_are_enough_waits_for_all():
+    timing = settle(np.array([3.0, 9.0]), enough=2, crashed=np.array([False, True]))
+    assert timing.seconds == 9.0
+
+
+def test_only_clients_that_are_there_are_chosen():
+    churn = Availability(on=2, off=2, late=0.5, join_by=6)
+    sim, rounds = simulate(Random(k=4), 12, availability=churn)
+    model = churn.build(12, seed=2)
+    assert sim._skipped == 0
+    for current in rounds[1:]:
+        here = set(np.flatnonzero(model.available(current.number)).tolist())
+        assert set(current.clients) <= here
+
+
+def test_the_fleet_waits_while_nobody_is_there():
+    late = Availability(late=1.0, join_by=400)
+    first = int(np.flatnonzero([late.build(12, seed=2).available(step).any() for step in range(400)])[0])
+    assert first > 1
+    sim, rounds = simulate(Random(k=4), 1, availability=late)
+    assert sim._skipped == first - 1
+    assert rounds[1].overhead == pytest.approx((first - 1) * np.median(sim.expected_delays))
+
+
+def test_nobody_ever_is_an_error():
+    with pytest.raises(InfeasibleError, match="no client was available"):
+        simulate(Random(k=4), 1, availability=Availability(late=1.0, join_by=10**9))
+
+
+def test_crashed_clients_are_failed_and_leave_their_weight_to_others():
+    _, rounds = simulate(Random(k=6), 15, availability=Availability(crash=0.5))
+    assert any(current.failed for current in rounds)
+    assert all(np.isfinite(current.metric) for current in rounds)
+    assert rounds[-1].metric < rounds[0].metric
+
+
+def test_a_round_in_which_everybody_crashes_leaves_the_model():
+    _, rounds = simulate(Random(k=6), 3, availability=Availability(crash=1.0))
+    assert [current.metric for current in rounds] == [rounds[0].metric] * 4
+    assert rounds[-1].clock > 0
+
+
+def test_the_clocks_deadline_bounds_every_round():
+    _, free = simulate(Random(k=6), 8)
+    _, bound = simulate(Random(k=6), 8, clock=Clock(deadline=150.0))
+    assert max(current.seconds for current in free) > 150
+    assert max(current.seconds for current in bound) == 150
+    assert any(current.failed for current in bound)
+
+
+class OverCommitted(Stateless):
+    name = "over-committed"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return Cohort(np.arange(6), np.full(6, 1 / 6), enough=4), None
+
+
+def test_over_commitment_ends_the_round_early():
+    sim, rounds = simulate(OverCommitted(), 3)
+    for current in rounds[1:]:
+        drawn = sim.delays.draw(current.number)[:6]
+        assert current.seconds == np.sort(drawn)[3]
+        assert len(current.failed) == 2
+
+
+def test_observed_delays_are_learnt_and_expected_ones_are_given():
+    given, _ = simulate(DelayHetSubmodular(), 3)
+    np.testing.assert_array_equal(given.session.view().delay, given.expected_delays)
+    learnt, _ = simulate(DelayHetSubmodular(), 3, fleet=Fleet(delays="observed"))
+    estimate = learnt.session.view().delay
+    assert np.isfinite(estimate).all()
+    assert not np.allclose(estimate, learnt.expected_delays)
+    assert np.corrcoef(np.log(estimate), np.log(learnt.expected_delays))[0, 1] > 0.9
+
+
+def test_slow_clients_hold_the_rare_classes_when_asked():
+    data = Digits(clients=20, alpha=0.3)
+    linked, _ = simulate(Random(k=4), 0, data=data, fleet=Fleet(slow_rare=1.0))
+    free, _ = simulate(Random(k=4), 0, data=data)
+    scores = rarity(linked.trainer.data.label_histograms())
+    np.testing.assert_array_equal(np.argsort(linked.expected_delays), np.argsort(scores, kind="stable"))
+    np.testing.assert_allclose(np.sort(linked.expected_delays), np.sort(free.expected_delays))
+
+
+def test_slow_rare_without_classes_is_refused():
+    with pytest.raises(InputError, match="classes"):
+        simulate(Random(k=4), 0, fleet=Fleet(slow_rare=0.5))
