@@ -182,8 +182,23 @@ def _check_shape(selector: Selector[Any]) -> None:
     )
     _rule(cls(**configuration(selector)) == selector, f"{cls.name} is not rebuilt from its own fields")
     state = selector.init()
-    if state is not None:
-        _rule(dataclasses.is_dataclass(state), f"the state of {cls.name} must be None or a dataclass of scalars")
+    _rule(_is_state(state), f"the state of {cls.name} must be None or a frozen dataclass of scalars")
+
+
+def _is_state(state: Any) -> bool:
+    """Whether a session can save it, and nobody can change it behind the session's back."""
+    if state is None:
+        return True
+    parameters = getattr(type(state), "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        return False
+    return all(_is_scalar(value) for value in configuration(state).values())
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_scalar(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
 
 
 def _check_repeatable(selector: Selector[Any], clients: int, rounds: int) -> None:

@@ -1,0 +1,87 @@
+"""What an import costs: `import fedpace` needs NumPy and SciPy only, and loads none of the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["torch", "flwr", "ray", "pydantic", "rich", "typer", "sklearn", "matplotlib", "plotly", "datasets", "faiss"]
+
+SHOW = f"""
+import json, sys
+print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+"""
+
+
+def loaded_by(statement):
+    """Heavy packages that a fresh interpreter has loaded after `statement`, with warnings as errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", statement + SHOW],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import fedpace",
+        "import fedpace; fedpace.registry.selectors.names(); fedpace.registry.delays.names()",
+        "import fedpace.testing",
+        "import fedpace.numerics, fedpace.moments",
+        "import fedpace.delays.lognormal, fedpace.delays.synthetic",
+        "import fedpace.data.quadratic, fedpace.data.digits",
+        "import fedpace.selectors.random",
+        "import fedpace.selectors.delayhet_submodular",
+        "import fedpace.selectors.delayhet_sampling",
+        "import fedpace.core.session",
+    ],
+)
+def test_nothing_heavy_is_loaded(statement):
+    assert loaded_by(statement) == []
+
+
+def test_a_whole_session_needs_nothing_heavy():
+    assert (
+        loaded_by(
+            "import fedpace\n"
+            "from fedpace.testing import check_selector\n"
+            "check_selector(fedpace.make_selector('delayhet-submodular'), rounds=2)\n"
+        )
+        == []
+    )
+
+
+def test_the_simulator_loads_torch_and_no_pictures():
+    assert loaded_by("import fedpace.sim.rounds") == ["torch"]
+
+
+def test_every_public_name_is_there():
+    import fedpace
+
+    for name in fedpace.__all__:
+        assert hasattr(fedpace, name), name
+
+
+def test_without_the_extras_the_command_says_what_to_install(tmp_path):
+    """`fedpace` installed without extras: typer is hidden from a fresh interpreter."""
+    blocker = (
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'typer':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+        "from fedpace.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: the command line needs 'typer': pip install 'fedpace[sim,data,report]'\n"
