@@ -160,13 +160,20 @@ def _decode_selection(saved: Any) -> Selection | None:
 def _encode_probe(request: ProbeRequest | None) -> Any:
     if request is None:
         return None
-    return {"step": request.step, "clients": [encode_id(c) for c in request.clients], "kind": request.kind}
+    return {
+        "step": request.step,
+        "clients": [encode_id(c) for c in request.clients],
+        "kind": request.kind,
+        "samples": request.samples,
+    }
 
 
 def _decode_probe(saved: Any) -> ProbeRequest | None:
     if saved is None:
         return None
-    return ProbeRequest(int(saved["step"]), tuple(decode_id(c) for c in saved["clients"]), saved["kind"])
+    return ProbeRequest(
+        int(saved["step"]), tuple(decode_id(c) for c in saved["clients"]), saved["kind"], int(saved["samples"])
+    )
 
 
 def _number_out(value: Any) -> Any:

@@ -155,7 +155,7 @@ class Session:
         self._probed_step = self.step
         if probe is not None:
             ids = tuple(self._ledger.ids[row] for row in probe.clients.tolist())
-            self.pending_probe = ProbeRequest(self.step, ids, probe.kind)
+            self.pending_probe = ProbeRequest(self.step, ids, probe.kind, probe.samples)
         return self.pending_probe
 
     def answer(self, answers: Mapping[Any, float] | Mapping[Any, FloatArray]) -> None:

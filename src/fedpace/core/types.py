@@ -242,6 +242,8 @@ class Probe:
     clients: IntArray
     """(q,) unique rows."""
     kind: ProbeKind = "loss"
+    samples: int = 0
+    """Samples of the client's data to answer from, drawn uniformly; 0 = all. A host that cannot cut may use all."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""
@@ -327,6 +329,7 @@ class ProbeRequest:
     step: int
     clients: tuple[ClientId, ...]
     kind: ProbeKind
+    samples: int = 0
 
 
 S = TypeVar("S")

@@ -47,6 +47,8 @@ def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
     _check_rows(probe.clients, view, f"{scheme} probes", name)
     if probe.kind not in ("loss", "gradient"):
         raise InputError(f"{scheme} probes for {probe.kind!r}; there are 'loss' and 'gradient'")
+    if probe.samples < 0:
+        raise InputError(f"{scheme} probes {probe.samples} samples; give a number of them, or 0 for all")
 
 
 def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:

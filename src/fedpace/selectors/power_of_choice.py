@@ -22,7 +22,6 @@ from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
 from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
-from fedpace.selectors._probes import BatchProbe
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 
@@ -69,7 +68,7 @@ class PowerOfChoice:
         if view.step == 0 or self.variant == "rpow-d" or count <= size:
             return None
         rows = np.sort(self._draw(view, view.candidates, count, rng))
-        return BatchProbe(rows, samples=self.batch) if self.variant == "cpow-d" else Probe(rows)
+        return Probe(rows, samples=self.batch if self.variant == "cpow-d" else 0)
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Take the k largest losses among the candidates."""

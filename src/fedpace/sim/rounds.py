@@ -236,7 +236,8 @@ class Simulation:
         clients = np.array(request.clients, dtype=np.int64)
         self.now += self.clock.probe_seconds(self._drawn(tick)[clients])
         if request.kind == "loss":
-            self.session.answer({c: self.trainer.local_loss(self.parameters, c) for c in clients.tolist()})
+            draw = {"samples": request.samples, "step": request.step}
+            self.session.answer({c: self.trainer.local_loss(self.parameters, c, **draw) for c in clients.tolist()})
         else:
             lr = self.trainer.training.lr
             self.session.answer(

@@ -157,10 +157,15 @@ class Trainer:
         return self._flat.gradients.clone()
 
     @torch.no_grad()
-    def local_loss(self, parameters: torch.Tensor, client: int) -> float:
-        """Return the client's training loss at `parameters`: what a probe asks for."""
+    def local_loss(self, parameters: torch.Tensor, client: int, *, samples: int = 0, step: int = 0) -> float:
+        """Return the client's training loss at `parameters`, on all its data or on some samples drawn in `step`."""
         self._flat.parameters.copy_(parameters)
-        return self._flat.loss(*self._train[client]).item()
+        inputs, targets = self._train[client]
+        if 0 < samples < len(targets):
+            rng = stream(self.seed, "probe", step, client)
+            chosen = torch.from_numpy(np.sort(rng.choice(len(targets), samples, replace=False)))
+            inputs, targets = inputs[chosen], targets[chosen]
+        return self._flat.loss(inputs, targets).item()
 
     @torch.no_grad()
     def moment(self, parameters: torch.Tensor, client: int) -> FloatArray:
