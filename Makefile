@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow lint unit clean constraints help
+.PHONY: setup demo test test-slow bench lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup      ## compare the schemes on the embedded digits experiment, offline
-	$(BIN)/fedpace compare --out runs/demo
+	$(BIN)/fedpace compare --out runs/demo --overwrite
 
 test: setup lint unit  ## everything that must pass before a change lands
 
@@ -33,6 +33,9 @@ unit: setup
 
 test-slow: setup ## the suites that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+bench: setup     ## speed and memory, one JSON object a benchmark
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 constraints:     ## rewrite constraints.txt from the current .venv
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.tmp
