@@ -102,7 +102,7 @@ def test_exact_is_best_prefix_and_brute_force(seed):
 
 
 def test_the_absent_are_represented_but_not_chosen():
-    view = make_view([1.0, 1.01, 9.0, 9.01], [1.0, 9.0, 2.0, 9.0], available=[True, True, False, True])
+    view = make_view([1.0, 1.01, 9.0, 9.01], [1.0, 19.0, 2.0, 9.0], available=[True, True, False, True])
     assert weights_of(choose(view)) == {0: 0.5, 3: 0.5}
 
 

@@ -1,0 +1,70 @@
+"""Inclusion probabilities with which independent draws disturb a sum the least.
+
+Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (TMLR 2022): if item i is kept with
+probability p_i and then weighs 1 / p_i, the variance of the estimated sum is sum_i u_i^2 (1 - p_i) / p_i with u_i the
+item's norm. Under sum p <= k it is least at (their equation 7) p_i = min(1, u_i / threshold).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.errors import InputError
+
+
+def optimal_inclusion(norms: ArrayLike, k: float) -> FloatArray:
+    """Return the p in [0, 1] with sum(p) <= k that minimise sum u^2 (1 - p) / p, in closed form.
+
+    Items of norm 0 add nothing to the sum and get 0, unless all are 0: then everybody gets the same. The p sum to k,
+    or to the number of items with a norm above 0 where that is less.
+    """
+    u = _norms(norms, k)
+    positive = u > 0
+    count = int(positive.sum())
+    if count == 0:
+        return np.full(u.size, min(1.0, k / u.size))
+    if k >= count:
+        return positive.astype(np.float64)
+    ordered = np.sort(u[positive])
+    budget = k + np.arange(1, count + 1) - count  # what is left for the l smallest when the others are certain
+    sums = np.cumsum(ordered)
+    fits = (budget > 0) & (budget * ordered <= sums)
+    last = int(np.flatnonzero(fits)[-1])
+    return np.minimum(1.0, u * (float(budget[last]) / float(sums[last])))
+
+
+def aggregated_inclusion(norms: ArrayLike, k: float, rounds: int) -> FloatArray:
+    """Return nearly the same from sums alone, with no client showing its own norm (AOCS, their algorithm 2).
+
+    Starts from p = min(1, k u / sum u) and hands out, at most `rounds` times, what the certain ones could not use.
+    """
+    u = _norms(norms, k)
+    total = float(u.sum())
+    if total == 0:
+        return np.full(u.size, min(1.0, k / u.size))
+    p = np.minimum(1.0, k * (u / total))
+    for _ in range(rounds):
+        open_ = p < 1
+        mass = float(p[open_].sum())
+        if mass <= 0:
+            break
+        scale = (k - (u.size - int(open_.sum()))) / mass
+        if scale <= 1:
+            break
+        p[open_] = np.minimum(1.0, scale * p[open_])
+    return p
+
+
+def _norms(norms: ArrayLike, k: float) -> FloatArray:
+    u = float_array(norms, "norms")
+    if u.size == 0 or (u < 0).any():
+        raise InputError(f"expected norms of at least 0, one an item, but {u} came")
+    if not (math.isfinite(k) and k > 0):
+        raise InputError(f"k must be above 0, but {k!r} came")
+    # Only ratios matter; without the scaling the sum of huge norms overflows and that of tiny ones is lost.
+    largest = float(u.max())
+    return u / largest if largest > 0 else u

@@ -1,0 +1,96 @@
+"""Optimal client sampling: each client flips its own coin, the more likely the more its update matters.
+
+Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (TMLR 2022): client i takes part with
+probability p_i, independently, and weighs w_i / p_i in delta mode; p from the norms u_i = w_i |d_i| as in
+`fedpace.numerics.inclusion`. The weights are never renormalised over those drawn: that would bias the sum.
+
+Where we depart, and why:
+- In the paper everybody trains, and only the upload is saved. `norms="probed"` asks everybody for the sketch of a
+  gradient step, the cheapest stand-in for d_i; `norms="last"` uses the sketch of the last update and asks nobody. The
+  estimate is unbiased either way, since p enters the weights; stale norms only cost variance.
+- The coins may all fall the wrong way. A Cohort cannot be empty, so they are flipped again until somebody is drawn,
+  and the weights are multiplied with the probability 1 - prod(1 - p_i) that somebody is, which keeps them unbiased.
+- w are the shares among those available, so that the step does not shrink when some are away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, at_least, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.numerics.inclusion import aggregated_inclusion, optimal_inclusion
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import share_weights, slowest
+
+
+@dataclass(frozen=True)
+class OptimalClientSampling:
+    """Independent draws, most likely where the update is largest.
+
+    Args:
+        k: clients in a cohort on average.
+        method: `closed-form`: the optimum. `aocs`: nearly the same, from sums that secure aggregation can give.
+        rounds: exchanges of sums in `aocs`; with few of them and long-tailed norms it is far from the optimum.
+        norms: `probed`: everybody computes a gradient before each round. `last`: that of the last update counts.
+    """
+
+    name: ClassVar[str] = "optimal-client-sampling"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+
+    k: int = 10
+    method: Literal["closed-form", "aocs"] = "closed-form"
+    rounds: int = 4
+    norms: Literal["probed", "last"] = "probed"
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        at_least(self.rounds, 0, f"rounds of {self.name}")
+        one_of(self.method, ("closed-form", "aocs"), f"method of {self.name}")
+        one_of(self.norms, ("probed", "last"), f"norms of {self.name}")
+
+    def init(self) -> None:
+        """No state."""
+
+    def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask everybody who can be reached for a gradient."""
+        return Probe(view.candidates, kind="gradient") if self.norms == "probed" else None
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Flip the coins until somebody is drawn."""
+        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster
+        if view.updates is None:
+            raise InputError(f"{self.name} needs update sketches, but no client has reported any")
+        rows = view.candidates
+        own = share_weights(view, rows)
+        p = self.probabilities(own * np.linalg.norm(view.updates[rows], axis=1))
+        somebody = float(-np.expm1(np.log1p(-p[p < 1]).sum())) if (p < 1).all() else 1.0
+        drawn = rng.random(rows.size) < p
+        while not drawn.any():
+            drawn = rng.random(rows.size) < p
+        clients = rows[drawn]
+        why = Diagnostics(
+            predicted_seconds=slowest(view, clients),
+            facts={
+                "expected_clients": float(p.sum()),
+                "certain_clients": int((p >= 1).sum()),
+                "least_probability": float(p[p > 0].min()),
+                "chance_of_nobody": 1 - somebody,
+            },
+            reasons={int(row): f"probability {chance:.3g}" for row, chance in zip(clients, p[drawn], strict=True)},
+        )
+        return Cohort(clients, somebody * own[drawn] / p[drawn], mode="delta", why=why), None
+
+    def probabilities(self, norms: FloatArray) -> FloatArray:
+        """Return each client's probability for the norms w_i |d_i|."""
+        if self.method == "closed-form":
+            return optimal_inclusion(norms, self.k)
+        return aggregated_inclusion(norms, self.k, self.rounds)
+
+    def observe(self, state: None, report: object) -> None:
+        """Learn nothing: the ledger already has it."""
