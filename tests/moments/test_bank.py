@@ -11,7 +11,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.core.types import MomentStore
 from fedpace.moments import MomentBank
-from fedpace.numerics import pairwise_heterogeneity
+from fedpace.numerics import best_prefix, pairwise_heterogeneity, whitened_gram
 
 
 def factor(seed, rank=6, width=4):
@@ -134,3 +134,76 @@ def test_bad_saves_are_refused():
         MomentBank().load({"ranks": np.zeros(1)})
     with pytest.raises(InputError, match="add up to 2, but 3 rows"):
         MomentBank().load({"ranks": np.array([2.0]), "factors": np.zeros((3, 2))})
+
+
+def test_a_frozen_reference_recomputes_only_the_pairs_of_those_who_changed():
+    bank = MomentBank(6, reference="frozen")
+    for row in range(5):
+        bank.put(row, factor(row))
+    first = bank.heterogeneity(ridge=0.1)
+    reference = np.mean([factor(row).T @ factor(row) for row in range(5)], axis=0)
+    assert bank._distances.pairs_computed == 10
+    bank.put(2, factor(22))
+    bank.put(5, factor(25))
+    second = bank.heterogeneity(ridge=0.1)
+    assert bank._distances.pairs_computed == 10 + 2 * 4 + 1
+    now = [factor(0), factor(1), factor(22), factor(3), factor(4), factor(25)]
+    np.testing.assert_allclose(second, pairwise_heterogeneity(now, reference=reference, ridge=0.1), rtol=1e-6)
+    np.testing.assert_array_equal(second[0, [1, 3, 4]], first[0, [1, 3, 4]])
+    assert np.isnan(first[5]).all()
+    bank.refresh()
+    np.testing.assert_allclose(bank.heterogeneity(ridge=0.1), pairwise_heterogeneity(now, ridge=0.1), rtol=1e-6)
+
+
+def test_a_frozen_reference_survives_clients_that_come_and_go_and_saving():
+    bank = MomentBank(4, reference="frozen")
+    for row in range(4):
+        bank.put(row, factor(row))
+    before = bank.heterogeneity(ridge=0.0)
+    bank.remove(np.array([1]))
+    bank.append(1)
+    bank.put(1, factor(31))
+    bank.put(3, factor(33))
+    after = bank.heterogeneity(ridge=0.0)
+    assert after[0, 2] == before[0, 3]
+    reference = np.mean([factor(row).T @ factor(row) for row in range(4)], axis=0)
+    now = [factor(0), factor(31), factor(3), factor(33)]
+    np.testing.assert_allclose(after, pairwise_heterogeneity(now, reference=reference), rtol=1e-6)
+    other = MomentBank(reference="frozen")
+    other.load(bank.arrays())
+    np.testing.assert_allclose(other.heterogeneity(ridge=0.0), after, rtol=1e-6)
+
+
+def test_the_bank_solves_for_the_best_prefix_among_the_known():
+    bank = filled(4)
+    bank.append(2)
+    delay, shares = np.array([3.0, 1.0, 2.0, 8.0, np.nan, 0.1]), np.array([1.0, 2, 1, 1, 3, 3])
+    found = bank.best_prefix(
+        delay, ridge=0.1, shares=shares, candidates=np.array([True, True, True, True, False, True]), target=0.5
+    )
+    B = bank.heterogeneity(ridge=0.1, shares=shares)[:4, :4]
+    largest = (B @ [0.2, 0.4, 0.2, 0.2]).max()
+    expected = best_prefix(B * 0.5 / largest, delay[:4], shares=shares[:4])
+    assert found.clients.tolist() == expected.clients.tolist()
+    np.testing.assert_allclose(found.objective, expected.objective)
+    np.testing.assert_allclose([found.largest_mean, found.scale], [largest, 0.5 / largest])
+    with pytest.raises(InputError, match="target"):
+        bank.best_prefix(delay, ridge=0.1, target=0.8)
+    raw = bank.best_prefix(delay, ridge=0.1, candidates=[0, 1, 2, 3])
+    assert raw.scale == 1
+
+
+def test_the_gram_matrix_has_nan_for_the_unknown():
+    bank = filled(4)
+    bank.append(1)
+    G = bank.gram(ridge=0.1, shares=np.array([1.0, 1, 1, 2, 9]))
+    expected = whitened_gram([factor(row, rank=3 + row) for row in range(4)], shares=[1, 1, 1, 2], ridge=0.1)
+    np.testing.assert_allclose(G[:4, :4], expected)
+    assert np.isnan(G[4]).all()
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(InputError, match="reference must be one of"):
+        MomentBank(reference="sometimes")
+    with pytest.raises(InputError, match="tol"):
+        MomentBank(tol=0.0)

@@ -53,31 +53,22 @@ def test_no_neighbour_changes_the_clipped_moment_by_more_than_the_sensitivity():
 
 
 def test_the_noise_has_the_stated_size():
-    width, draws = 3, 4000
+    width, draws = 3, 1500
     # A large true moment keeps every eigenvalue positive, so that nothing is cut and the noise is visible.
-    batch = np.repeat(np.eye(width), 4, axis=0)
-    noise = []
-    for seed in range(draws):
-        moment = private_moment(batch, epsilon=2.0, delta=1e-3, clip=1.0, seed=seed)
-        noise.append(moment.factor.T @ moment.factor - np.eye(width) / width)
-    noise = np.array(noise)
-    positive = np.linalg.eigvalsh(noise + np.eye(width) / width).min(axis=1) > 1e-9
-    assert positive.mean() < 1  # with this little data the noise does push eigenvalues below 0 now and then
-    many = np.repeat(batch, 50, axis=0)
-    noise = (
-        np.array(
-            [
-                (found := private_moment(many, epsilon=2.0, delta=1e-3, clip=1.0, seed=seed)).factor.T @ found.factor
-                for seed in range(draws)
-            ]
-        )
-        - np.eye(width) / width
-    )
-    sigma = found.sigma
+    batch = np.repeat(np.eye(width), 200, axis=0)
+    found = [private_moment(batch, epsilon=2.0, delta=1e-3, clip=1.0, seed=seed) for seed in range(draws)]
+    noise = np.array([moment.factor.T @ moment.factor for moment in found]) - np.eye(width) / width
+    sigma = found[0].sigma
     np.testing.assert_allclose(sigma, gaussian_sigma(np.sqrt(2) / 600, epsilon=2.0, delta=1e-3))
-    np.testing.assert_allclose(noise[:, 0, 0].std(), sigma, rtol=0.05)
-    np.testing.assert_allclose(noise[:, 0, 1].std(), sigma / np.sqrt(2), rtol=0.05)
+    np.testing.assert_allclose(noise[:, 0, 0].std(), sigma, rtol=0.08)
+    np.testing.assert_allclose(noise[:, 0, 1].std(), sigma / np.sqrt(2), rtol=0.08)
     np.testing.assert_allclose(noise.mean(axis=0), 0, atol=5 * sigma / np.sqrt(draws))
+
+
+def test_noise_that_exceeds_the_moment_still_gives_a_moment():
+    moment = private_moment(np.eye(3), epsilon=0.1, delta=1e-3, clip=1.0, seed=0)
+    assert np.isfinite(moment.factor).all()
+    assert moment.factor.shape[1] == 3
 
 
 def test_rank_seed_and_record():

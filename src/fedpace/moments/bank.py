@@ -1,31 +1,72 @@
 """Where the moments of all clients are kept, one row a client.
 
 Rows are clients of the Session's roster. A row without a moment is unknown: it neither enters A nor has a
-heterogeneity.
+heterogeneity. `reference="refresh"` takes A from the moments as they are, so that every change recomputes every pair;
+`reference="frozen"` keeps the first A until `refresh()`, so that a change recomputes the pairs of that client only
+(ERRATA C4 leaves the choice open). For fleets beyond some thousand clients see `MomentBank.sketched`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, frozen
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen, one_of
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
-from fedpace.numerics.heterogeneity import pairwise_heterogeneity
+from fedpace.moments.checked import checked_moment
+from fedpace.moments.distances import Distances
+from fedpace.moments.rescaling import RescaledPrefix, rescaled
+from fedpace.numerics.gram import whitened_gram
+from fedpace.numerics.heterogeneity import mean_moment
+from fedpace.numerics.prefix import best_prefix, candidate_rows
+
+if TYPE_CHECKING:
+    from fedpace.moments.fleet import SketchedBank
+
+Reference = Literal["refresh", "frozen"]
 
 
 class MomentBank:
-    """Factors of the clients' second moments, and the heterogeneity between them, computed once a version."""
+    """Factors of the clients' second moments, and the heterogeneity between them, computed once a version.
 
-    def __init__(self, count: int = 0) -> None:
+    Args:
+        count: rows to begin with.
+        reference: where A comes from, see the module.
+        tol: relative error allowed in the heterogeneity.
+    """
+
+    def __init__(self, count: int = 0, *, reference: Reference = "refresh", tol: float = 1e-3) -> None:
+        one_of(reference, ("refresh", "frozen"), "reference")
+        if not 0 < tol < 1:
+            raise InputError(f"tol must lie between 0 and 1, but {tol!r} came")
         self._factors: list[FloatArray | None] = []
         self._width: int | None = None
         self._version = 0
-        self._cache: tuple[tuple[int, float, bytes], FloatArray] | None = None
+        self._reference = reference
+        self._tol = tol
+        self._frozen: FloatArray | None = None
+        self._distances: Distances | None = None
+        self._key: tuple[int, bytes] | None = None
         self.append(count)
+
+    @staticmethod
+    def sketched(
+        count: int = 0,
+        *,
+        ridge: float = 0.1,
+        dimension: int = 64,
+        prototypes: int = 2000,
+        pilot: int = 256,
+        seed: int = 0,
+    ) -> SketchedBank:
+        """Return a bank that keeps `dimension` numbers a client, for up to millions: see `SketchedBank`."""
+        from fedpace.moments.fleet import SketchedBank
+
+        return SketchedBank(count, ridge=ridge, dimension=dimension, prototypes=prototypes, pilot=pilot, seed=seed)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -52,61 +93,120 @@ class MomentBank:
 
     def append(self, count: int) -> None:
         """Add rows for clients that joined."""
-        if count < 0:
-            raise InputError(f"the number of rows to add must be at least 0, but {count!r} came")
+        at_least(count, 0, "the number of rows to add")
         if count:
             self._factors.extend([None] * count)
+            if self._distances is not None:
+                self._distances.append(count)
             self._version += 1
 
     def remove(self, rows: IntArray) -> None:
         """Drop the rows of clients that left; later rows move up."""
         gone = {self._row(int(row)) for row in np.asarray(rows).ravel()}
         if gone:
-            self._factors = [factor for row, factor in enumerate(self._factors) if row not in gone]
+            stay = np.array([row for row in range(len(self)) if row not in gone], dtype=np.int64)
+            self._factors = [self._factors[row] for row in stay]
+            if self._distances is not None:
+                self._distances.keep(stay)
             self._version += 1
 
     def put(self, row: int, factor: ArrayLike) -> None:
         """Store client `row`'s factor F (r x d) with second moment F'F, replacing the one before."""
         row = self._row(row)
-        matrix = float_array(factor, f"the moment of client {row}", ndim=2)
-        if matrix.shape[1] == 0:
-            raise InputError(f"the moment of client {row} must have at least one column, but shape {matrix.shape} came")
-        if self._width is not None and matrix.shape[1] != self._width:
-            raise InputError(
-                f"the moment of client {row} must have {self._width} columns, as those of the other clients, "
-                f"but it has {matrix.shape[1]}"
-            )
+        matrix = checked_moment(factor, row, self._width)
         before = self._factors[row]
         if before is not None and np.array_equal(before, matrix):
             return
         self._width = matrix.shape[1]
-        self._factors[row] = frozen(matrix)
+        kept = frozen(matrix)
+        self._factors[row] = kept
+        if self._distances is not None:
+            self._distances.put(row, kept)
         self._version += 1
+
+    def refresh(self) -> None:
+        """Let a frozen reference be taken anew from the moments as they are; the next B recomputes every pair."""
+        self._frozen = self._distances = self._key = None
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients.
 
-        A is the mean moment of the known clients, weighted by their `shares` scaled to sum to 1. The array is
-        read-only, and the same one until a moment, the roster, the ridge or the shares change.
+        A is the mean moment of the known clients, weighted by their `shares` scaled to sum to 1; a frozen A keeps the
+        shares it was made with. The array is read-only, and the same one until something changes.
         """
-        weights = checked_shares(shares, len(self)) if len(self) else np.zeros(0)
-        key = (self._version, float(ridge), weights.tobytes())
-        if self._cache is None or self._cache[0] != key:
-            result = np.full((len(self), len(self)), np.nan)
-            rows = np.flatnonzero(self.known)
-            if rows.size:
-                factors = [factor for factor in self._factors if factor is not None]
-                result[np.ix_(rows, rows)] = pairwise_heterogeneity(factors, shares=weights[rows], ridge=ridge)
-            result.setflags(write=False)
-            self._cache = (key, result)
-        return self._cache[1]
+        rows = np.flatnonzero(self.known)
+        if not rows.size:
+            return frozen(np.full((len(self), len(self)), np.nan))
+        weights = checked_shares(shares, len(self))
+        key = (self._version, weights.tobytes())
+        stale = self._frozen is None if self._reference == "frozen" else key != self._key
+        if stale:
+            factors = [factor for factor in self._factors if factor is not None]
+            self._frozen = mean_moment(factors, checked_shares(weights[rows], rows.size))
+            self._key = key
+        if self._frozen is not None and (stale or self._distances is None or self._distances.ridge != ridge):
+            self._distances = Distances(self._factors, self._frozen, ridge=float(ridge), tol=self._tol)
+        assert self._distances is not None
+        return self._distances.matrix()
+
+    def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(n, n) whitened Gram matrix G of SCHEMES 15.1 (`whitened_gram`); NaN for unknown clients."""
+        result = np.full((len(self), len(self)), np.nan)
+        rows = np.flatnonzero(self.known)
+        if rows.size:
+            weights = checked_shares(checked_shares(shares, len(self))[rows], rows.size)
+            reference = self._frozen if self._reference == "frozen" else None
+            factors = [factor for factor in self._factors if factor is not None]
+            result[np.ix_(rows, rows)] = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
+        return frozen(result)
+
+    def best_prefix(
+        self,
+        delay: ArrayLike,
+        *,
+        ridge: float,
+        shares: ArrayLike | None = None,
+        candidates: ArrayLike | None = None,
+        target: float = 0.0,
+        max_clients: int | None = None,
+    ) -> RescaledPrefix:
+        """Return the set of `fedpace.numerics.best_prefix` among the known clients, after rescaling B.
+
+        Args:
+            delay: (n,) seconds; NaN allowed for clients that are no candidates.
+            ridge: as in `heterogeneity`.
+            shares: weights of the clients in the objective; unknown clients count for nothing.
+            candidates: rows or mask of the clients that may be chosen; unknown ones are left out.
+            target: B is scaled down until max_i sum_j share_j B_ij is this; 0 = left alone (ERRATA A9).
+            max_clients: longest prefix to consider.
+        """
+        known = self.known
+        weights = np.where(known, checked_shares(shares, len(self)), 0.0)
+        allowed = np.zeros(len(self), dtype=np.bool_)
+        allowed[candidate_rows(candidates, len(self))] = True
+        rows = np.flatnonzero(known)
+        matrix = self.heterogeneity(ridge=ridge, shares=shares)[np.ix_(rows, rows)]
+        within = checked_shares(weights[rows], rows.size)
+        largest = float((matrix @ within).max(initial=0.0))
+        scale = rescaled(largest, target)
+        found = best_prefix(
+            matrix * scale,
+            float_array(delay, "delays", finite=False)[rows],
+            shares=within,
+            candidates=allowed[rows],
+            max_clients=max_clients,
+        )
+        return RescaledPrefix.of(found, rows, largest_mean=largest, scale=scale)
 
     def arrays(self) -> dict[str, FloatArray]:
         """Return all that is needed to restore the bank: plain arrays, fit for an npz file."""
         known = [factor for factor in self._factors if factor is not None]
         stacked = np.vstack(known) if known else np.zeros((0, self._width or 0))
         ranks = [-1 if factor is None else len(factor) for factor in self._factors]
-        return {"ranks": np.array(ranks, dtype=np.float64), "factors": stacked}
+        saved = {"ranks": np.array(ranks, dtype=np.float64), "factors": stacked}
+        if self._reference == "frozen" and self._frozen is not None:
+            saved["reference"] = self._frozen
+        return saved
 
     def load(self, arrays: Mapping[str, FloatArray]) -> None:
         """Take over what `arrays` gave."""
@@ -124,7 +224,9 @@ class MomentBank:
         ]
         self._width = stacked.shape[1] or None
         self._version += 1
-        self._cache = None
+        self.refresh()
+        if self._reference == "frozen" and "reference" in arrays:
+            self._frozen = float_array(arrays["reference"], "the saved reference", ndim=2)
 
     def _row(self, row: int) -> int:
         if not 0 <= row < len(self._factors):

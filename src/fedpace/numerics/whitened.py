@@ -52,6 +52,14 @@ class Whitened:
         for cache in (self._single, self._leading, self._size):
             cache.pop(row, None)
 
+    def keep(self, rows: IntArray) -> None:
+        """Drop all clients but these, in order."""
+        self.factors = [self.factors[row] for row in rows]
+        for cache in (self._single, self._leading, self._size):
+            moved = {place: cache[row] for place, row in enumerate(rows.tolist()) if row in cache}
+            cache.clear()
+            cache.update(moved)  # type: ignore[arg-type]
+
     def norms(self, first: IntArray, second: IntArray, *, tol: float, route: Route | None = None) -> FloatArray:
         """Return ||W_i - W_j||_2 of the pairs (first, second), each within `tol`, relatively."""
         if not len(first):

@@ -1,0 +1,21 @@
+"""What every bank demands of a moment."""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.errors import InputError
+
+
+def checked_moment(factor: ArrayLike, row: int, width: int | None) -> FloatArray:
+    """Return client `row`'s factor if it is a finite matrix of the width that the others have."""
+    matrix = float_array(factor, f"the moment of client {row}", ndim=2)
+    if matrix.shape[1] == 0:
+        raise InputError(f"the moment of client {row} must have at least one column, but shape {matrix.shape} came")
+    if width is not None and matrix.shape[1] != width:
+        raise InputError(
+            f"the moment of client {row} must have {width} columns, as those of the other clients, "
+            f"but it has {matrix.shape[1]}"
+        )
+    return matrix

@@ -1,0 +1,272 @@
+"""A bank for fleets of up to millions of clients: sketches instead of factors, clusters instead of a matrix.
+
+It answers `best_prefix` as `MomentBank` does, approximately: columns become a few thousand clusters of clients (faiss,
+extra `scale`), see `fedpace.moments.scan`. For up to `DENSE_LIMIT` clients it also gives `heterogeneity`, from sketch
+distances, so that every scheme runs on it unchanged. What the approximation loses is measured in benchmarks/scale.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen
+from fedpace.core.checks import delays as checked_delays
+from fedpace.core.checks import shares as checked_shares
+from fedpace.core.errors import InputError
+from fedpace.moments.checked import checked_moment
+from fedpace.moments.rescaling import RescaledPrefix, rescaled
+from fedpace.moments.scan import Clusters, distances, scan_clusters
+from fedpace.moments.sketch import Calibration, Sketcher, cluster, nearest_centroid
+from fedpace.numerics.heterogeneity import mean_moment
+from fedpace.numerics.inverse import regularised_inverse
+from fedpace.numerics.prefix import candidate_rows
+
+DENSE_LIMIT = 5000
+RECLUSTER_AT = 0.1
+"""Fraction of clients with new sketches at which the clusters are made anew."""
+
+
+class SketchedBank:
+    """Sketches of the clients' whitened moments; made by `MomentBank.sketched`.
+
+    Args:
+        count: rows to begin with.
+        ridge: load on A; fixed here, because sketches are made with it.
+        dimension: numbers kept a client.
+        prototypes: most clusters.
+        pilot: clients whose factors make A and the calibration; their factors are dropped after that.
+        seed: of the probes and the clusters.
+    """
+
+    def __init__(self, count: int = 0, *, ridge: float, dimension: int, prototypes: int, pilot: int, seed: int) -> None:
+        at_least(ridge, 0, "ridge")
+        for value, what in ((dimension, "dimension"), (prototypes, "prototypes"), (pilot, "pilot")):
+            at_least(value, 1, what)
+        self.ridge, self.dimension, self.prototypes, self.pilot, self.seed = ridge, dimension, prototypes, pilot, seed
+        self._sketches: NDArray[Any] = np.zeros((0, dimension), dtype=np.float32)
+        self._known: BoolArray = np.zeros(0, dtype=np.bool_)
+        self._pending: dict[int, FloatArray] = {}
+        self._sketcher: Sketcher | None = None
+        self._calibration = Calibration(scale=1.0, relative_error=float("nan"), pairs=0)
+        self._centroids: NDArray[Any] | None = None
+        self._labels: IntArray = np.zeros(0, dtype=np.int64)
+        self._changed = 0
+        self._width: int | None = None
+        self.version = 0
+        self.append(count)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._known)
+
+    @property
+    def width(self) -> int | None:
+        """Number of columns of every factor; None before the first."""
+        return self._width
+
+    @property
+    def known(self) -> BoolArray:
+        """(n,) True where the client has reported a moment."""
+        return frozen(self._known, np.bool_)
+
+    @property
+    def calibration(self) -> Calibration:
+        """How sketch distances relate to B; takes A from the clients known by now if that has not happened yet."""
+        self._settle()
+        return self._calibration
+
+    def append(self, count: int) -> None:
+        """Add rows for clients that joined."""
+        at_least(count, 0, "the number of rows to add")
+        if count:
+            self._sketches = np.vstack([self._sketches, np.zeros((count, self.dimension), dtype=np.float32)])
+            self._known = np.append(self._known, np.zeros(count, dtype=np.bool_))
+            self._labels = np.append(self._labels, np.full(count, -1, dtype=np.int64))
+            self.version += 1
+
+    def remove(self, rows: IntArray) -> None:
+        """Drop the rows of clients that left; later rows move up."""
+        gone = np.unique([self._row(int(row)) for row in np.asarray(rows).ravel()]).astype(np.int64)
+        if gone.size:
+            self._sketches = np.delete(self._sketches, gone, axis=0)
+            self._known, self._labels = np.delete(self._known, gone), np.delete(self._labels, gone)
+            lost = set(gone.tolist())
+            self._pending = {
+                row - int(np.searchsorted(gone, row)): factor
+                for row, factor in self._pending.items()
+                if row not in lost
+            }
+            self.version += 1
+
+    def put(self, row: int, factor: ArrayLike) -> None:
+        """Store the sketch of client `row`'s moment F'F; the first `pilot` factors wait until A is known."""
+        row = self._row(row)
+        matrix = checked_moment(factor, row, self._width)
+        self._width = matrix.shape[1]
+        if self._sketcher is None:
+            self._pending[row] = frozen(matrix)
+            self._known[row] = True
+            self.version += 1
+            if len(self._pending) >= self.pilot:
+                self._settle()
+        else:
+            self.put_sketches(np.array([row]), self._sketcher.sketch(matrix)[None, :])
+
+    def put_sketches(self, rows: ArrayLike, sketches: ArrayLike) -> None:
+        """Store sketches that were made elsewhere, with one `Sketcher` for all."""
+        places = np.asarray(rows, dtype=np.int64)
+        values = np.asarray(sketches, dtype=np.float32)
+        if values.shape != (places.size, self.dimension):
+            raise InputError(f"expected {places.size} sketches of {self.dimension} numbers, but {values.shape} came")
+        if not np.isfinite(values).all():
+            bad = int(places[np.flatnonzero(~np.isfinite(values).all(axis=1))[0]])
+            raise InputError(f"sketches must be finite, but that of client {bad} is not")
+        if places.size and not (places.min() >= 0 and places.max() < len(self)):
+            raise InputError(f"expected rows from 0 to {len(self) - 1}, but {places.min()} to {places.max()} came")
+        fresh = ~self._known[places] | (self._sketches[places] != values).any(axis=1)
+        if fresh.any():
+            self._sketches[places], self._known[places] = values, True
+            self._labels[places[fresh]] = -1
+            self._changed += int(fresh.sum())
+            self.version += 1
+
+    def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(n, n) estimate of B from sketch distances, for up to some thousand clients; NaN for unknown clients."""
+        self._check_ridge(ridge)
+        if len(self) > DENSE_LIMIT:
+            raise InputError(
+                f"the heterogeneity of {len(self)} clients does not fit a matrix (the limit is {DENSE_LIMIT}): ask "
+                "best_prefix, which does not need it"
+            )
+        self._settle()
+        points = self._sketches.astype(np.float64)
+        squares = (points * points).sum(axis=1)
+        result = squares[:, None] + squares - 2 * points @ points.T
+        result = self._calibration.scale * np.sqrt(np.maximum(result, 0.0))
+        np.fill_diagonal(result, 0.0)
+        result[~self._known] = result[:, ~self._known] = np.nan
+        return frozen(result)
+
+    def best_prefix(
+        self,
+        delay: ArrayLike,
+        *,
+        ridge: float,
+        shares: ArrayLike | None = None,
+        candidates: ArrayLike | None = None,
+        target: float = 0.0,
+        max_clients: int | None = None,
+    ) -> RescaledPrefix:
+        """Return about the set that `MomentBank.best_prefix` returns; same arguments, except that ridge is fixed."""
+        self._check_ridge(ridge)
+        tau = float_array(delay, "delays", finite=False)
+        if tau.size != len(self):
+            raise InputError(f"expected {len(self)} delays, one a client, but {tau.size} came")
+        rows = np.flatnonzero(self._known)
+        allowed = np.zeros(len(self), dtype=np.bool_)
+        allowed[candidate_rows(candidates, len(self))] = True
+        chosen = candidate_rows(allowed[rows], rows.size)
+        checked_delays(tau[rows[chosen]], name=lambda index: f"client {rows[chosen[index]]}")
+        fleet = self._clusters(rows, checked_shares(checked_shares(shares, len(self))[rows], rows.size))
+        prototypes = Clusters(
+            fleet.centroids, np.arange(len(fleet.centroids)), fleet.centroids, fleet.mass(), fleet.scale
+        )
+        reach = distances(prototypes, prototypes.labels, fleet.spread())
+        np.fill_diagonal(reach, fleet.scale * np.sqrt(2 * fleet.spread()))
+        largest = float((reach @ fleet.mass()).max())
+        scale = rescaled(largest, target)
+        scaled = Clusters(fleet.sketches, fleet.labels, fleet.centroids, fleet.shares, fleet.scale * scale)
+        found = scan_clusters(scaled, tau[rows], chosen, max_clients=max_clients)
+        return RescaledPrefix.of(found, rows, largest_mean=largest, scale=scale)
+
+    def refresh(self) -> None:
+        """Make the clusters anew at the next question."""
+        self._centroids = None
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Return all that is needed to restore the bank into one of the same options: plain arrays."""
+        saved: dict[str, Any] = {
+            "options": np.array([self.ridge, self.dimension, self.seed, self._width or 0], dtype=np.float64),
+            "sketches": np.where(self._known[:, None], self._sketches.astype(np.float64), np.nan),
+            "calibration": np.array([self._calibration.scale, self._calibration.pairs], dtype=np.float64),
+            "relative_error": np.array([np.nan_to_num(self._calibration.relative_error, nan=-1.0)]),
+            "pending": np.array([[row, len(factor)] for row, factor in self._pending.items()]).reshape(-1, 2),
+            "factors": np.vstack([*self._pending.values(), np.zeros((0, self._width or 0))]),
+        }
+        if self._sketcher is not None:
+            saved["inverse"] = self._sketcher.inverse
+        return {name: np.asarray(array, dtype=np.float64) for name, array in saved.items()}
+
+    def load(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Take over what `arrays` gave; the clusters are made anew."""
+        wanted = {"options", "sketches", "calibration", "relative_error", "pending", "factors"}
+        if wanted - set(arrays):
+            raise InputError(
+                f"a saved sketched bank holds {sorted(wanted)}, but {sorted(wanted - set(arrays))} is missing"
+            )
+        ridge, dimension, seed, width = (float(value) for value in arrays["options"])
+        if (ridge, dimension, seed) != (self.ridge, self.dimension, self.seed):
+            raise InputError(
+                f"the saved sketches have (ridge, dimension, seed) = {(ridge, int(dimension), int(seed))}, but this "
+                f"bank has {(self.ridge, self.dimension, self.seed)}: make it with the same options"
+            )
+        sketches = np.asarray(arrays["sketches"], dtype=np.float64)
+        self._known = np.asarray(np.isfinite(sketches).all(axis=1), dtype=np.bool_)
+        self._sketches = np.nan_to_num(sketches).astype(np.float32)
+        self._labels = np.full(len(sketches), -1, dtype=np.int64)
+        error = float(arrays["relative_error"][0])
+        scale, pairs = (float(value) for value in arrays["calibration"])
+        self._calibration = Calibration(scale, float("nan") if error < 0 else error, int(pairs))
+        self._width = int(width) or None
+        self._pending, end = {}, 0
+        for row, rank in np.asarray(arrays["pending"], dtype=np.int64).reshape(-1, 2):
+            self._pending[int(row)] = frozen(arrays["factors"][end : end + rank])
+            end += int(rank)
+        inverse = arrays.get("inverse")
+        self._sketcher = (
+            None if inverse is None else Sketcher(np.asarray(inverse), dimension=self.dimension, seed=self.seed)
+        )
+        self._centroids = None
+        self.version += 1
+
+    def _settle(self) -> None:
+        """Take A and the calibration from the pilot clients, and sketch them."""
+        if self._sketcher is not None or not self._pending:
+            return
+        rows, factors = list(self._pending), list(self._pending.values())
+        reference = mean_moment(factors, np.full(len(factors), 1 / len(factors)))
+        self._sketcher = Sketcher(
+            regularised_inverse(reference, ridge=self.ridge), dimension=self.dimension, seed=self.seed
+        )
+        self._calibration = self._sketcher.calibrate(factors, seed=self.seed)
+        self._known[rows] = False
+        self._pending = {}
+        self.put_sketches(np.array(rows), np.array([self._sketcher.sketch(factor) for factor in factors]))
+
+    def _clusters(self, rows: IntArray, shares: FloatArray) -> Clusters:
+        self._settle()
+        points = self._sketches if rows.size == len(self) else self._sketches[rows]
+        if self._centroids is None or self._changed > RECLUSTER_AT * rows.size:
+            self._centroids = cluster(points, self.prototypes, seed=self.seed)
+            self._labels[:] = -1
+            self._changed = 0
+        unsure = rows[self._labels[rows] < 0]
+        if unsure.size:
+            self._labels[unsure] = nearest_centroid(self._sketches[unsure], self._centroids)
+        return Clusters(points, self._labels[rows], self._centroids, shares, self._calibration.scale)
+
+    def _check_ridge(self, ridge: float) -> None:
+        if ridge != self.ridge:
+            raise InputError(
+                f"this bank's sketches were made with ridge {self.ridge}, but {ridge} came: use the same in the scheme "
+                "and in MomentBank.sketched"
+            )
+
+    def _row(self, row: int) -> int:
+        if not 0 <= row < len(self):
+            raise InputError(f"expected a row from 0 to {len(self) - 1}, but {row!r} came")
+        return int(row)
