@@ -7,6 +7,7 @@ half is ignored when the folder is read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -101,9 +102,13 @@ class RunWriter:
         """Create the folder."""
         missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self._created = missing  # innermost first
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write_info()
-        self._file = (self.folder / ROUNDS).open("w", encoding="utf-8")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write_info()
+            self._file = (self.folder / ROUNDS).open("w", encoding="utf-8")
+        except OSError as cause:
+            self._vanish()
+            raise InputError(f"cannot write a run into {self.folder}: {cause}; give another folder") from cause
         return self
 
     def add(self, current: Round) -> None:
@@ -133,11 +138,12 @@ class RunWriter:
 
     def _vanish(self) -> None:
         """Take back a run that was refused before its first round: a mistake leaves nothing behind."""
-        for name in (ROUNDS, INFO):
-            (self.folder / name).unlink(missing_ok=True)
-        for folder in self._created:
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        with contextlib.suppress(OSError):
+            for name in (ROUNDS, INFO):
+                (self.folder / name).unlink(missing_ok=True)
+            for folder in self._created:
+                if folder.exists() and not any(folder.iterdir()):
+                    folder.rmdir()
 
     def _write_info(self) -> None:
         write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
@@ -172,7 +178,7 @@ def round_line(current: Round) -> str:
 
 
 def _read_rounds(path: Path) -> list[Round]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
@@ -180,7 +186,7 @@ def _read_rounds(path: Path) -> list[Round]:
             raw: dict[str, Any] = json.loads(line)
             fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
             rounds.append(Round(**fields))
-        except (json.JSONDecodeError, TypeError, AttributeError) as cause:
+        except (ValueError, TypeError, AttributeError) as cause:
             raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
     return rounds
 
