@@ -170,7 +170,7 @@ def test_with_a_selection_out(tmp_path):
 
 @pytest.mark.parametrize("scheme", ["random", "delayhet-submodular", "delayhet-sampling"])
 def test_registered_schemes_are_found_by_name(tmp_path, scheme):
-    options = {"max_clients": None, "target_heterogeneity": 0.5} if scheme == "delayhet-submodular" else {"k": 4}
+    options = {"max_clients": 0, "target_heterogeneity": 0.5} if scheme == "delayhet-submodular" else {"k": 4}
     session = make(make_selector(scheme, **options))
     rounds(session, 1)
     session.save(tmp_path)

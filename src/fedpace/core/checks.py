@@ -82,14 +82,14 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
 
 
 def at_least(value: float, low: float, what: str) -> None:
-    """Refuse a number below `low`, NaN included."""
-    if not value >= low:
+    """Refuse a number below `low`, NaN included, and what is no number."""
+    if not (_is_number(value) and value >= low):
         raise InputError(f"{what} must be at least {low:g}, but {value!r} came")
 
 
 def above(value: float, low: float, what: str) -> None:
-    """Refuse a number that is not above `low`, NaN included."""
-    if not value > low:
+    """Refuse a number that is not above `low`, NaN included, and what is no number."""
+    if not (_is_number(value) and value > low):
         raise InputError(f"{what} must be above {low:g}, but {value!r} came")
 
 
@@ -103,6 +103,10 @@ def one_of(value: str, allowed: Sequence[str], what: str) -> None:
     """Refuse a word that is not in the list, and show the list."""
     if value not in allowed:
         raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {value!r} came")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _shorten(value: object, limit: int = 60) -> str:

@@ -35,9 +35,10 @@ class Ledger:
 
     Args:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        moments: an empty store to keep moments in, where not the usual one.
     """
 
-    def __init__(self, *, learn_delays: bool = True) -> None:
+    def __init__(self, *, learn_delays: bool = True, moments: MomentStore | None = None) -> None:
         """Start with nobody."""
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
@@ -45,7 +46,7 @@ class Ledger:
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype) for name, (dtype, _) in _COLUMNS.items()}
         self.labels: FloatArray | None = None
         self.updates: FloatArray | None = None
-        self.moments: MomentStore = moment_store()
+        self.moments: MomentStore = moment_store() if moments is None else moments
         self._estimator = delay_estimator()
         self._estimates = self._estimator.init(0)
 
@@ -257,9 +258,16 @@ class Ledger:
         return saved
 
     @classmethod
-    def from_arrays(cls, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]], *, learn_delays: bool) -> Ledger:
-        """Rebuild a ledger from `ids` and what `arrays` gave."""
-        ledger = cls(learn_delays=learn_delays)
+    def from_arrays(
+        cls,
+        ids: Sequence[ClientId],
+        arrays: Mapping[str, NDArray[Any]],
+        *,
+        learn_delays: bool,
+        moments: MomentStore | None = None,
+    ) -> Ledger:
+        """Rebuild a ledger from `ids` and what `arrays` gave; `moments` as for a new one."""
+        ledger = cls(learn_delays=learn_delays, moments=moments)
         ledger.join(ids)
         for name in _COLUMNS:
             column = arrays.get(name)

@@ -19,7 +19,7 @@ from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.ledger import Ledger
 from fedpace.core.providers import selector_class
-from fedpace.core.types import Diagnostics, ProbeRequest, Selection, Selector, configuration
+from fedpace.core.types import Diagnostics, MomentStore, ProbeRequest, Selection, Selector, configuration
 
 if TYPE_CHECKING:
     from fedpace.core.session import Session
@@ -62,7 +62,7 @@ def save(session: Session, folder: Path) -> None:
             stale.unlink(missing_ok=True)
 
 
-def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None) -> Session:
+def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None, moments: MomentStore | None) -> Session:
     """Rebuild the session that `save` wrote into `folder`."""
     index = read_json(folder / INDEX)
     if not isinstance(index, dict) or index.get("format") != FORMAT:
@@ -89,7 +89,7 @@ def restore(cls: type[Session], folder: Path, selector: Selector[Any] | None) ->
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
-    session._ledger = Ledger.from_arrays(ids, read_npz(arrays), learn_delays=session.learn_delays)
+    session._ledger = Ledger.from_arrays(ids, read_npz(arrays), learn_delays=session.learn_delays, moments=moments)
     return session
 
 

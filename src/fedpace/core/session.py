@@ -31,6 +31,7 @@ from fedpace.core.types import (
     ClientId,
     Cohort,
     Diagnostics,
+    MomentStore,
     Need,
     Outcome,
     Probe,
@@ -57,6 +58,7 @@ class Session:
             the first selection (as the paper does). `lazy`: `warmup_quota` of them ride along in each cohort.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
         offers: what the host will report; compared with the selector's needs at once. None: not declared.
     """
 
@@ -69,6 +71,7 @@ class Session:
         warmup: Warmup = "full",
         warmup_quota: int = 5,
         learn_delays: bool = True,
+        moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
         one_of(shares, ("uniform", "samples"), "shares")
@@ -89,7 +92,7 @@ class Session:
         self.pending_probe: ProbeRequest | None = None
         self._probed_step = -1
         self._state: Any = selector.init()
-        self._ledger = Ledger(learn_delays=self.learn_delays)
+        self._ledger = Ledger(learn_delays=self.learn_delays, moments=moments)
 
     # -- roster ----------------------------------------------------------------------------------------------
 
@@ -228,9 +231,15 @@ class Session:
         saving.save(self, Path(path))
 
     @classmethod
-    def restore(cls, path: str | Path, selector: Selector[Any] | None = None) -> Session:
-        """Read a session back. `selector` is only needed for a scheme that is not registered."""
-        return saving.restore(cls, Path(path), selector)
+    def restore(
+        cls, path: str | Path, selector: Selector[Any] | None = None, *, moments: MomentStore | None = None
+    ) -> Session:
+        """Read a session back.
+
+        `selector` is only needed for a scheme that is not registered, `moments` (an empty store with the same options)
+        for a session that was given one.
+        """
+        return saving.restore(cls, Path(path), selector, moments)
 
     # -- inside ----------------------------------------------------------------------------------------------
 

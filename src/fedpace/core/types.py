@@ -37,6 +37,50 @@ class Need(StrEnum):
     MOMENT = "feature moments"
 
 
+class PrefixChoice(Protocol):
+    """The best set of the fastest clients, as `Moments.best_prefix` finds it, in rows of the View."""
+
+    @property
+    def clients(self) -> IntArray:
+        """(k,) rows, fastest first."""
+        ...
+
+    @property
+    def weights(self) -> FloatArray:
+        """(k,) share of the clients that each stands for."""
+        ...
+
+    @property
+    def heterogeneity(self) -> float:
+        """h(S), after scaling."""
+        ...
+
+    @property
+    def bound(self) -> float:
+        """B_S = 2 h(S)^2."""
+        ...
+
+    @property
+    def objective(self) -> float:
+        """delay / (1 - bound)."""
+        ...
+
+    @property
+    def delay(self) -> float:
+        """The largest delay in the set."""
+        ...
+
+    @property
+    def largest_mean(self) -> float:
+        """max_i sum_j share_j B_ij before scaling."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """What B was multiplied by."""
+        ...
+
+
 class Moments(Protocol):
     """What a selector may ask of the clients' feature moments. `fedpace.moments.MomentBank` fulfils it."""
 
@@ -47,6 +91,19 @@ class Moments(Protocol):
 
     def heterogeneity(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients."""
+        ...
+
+    def best_prefix(
+        self,
+        delay: FloatArray,
+        *,
+        ridge: float,
+        shares: FloatArray | None = None,
+        candidates: BoolArray | None = None,
+        target: float = 0.0,
+        max_clients: int | None = None,
+    ) -> PrefixChoice:
+        """Minimise max delay / (1 - 2 h^2) over the candidates; a bank of a million clients needs no matrix for it."""
         ...
 
 

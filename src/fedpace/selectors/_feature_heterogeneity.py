@@ -8,7 +8,6 @@ cohort.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,7 @@ import numpy as np
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, shares
 from fedpace.core.errors import InputError
 from fedpace.core.types import View
-
-ADMISSIBLE = 1 / math.sqrt(2)
+from fedpace.moments.rescaling import ADMISSIBLE, rescaled
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: st
     full = view.moments.heterogeneity(ridge=ridge, shares=view.share)
     matrix = full[np.ix_(rows, rows)]
     largest_mean = float((matrix @ share).max())
-    scale = 1.0 if target == 0 or largest_mean <= target else target / largest_mean
+    scale = rescaled(largest_mean, target)
     return FeatureHeterogeneity(
         rows=rows,
         matrix=matrix * scale,

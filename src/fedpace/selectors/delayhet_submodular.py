@@ -21,10 +21,11 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of
 from fedpace.core.errors import InfeasibleError, InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
+from fedpace.core.types import Cohort, Diagnostics, Need, PrefixChoice, Stateless, View
+from fedpace.moments.rescaling import RescaledPrefix
 from fedpace.numerics.min_norm import min_norm_minimiser
-from fedpace.numerics.prefix import PrefixSolution, best_prefix, solution_of_set
-from fedpace.selectors._feature_heterogeneity import FeatureHeterogeneity, check_options, feature_heterogeneity
+from fedpace.numerics.prefix import solution_of_set
+from fedpace.selectors._feature_heterogeneity import check_options, feature_heterogeneity
 
 LEAST_MARGIN = 1e-6
 """Min-norm needs a finite value for every set: an infeasible one costs its delay times a million."""
@@ -40,7 +41,7 @@ class DelayHetSubmodular(Stateless):
         target_heterogeneity: c below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c, as the paper's
             Assumption 3 demands; a hidden parameter there. Small sets then look better than they are. 0: B as it is,
             with infeasible sets excluded, which is what the theorem speaks of: cautious, but it does not stall.
-        max_clients: the longest prefix that the exact solver considers; unset = no limit.
+        max_clients: the longest prefix that the exact solver considers; 0 = no limit.
         max_iter: major steps of min-norm, which need not converge on a function that is not submodular.
     """
 
@@ -50,7 +51,7 @@ class DelayHetSubmodular(Stateless):
     solver: Literal["exact", "min-norm"] = "exact"
     ridge: float = 0.1
     target_heterogeneity: float = 0.0
-    max_clients: int | None = None
+    max_clients: int = 0
     max_iter: int = 300
 
     def __post_init__(self) -> None:
@@ -58,49 +59,47 @@ class DelayHetSubmodular(Stateless):
         one_of(self.solver, ("exact", "min-norm"), f"solver of {self.name}")
         check_options(self.ridge, self.target_heterogeneity, self.name)
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
-        if self.max_clients is not None:
-            at_least(self.max_clients, 1, f"max_clients of {self.name}")
-            if self.solver == "min-norm":
-                raise InputError(
-                    "min-norm cannot bound the number of clients: leave max_clients out or use solver='exact'"
-                )
+        at_least(self.max_clients, 0, f"max_clients of {self.name}")
+        if self.max_clients and self.solver == "min-norm":
+            raise InputError("min-norm cannot bound the number of clients: set max_clients = 0 or use solver='exact'")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Minimise g over the available clients."""
-        problem = feature_heterogeneity(view, ridge=self.ridge, target=self.target_heterogeneity, scheme=self.name)
+        if view.moments is None:
+            raise InputError(f"{self.name} needs feature moments, but no client has reported any")
+        choice: PrefixChoice
         if self.solver == "exact":
-            solution, status = self._exact(problem), "exact"
+            status = "exact"
+            choice = view.moments.best_prefix(
+                view.delay,
+                ridge=self.ridge,
+                shares=view.share,
+                candidates=view.available,
+                target=self.target_heterogeneity,
+                max_clients=self.max_clients or None,
+            )
         else:
-            solution, status = self._min_norm(problem)
-        clients = problem.rows[solution.clients]
+            choice, status = self._min_norm(view)
         why = Diagnostics(
-            objective=solution.objective,
-            predicted_seconds=solution.delay,
+            objective=choice.objective,
+            predicted_seconds=choice.delay,
             status=status,
             facts={
-                "B_S": solution.bound,
-                "h": solution.heterogeneity,
+                "B_S": choice.bound,
+                "h": choice.heterogeneity,
                 "c": self.target_heterogeneity,
-                "scale": problem.scale,
-                "largest_mean_B": problem.largest_mean,
+                "scale": choice.scale,
+                "largest_mean_B": choice.largest_mean,
             },
             reasons={
                 int(row): f"stands for {weight:.1%} of the objective"
-                for row, weight in zip(clients, solution.weights, strict=True)
+                for row, weight in zip(choice.clients, choice.weights, strict=True)
             },
         )
-        return Cohort(clients, solution.weights, why=why), None
+        return Cohort(choice.clients, choice.weights, why=why), None
 
-    def _exact(self, problem: FeatureHeterogeneity) -> PrefixSolution:
-        return best_prefix(
-            problem.matrix,
-            problem.delay,
-            shares=problem.share,
-            max_clients=self.max_clients,
-            candidates=problem.candidates,
-        )
-
-    def _min_norm(self, problem: FeatureHeterogeneity) -> tuple[PrefixSolution, str]:
+    def _min_norm(self, view: View) -> tuple[RescaledPrefix, str]:
+        problem = feature_heterogeneity(view, ridge=self.ridge, target=self.target_heterogeneity, scheme=self.name)
         rows = np.flatnonzero(problem.candidates)
         # Where g is not submodular the answer depends on the first vertex: start from one that no labelling changes.
         rows = rows[np.lexsort((problem.matrix[rows] @ problem.share, problem.delay[rows]))]
@@ -125,7 +124,9 @@ class DelayHetSubmodular(Stateless):
                 "target_heterogeneity, or use solver='exact'"
             )
         status = f"min-norm {'converged' if found.converged else 'stopped'} after {found.iterations} steps"
-        return replace(solution, clients=rows[solution.clients]), f"{status}, duality gap {found.gap:.3g}"
+        solution = replace(solution, clients=rows[solution.clients])
+        choice = RescaledPrefix.of(solution, problem.rows, largest_mean=problem.largest_mean, scale=problem.scale)
+        return choice, f"{status}, duality gap {found.gap:.3g}"
 
 
 def _cost(delay: FloatArray | float, h: FloatArray | float) -> FloatArray:
