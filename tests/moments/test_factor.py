@@ -78,3 +78,17 @@ def test_an_all_zero_batch_has_rank_zero():
 def test_bad_input_is_refused_with_a_sentence(features, options, words):
     with pytest.raises(InputError, match=words):
         factor_from_features(features, **options)
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+def test_small_features_keep_their_digits(rows):
+    scale = np.logspace(-6, 0, 8)
+    features = stream(1, "scales").normal(size=(rows, 8)) * scale
+    factor = factor_from_features(features)
+    moment = features.T @ features / rows
+    np.testing.assert_allclose((factor.T @ factor) / np.outer(scale, scale), moment / np.outer(scale, scale), atol=1e-8)
+
+
+def test_repeated_rows_do_not_raise_the_rank(batch):
+    assert factor_from_features(np.repeat(batch[:3], 2, axis=0)).shape == (3, 8)
+    assert factor_from_features(np.repeat(batch[:3], 9, axis=0)).shape == (3, 8)

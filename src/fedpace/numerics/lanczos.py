@@ -28,7 +28,7 @@ COMPACT_BELOW = 0.75
 """Converged problems leave the batch once fewer than this fraction still runs: copying has a cost too."""
 
 
-FIRST_LOOK = 2
+FIRST_LOOK = 3
 """Step of the first Ritz value: none converges earlier, and looking costs a small decomposition."""
 
 
@@ -71,7 +71,7 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
     before = np.zeros_like(v)
     coupling = np.zeros((count, block, block))
     projected = np.zeros((count, 0, 0))
-    theta = np.zeros(count)
+    theta, scratch = np.zeros(count), np.empty_like(v)
     for step in range(1, limit + 1):
         w = operators.apply(p)
         here = np.matmul(w, p.swapaxes(1, 2)).astype(np.float64)
@@ -95,9 +95,11 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
             done = gain <= tol
             if step == limit or done.all():
                 break
-        w -= np.matmul(here.astype(w.dtype), v)
+        if scratch.shape != w.shape:
+            scratch = np.empty_like(w)
+        w -= np.matmul(here.astype(w.dtype), v, out=scratch)
         if step > 1:
-            w -= np.matmul(coupling.astype(w.dtype), before)
+            w -= np.matmul(coupling.astype(w.dtype), before, out=scratch)
         if done.mean() > 1 - COMPACT_BELOW:
             keep = ~done
             operators, rows, theta = operators.restrict(keep), rows[keep], theta[keep]

@@ -42,6 +42,7 @@ class VectorPairs:
         self._runs = list(zip(clients.tolist(), starts.tolist(), [*starts[1:].tolist(), 2 * pairs], strict=True))
         self._wide: Blocks | None = None
         self._middle: Blocks | None = None
+        self._other: Blocks | None = None
 
     def metric(self, blocks: Blocks) -> Blocks:
         """Return the argument: plain inner products."""
@@ -52,7 +53,7 @@ class VectorPairs:
         if self._wide is None or self._middle is None or self._middle.shape != blocks.shape:
             # Kept between steps: fresh memory of this size costs as much as the arithmetic on it.
             self._wide = np.empty((2 * len(blocks), *blocks.shape[1:]), blocks.dtype)
-            self._middle = np.empty_like(blocks)
+            self._middle, self._other = np.empty_like(blocks), np.empty_like(blocks)
         self._half(blocks, self._wide, self._middle, adjoint=False)
         result = np.empty_like(blocks)
         self._half(self._middle, self._wide, result, adjoint=True)
@@ -75,7 +76,8 @@ class VectorPairs:
                 outer, inner = (right, left) if adjoint else (left, right)
                 np.matmul(rows @ inner.T, outer, out=rows)
         np.take(wide, self._plus, axis=0, out=out, mode="clip")
-        out -= wide[self._minus]
+        np.take(wide, self._minus, axis=0, out=self._other, mode="clip")
+        out -= self._other
 
 
 class GramPairs:

@@ -24,7 +24,7 @@ Route = Literal["svd", "gram", "vectors"]
 
 BLOCK = 4
 """Vectors a pair: half of them near the leading directions of either client."""
-GAIN = 0.25
+GAIN = 0.5
 """A pair stops when a step of Lanczos raises its squared norm by less than GAIN tol: the error is then below tol."""
 MAX_STEPS = 60
 TILE_BYTES = 3_000_000
@@ -85,10 +85,11 @@ class Whitened:
     def _by_svd(self, first: IntArray, second: IntArray) -> FloatArray:
         maps = np.stack([factor.T @ (factor @ self.inverse) for factor in self.factors])
         values = np.empty(len(first))
-        portion = max(1, 4_000_000 // maps[0].size)
-        for start in range(0, len(first), portion):
-            part = slice(start, start + portion)
+
+        def solve(part: IntArray) -> None:
             values[part] = np.linalg.norm(maps[first[part]] - maps[second[part]], ord=2, axis=(1, 2))
+
+        in_parallel(solve, tiles(first, second, maps[0].nbytes))
         return values
 
     def _by_gram(self, first: IntArray, second: IntArray, tol: float) -> FloatArray:
@@ -186,7 +187,9 @@ def tiles(first: IntArray, second: IntArray, pair_bytes: int) -> list[IntArray]:
     """Split pairs into portions of bounded memory, each among few clients, so that products have many rows."""
     pairs = max(64, TILE_BYTES // max(1, pair_bytes))
     side = max(8, int(np.sqrt(pairs)))
-    order = np.lexsort((second, first, second // side, first // side))
+    # By place among those present, not by row: an update's few clients must not end up one to a portion.
+    left, right = (np.unique(rows, return_inverse=True)[1] for rows in (first, second))
+    order = np.lexsort((right, left, right // side, left // side))
     return [order[start : start + pairs] for start in range(0, len(order), pairs)]
 
 
