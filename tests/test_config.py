@@ -1,0 +1,399 @@
+"""Experiments in TOML: every mistake is named with its file, table and key."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+
+from fedpace.config import Overrides, load_experiment, parse_experiment
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.data.digits import Digits
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.models.softmax import Softmax
+from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.random import Random
+from fedpace.sim.rounds import Fleet
+from fedpace.sim.stopping import Stop
+from fedpace.sim.trainer import Training
+
+TEXT = """
+name = "tiny"
+seeds = [3, 5]
+
+[data]
+name = "quadratic"
+clients = 5
+
+[model]
+name = "linear"
+
+[delays]
+name = "lognormal"
+median = 20
+
+[training]
+lr = 0.05
+
+[fleet]
+warmup = "lazy"
+
+[clock]
+charge_warmup = true
+
+[stop]
+target = 2.95
+max_seconds = 1e5
+
+[[selectors]]
+name = "random"
+k = 2
+
+[[selectors]]
+name = "random"
+label = "unbiased"
+variant = "uniform-unbiased"
+k = 2
+
+[[selectors]]
+name = "delayhet-submodular"
+target_heterogeneity = 0.5
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "experiment.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def table():
+    return copy.deepcopy(
+        {
+            "name": "tiny",
+            "data": {"name": "quadratic", "clients": 5},
+            "model": {"name": "linear"},
+            "delays": {"name": "lognormal"},
+            "selectors": [{"name": "random", "k": 2}],
+        }
+    )
+
+
+def changed(path, value):
+    """The table with one entry set; `path` is the keys to it, joined by dots, and 0 is the first selector."""
+    found = node = table()
+    *way, last = path.split(".")
+    for key in way:
+        node = node["selectors"][0] if key == "0" else node.setdefault(key, {})
+    node[last] = value
+    return found
+
+
+def parse(raw):
+    return parse_experiment(raw, "my.toml")
+
+
+# -- what is read ------------------------------------------------------------------------------------------
+
+
+def test_everything_is_read(write):
+    found = load_experiment(write(TEXT))
+    assert found.name == "tiny"
+    assert found.seeds == (3, 5)
+    assert found.data == Quadratic(clients=5)
+    assert found.delays == LognormalDelays(median=20)
+    assert found.training == Training(lr=0.05)
+    assert found.fleet == Fleet(warmup="lazy")
+    assert found.clock.charge_warmup
+    assert found.stop == Stop(target=2.95, max_seconds=1e5)
+    assert [scheme.label for scheme in found.schemes] == ["random", "unbiased", "delayhet-submodular"]
+    assert [scheme.selector for scheme in found.schemes] == [
+        Random(k=2),
+        Random(k=2, variant="uniform-unbiased"),
+        DelayHetSubmodular(target_heterogeneity=0.5),
+    ]
+    assert found.direction == "down"
+
+
+def test_the_embedded_default():
+    found = load_experiment(None)
+    assert isinstance(found.data, Digits)
+    assert isinstance(found.model, Softmax)
+    assert isinstance(found.delays, LognormalDelays)
+    assert found.direction == "up"
+    assert {"random", "delayhet-submodular", "delayhet-sampling"} <= {s.selector.name for s in found.schemes}
+    assert found.stop.target is not None
+    assert all(getattr(scheme.selector, "k", 0) <= found.data.clients for scheme in found.schemes)
+
+
+def test_what_may_be_left_out():
+    found = parse(table())
+    assert found.seeds == (0,)
+    assert found.training == Training()
+    assert found.stop == Stop()
+
+
+@pytest.mark.parametrize("source", ["default", "text", "least"])
+def test_an_experiment_survives_as_a_table(write, source):
+    found = {
+        "default": lambda: load_experiment(None),
+        "text": lambda: load_experiment(write(TEXT)),
+        "least": lambda: parse(table()),
+    }[source]()
+    assert parse(found.as_table()) == found
+    assert found.as_table() == parse(found.as_table()).as_table()
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"), [(1, (0,)), (3, (0, 1, 2)), ([4], (4,)), ([7, 2], (7, 2)), ([0, 10**12], (0, 10**12))]
+)
+def test_seeds(given, seeds):
+    assert parse(changed("seeds", given)).seeds == seeds
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match=r"expected an experiment in .*none\.toml, but there is no such file"):
+        load_experiment(tmp_path / "none.toml")
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        load_experiment(tmp_path)
+
+
+def test_broken_toml(write):
+    with pytest.raises(InputError, match=r"experiment\.toml is not TOML: .*line 2"):
+        load_experiment(write('name = "x"\nseeds = [1 2]'))
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "x.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(InputError, match=r"x\.toml cannot be read"):
+        load_experiment(tmp_path / "x.toml")
+
+
+def test_an_empty_file(write):
+    with pytest.raises(InputError, match=r"experiment\.toml lacks 'name': an experiment names its selectors, data"):
+        load_experiment(write(""))
+
+
+# -- unknown keys and names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("sedes", r"^my\.toml has no key 'sedes'\. Did you mean 'seeds'\? Known keys: name, seeds, selectors, data"),
+        (
+            "training.epoch",
+            r"^my\.toml, \[training\] has no key 'epoch'\. Did you mean 'epochs'\? Known keys: epochs, b",
+        ),
+        ("data.client", r"^my\.toml, \[data\] has no key 'client'\. Did you mean 'clients'\?"),
+        ("model.hidden", r"^my\.toml, \[model\] has no key 'hidden'\. Known keys: bias"),
+        ("delays.medain", r"^my\.toml, \[delays\] has no key 'medain'\. Did you mean 'median'\?"),
+        ("stop.zzz", r"^my\.toml, \[stop\] has no key 'zzz'\. Known keys: target, max_rounds, max_seconds"),
+        ("fleet.share", r"^my\.toml, \[fleet\] has no key 'share'\. Did you mean 'shares'\?"),
+        ("clock.probe", r"^my\.toml, \[clock\] has no key 'probe'"),
+        ("0.kk", r"^my\.toml, \[\[selectors\]\] number 1 has no key 'kk'\. Did you mean 'k'\? Known keys: k, variant"),
+    ],
+)
+def test_unknown_keys(path, words):
+    with pytest.raises(FedpaceError, match=words):
+        parse(changed(path, 1))
+
+
+def test_unknown_keys_in_a_file_name_the_file(write):
+    with pytest.raises(InputError, match=r"experiment\.toml, \[training\] has no key 'learning_rate'"):
+        load_experiment(write(TEXT.replace("lr = 0.05", "learning_rate = 0.05")))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("0.name", "randm", r"number 1: there is no selector 'randm'\. Did you mean 'random'\? Known: "),
+        ("data.name", "quadratc", r"my\.toml, \[data\]: there is no data set 'quadratc'\. Did you mean 'quadratic'\?"),
+        ("model.name", "conv9", r"my\.toml, \[model\]: there is no model 'conv9'"),
+        ("delays.name", "log-normal", r"my\.toml, \[delays\]: there is no delay model 'log-normal'\. Did you mean"),
+        ("0.name", 3, r"number 1: name is 3, but input should be a valid string"),
+    ],
+)
+def test_unknown_names(path, value, words):
+    with pytest.raises(InputError, match=words):
+        parse(changed(path, value))
+
+
+@pytest.mark.parametrize("part", ["name", "data", "model", "delays", "selectors"])
+def test_missing_parts(part):
+    raw = table()
+    del raw[part]
+    with pytest.raises(InputError, match=rf"my\.toml lacks '{part}'"):
+        parse(raw)
+
+
+@pytest.mark.parametrize("part", ["data", "model", "delays"])
+def test_parts_without_a_name(part):
+    with pytest.raises(InputError, match=rf"my\.toml, \[{part}\] lacks its name; known: "):
+        parse(table() | {part: {}})
+
+
+def test_a_selector_without_a_name():
+    with pytest.raises(InputError, match=r"my\.toml, \[\[selectors\]\] number 1 lacks its name; known: "):
+        parse(table() | {"selectors": [{"k": 2}]})
+
+
+# -- wrong types and values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("data.clients", "five", r"my\.toml, \[data\]: clients is 'five', but input should be a valid integer"),
+        ("data.clients", True, r"my\.toml, \[data\]: clients is True, but input should be a valid integer"),
+        ("data.clients", 5.0, r"my\.toml, \[data\]: clients is 5\.0, but input should be a valid integer"),
+        ("data.noise", "low", r"\[data\]: noise is 'low', but input should be a valid number"),
+        ("model.bias", 1, r"\[model\]: bias is 1, but input should be a valid boolean"),
+        ("training.lr", "fast", r"\[training\]: lr is 'fast'"),
+        ("training.lr", [0.1], r"\[training\]: lr is \[0\.1\]"),
+        ("fleet.warmup", "none", r"\[fleet\]: warmup is 'none', but input should be 'full' or 'lazy'"),
+        ("0.variant", "wor", r"number 1: variant is 'wor', but input should be 'uniform-wor', 'md' or 'uniform-unbi"),
+        ("0.k", "2", r"number 1: k is '2', but input should be a valid integer"),
+        ("0.label", 3, r"number 1: label is 3, but input should be a valid string"),
+        ("name", 3, r"my\.toml: name is 3, but input should be a valid string"),
+        ("stop.target", "high", r"\[stop\]: target is 'high'"),
+    ],
+)
+def test_wrong_types(path, value, words):
+    with pytest.raises(InputError, match=words):
+        parse(changed(path, value))
+
+
+def test_whole_numbers_are_numbers():
+    found = parse(changed("training.lr", 1))
+    assert found.training.lr == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("data.clients", 0, r"my\.toml, \[data\]: clients of quadratic must be at least 1, but 0 came"),
+        ("training.momentum", 1.5, r"my\.toml, \[training\]: momentum of training must lie in \[0, 1\)"),
+        ("0.k", 0, r"my\.toml, \[\[selectors\]\] number 1: k of random must be at least 1, but 0 came"),
+        ("stop.max_rounds", 0, r"my\.toml, \[stop\]: max_rounds of stop must be at least 1"),
+        ("stop.target", math.nan, r"my\.toml, \[stop\]: target of stop must be finite"),
+        ("delays.median", -1.0, r"my\.toml, \[delays\]: median must be a finite number above 0"),
+    ],
+)
+def test_senseless_values(path, value, words):
+    with pytest.raises(InputError, match=words):
+        parse(changed(path, value))
+
+
+@pytest.mark.parametrize("section", ["data", "model", "delays", "training", "fleet", "clock"])
+def test_a_value_where_a_table_belongs(section):
+    with pytest.raises(InputError, match=rf"my\.toml, \[{section}\] must be a table of keys, but 3 came"):
+        parse(table() | {section: 3})
+
+
+@pytest.mark.parametrize("entries", [[], {}, "random", 3])
+def test_selectors_must_be_a_list(entries):
+    with pytest.raises(
+        InputError, match=r"my\.toml: selectors must be a list of tables, \[\[selectors\]\], with at lea"
+    ):
+        parse(table() | {"selectors": entries})
+
+
+def test_selectors_must_be_tables():
+    with pytest.raises(InputError, match=r"\[\[selectors\]\] number 2 must be a table of keys, but 'random' came"):
+        parse(table() | {"selectors": [{"name": "random"}, "random"]})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (0, "my.toml: seeds must be at least 1, but 0 came"),
+        (-3, "my.toml: seeds must be at least 1"),
+        ([], r"seeds must be different integers of at least 0, but \[\] came"),
+        ([1, 1], "seeds must be different integers"),
+        ([1, -1], "seeds must be different integers"),
+        (["1"], r"seeds \(a number of seeds, or a list of them\) is \['1'\]"),
+        ([True], r"seeds \(a number of seeds, or a list of them\)"),
+        (True, r"seeds \(a number of seeds, or a list of them\) is True"),
+        (2.0, r"seeds \(a number of seeds, or a list of them\) is 2.0"),
+    ],
+)
+def test_bad_seeds(seeds, words):
+    with pytest.raises(InputError, match=words):
+        parse(changed("seeds", seeds))
+
+
+def test_two_schemes_of_one_label():
+    raw = table() | {"selectors": [{"name": "random", "k": 1}, {"name": "random", "k": 2}]}
+    with pytest.raises(InputError, match=r"my\.toml: two selectors are called 'random'; give each a label of its own"):
+        parse(raw)
+
+
+@pytest.mark.parametrize("label", ["", " ", ".", "..", "a/b", "a\\b"])
+def test_labels_that_cannot_name_a_folder(label):
+    with pytest.raises(InputError, match=r"my\.toml: the label .* cannot name a folder"):
+        parse(changed("0.label", label))
+
+
+# -- overrides ---------------------------------------------------------------------------------------------
+
+
+def overridden(write, **changes):
+    return load_experiment(write(TEXT), Overrides(**changes))
+
+
+def test_no_overrides_change_nothing(write):
+    assert overridden(write) == load_experiment(write(TEXT))
+
+
+def test_limits(write):
+    found = overridden(write, target=1.5, max_rounds=7, seeds=range(2))
+    assert (found.stop.target, found.stop.max_rounds, found.stop.max_seconds) == (1.5, 7, 1e5)
+    assert found.seeds == (0, 1)
+
+
+def test_delays(write):
+    assert overridden(write, delays="constant").delays.name == "constant"
+    assert overridden(write, delays="lognormal").delays == LognormalDelays(median=20), "its options are kept"
+    with pytest.raises(InputError, match="there is no delay model 'fast'"):
+        overridden(write, delays="fast")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "labels"),
+    [
+        (["unbiased"], ["unbiased"]),
+        (["delayhet-submodular", "unbiased"], ["delayhet-submodular", "unbiased"]),
+        (["random"], ["random", "unbiased"]),
+        (["delayhet-sampling"], ["delayhet-sampling"]),
+    ],
+)
+def test_selectors(write, wanted, labels):
+    found = overridden(write, selectors=wanted)
+    assert [scheme.label for scheme in found.schemes] == labels
+    if "delayhet-submodular" in labels:
+        assert found.schemes[0].selector == DelayHetSubmodular(target_heterogeneity=0.5), "with its options"
+
+
+def test_an_unknown_selector(write):
+    with pytest.raises(InputError, match=r"there is no selector 'rando'\. Did you mean 'random'\?"):
+        overridden(write, selectors=["rando"])
+
+
+def test_an_override_does_not_change_the_table():
+    raw = table()
+    before = copy.deepcopy(raw)
+    Overrides(selectors=["random"], delays="constant", seeds=[1], target=1.0, max_rounds=3).apply(raw)
+    assert raw == before
