@@ -86,7 +86,7 @@ def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Momen
     if max_rank is not None and max_rank < 1:
         raise InputError(f"max_rank must be at least 1, but {max_rank!r} came")
     if len(factor) > factor.shape[1]:
-        factor = np.linalg.qr(factor, mode="r")
+        factor = np.asarray(np.linalg.qr(factor, mode="r"), dtype=np.float64)
     # S V' as U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition, and F'F is
     # kept to the last digit because U is orthogonal, however badly the small eigenvalues are known.
     _, vectors = np.linalg.eigh(factor @ factor.T)
