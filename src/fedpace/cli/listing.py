@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from fedpace import registry
 from fedpace.cli.common import AsJson, print_json
+from fedpace.core.types import facts_wanted
 from fedpace.records.run import plain
 
 
@@ -42,9 +44,22 @@ def list_components(
     table.add_column("options")
     for entry in entries:
         options = "\n".join(f"{option} = {default}" for option, default in entry["options"].items()) or "none"
-        needs = [", ".join(entry["needs"]) or "nothing"] if kind is Kind.SELECTORS else []
-        table.add_row(entry["name"], entry["summary"], *needs, options)
+        needs = [_needs(entry)] if kind is Kind.SELECTORS else []
+        paper = f"\n{entry['paper']}" if entry.get("paper") else ""
+        table.add_row(entry["name"], entry["summary"] + paper, *needs, options)
     Console().print(table)
+
+
+def _paper(cls: Any) -> str:
+    """Return the paper of a scheme: the module's header names it first, as every scheme's does."""
+    header = inspect.getdoc(inspect.getmodule(cls)) or ""
+    found = re.match(r'(.*?"[^"]+"[^.:;]*)[.:;]', " ".join(header.partition("\n\n")[2].split()))
+    return found.group(1) if found else ""
+
+
+def _needs(entry: dict[str, Any]) -> str:
+    uses = f"\n(uses {', '.join(entry['uses'])})" if entry["uses"] else ""
+    return (", ".join(entry["needs"]) or "nothing") + uses
 
 
 def _describe(name: str, cls: Any) -> dict[str, Any]:
@@ -56,4 +71,6 @@ def _describe(name: str, cls: Any) -> dict[str, Any]:
     entry = {"name": name, "summary": summary, "options": options}
     if hasattr(cls, "needs"):
         entry["needs"] = sorted(need.value for need in cls.needs)
+        entry["paper"] = _paper(cls)
+        entry["uses"] = sorted(need.value for need in facts_wanted(cls) - cls.needs)
     return entry

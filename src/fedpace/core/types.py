@@ -434,6 +434,15 @@ class Stateless:
         """Learn nothing: the ledger already has it."""
 
 
+def facts_wanted(selector: Any) -> frozenset[Need]:
+    """Return what a host should report for a selector: what it `needs`, and what it `uses` where it is offered.
+
+    A selector that works without a fact but better with it names it in an optional class variable `uses`.
+    """
+    needs: frozenset[Need] = selector.needs
+    return needs | getattr(selector, "uses", frozenset())
+
+
 class DelayModel(Protocol):
     """How long each client takes, round by round, for ALL clients: schemes are compared on the same draws."""
 

@@ -17,7 +17,16 @@ from fedpace.core import checks
 from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.session import Session, ShareRule, Warmup
-from fedpace.core.types import DelayConfig, DelayModel, Need, Outcome, ProbeRequest, Selection, Selector
+from fedpace.core.types import (
+    DelayConfig,
+    DelayModel,
+    Need,
+    Outcome,
+    ProbeRequest,
+    Selection,
+    Selector,
+    facts_wanted,
+)
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.delays.correlation import correlated, rarity
@@ -138,7 +147,7 @@ class Simulation:
         self.parameters = trainer.initial
         self.now = 0.0
         self._skipped = 0
-        self._needs = selector.needs
+        self._wanted = facts_wanted(selector)
         self._measured: set[int] = set()
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._variates: ControlVariates | None = None
@@ -224,7 +233,7 @@ class Simulation:
             if self._variates is not None:
                 self._variates.replace(client, self.trainer.gradient(self.parameters, client))
             trained = self.parameters
-            if Need.UPDATE in self._needs:
+            if Need.UPDATE in self._wanted:
                 trained = self.trainer.train(self.parameters, client, WARM_UP).parameters
             loss = self.trainer.local_loss(self.parameters, client)
             outcomes.append(self._outcome(client, seconds, loss, trained))
@@ -281,7 +290,7 @@ class Simulation:
             loss=loss,
             samples=float(len(self.trainer.data.train[client])),
             moment=self._moment(client),
-            update=self._sketch(trained - self.parameters) if Need.UPDATE in self._needs else None,
+            update=self._sketch(trained - self.parameters) if Need.UPDATE in self._wanted else None,
         )
 
     def _drawn(self, tick: int) -> FloatArray:
@@ -289,7 +298,7 @@ class Simulation:
 
     def _moment(self, client: int) -> FloatArray | None:
         """The client's moment at the model it received, unless nobody wants it or it cannot have changed."""
-        if Need.MOMENT not in self._needs or (client in self._measured and not self.trainer.moving_features):
+        if Need.MOMENT not in self._wanted or (client in self._measured and not self.trainer.moving_features):
             return None
         self._measured.add(client)
         return self.trainer.moment(self.parameters, client)

@@ -7,7 +7,7 @@ depend on who else is in the cohort, nor on the order in which the cohort is wor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +21,6 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
 from fedpace.moments.factor import factor_from_features
 from fedpace.sim.flat import FlatModel
-
-EVALUATION_BATCH = 4096
 
 
 class DivergedError(FedpaceError, ArithmeticError):
@@ -153,7 +151,8 @@ class Trainer:
         """Return the client's full-batch gradient at `parameters`."""
         self._flat.parameters.copy_(parameters)
         self._flat.gradients.zero_()
-        self._flat.loss(*self._train[client]).backward()  # type: ignore[no-untyped-call]
+        for inputs, targets, share in self._chunks(*self._train[client]):
+            (share * self._flat.loss(inputs, targets)).backward()  # type: ignore[no-untyped-call]
         return self._flat.gradients.clone()
 
     @torch.no_grad()
@@ -186,16 +185,24 @@ class Trainer:
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""
         self._flat.parameters.copy_(parameters)
-        inputs, targets = self._test
         total_loss, correct = 0.0, 0
-        for start in range(0, len(targets), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            outputs = self._flat.module(inputs[part])
-            total_loss += self._flat.criterion(outputs, targets[part]).item() * len(targets[part])
+        for inputs, targets, _ in self._chunks(*self._test):
+            outputs = self._flat.module(inputs)
+            total_loss += self._flat.criterion(outputs, targets).item() * len(targets)
             if self.data.classes is not None:
-                correct += int((outputs.argmax(1) == targets[part]).sum())
-        loss = total_loss / len(targets) * self.data.loss_scale
-        return (loss if self.data.metric == "loss" else correct / len(targets)), loss
+                correct += int((outputs.argmax(1) == targets).sum())
+        count = len(self.data.test)
+        loss = total_loss / count * self.data.loss_scale
+        return (loss if self.data.metric == "loss" else correct / count), loss
+
+    def _chunks(
+        self, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
+        """Yield pieces that fit into memory, and the share of the samples that each is."""
+        size = self._flat.module.chunk
+        for start in range(0, len(targets), size):
+            part = slice(start, start + size)
+            yield inputs[part], targets[part], len(targets[part]) / len(targets)
 
 
 def aggregate(

@@ -1,0 +1,35 @@
+"""`fedpace list selectors` shows what each scheme needs, its paper and its options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpace import registry
+from fedpace.cli import app
+
+
+@pytest.fixture(scope="module")
+def listed():
+    shown = CliRunner().invoke(app, ["list", "selectors", "--json"], catch_exceptions=False).stdout
+    return {entry["name"]: entry for entry in json.loads(shown)["selectors"]}
+
+
+def test_every_scheme_is_listed_with_its_paper(listed):
+    assert sorted(listed) == registry.selectors.names()
+    for entry in listed.values():
+        assert '"' in entry["paper"], f"the header of {entry['name']} should begin with its paper"
+
+
+def test_needs_and_uses_are_told_apart(listed):
+    assert listed["delayhet-submodular"]["needs"] == ["delays", "feature moments"]
+    assert listed["approx-opt-sampling"]["uses"] == ["update sketches"]
+    assert listed["random"]["options"] == {"k": 10, "variant": "uniform-wor"}
+
+
+def test_the_table_names_papers_and_options():
+    shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
+    assert "Harshvardhan" in shown
+    assert "target_heterogeneity = 0.0" in shown
