@@ -1,0 +1,360 @@
+"""The command line, run for real on tiny experiments: what is printed where, what is written, and what is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import fedpace
+from fedpace import registry
+from fedpace.__main__ import main
+from fedpace.records.run import find_runs, read_run
+
+TINY = """
+name = "tiny"
+seeds = 2
+
+[data]
+name = "quadratic"
+clients = 5
+samples = 6
+test_samples = 5
+dimension = 3
+
+[model]
+name = "linear"
+
+[delays]
+name = "lognormal"
+
+[training]
+epochs = 1
+batch = 0
+lr = 0.05
+
+[stop]
+max_rounds = 3
+
+[[selectors]]
+name = "random"
+k = 2
+
+[[selectors]]
+name = "delayhet-submodular"
+label = "submodular"
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Runs `fedpace ...` in this process, in an empty folder; returns exit code, standard output and error."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedpace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+def strict(text):
+    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def everything(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+# -- compare -----------------------------------------------------------------------------------------------
+
+RUNS = [
+    f"{label}/seed-{seed}/{name}"
+    for label in ("random", "submodular")
+    for seed in (0, 1)
+    for name in ("rounds.jsonl", "run.json")
+]
+
+
+def test_compare_prints_a_table_and_writes_the_reports(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    code, printed, errors = call("compare", tiny, "--out", out)
+    assert (code, errors) == (0, "")
+    assert everything(out) == sorted(["comparison.json", "report.html", "report.png", *RUNS])
+    assert "tiny: quadratic with linear under lognormal delays; random, submodular; 2 seeds; into" in printed
+    assert "[4/4] submodular, seed 1: 3 rounds" in printed
+    for name in ("random", "submodular", "report.html", "report.png", "comparison.json"):
+        assert name in printed
+    comparison = strict((out / "comparison.json").read_text())
+    assert comparison
+    page = (out / "report.html").read_text()
+    assert page.startswith("<!doctype html>") or page.startswith("<!DOCTYPE html>")
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_as_json_is_one_object_and_nothing_else(call, tiny, tmp_path):
+    code, printed, errors = call("compare", tiny, "--out", tmp_path / "out", "--json")
+    assert code == 0
+    found = strict(printed)
+    assert found["folder"] == str(tmp_path / "out")
+    assert errors == ""
+    assert {key: value for key, value in found.items() if key != "folder"} == strict(
+        (tmp_path / "out" / "comparison.json").read_text()
+    )
+
+
+def test_compare_takes_overrides(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    options = ["--selectors", "submodular, delayhet-sampling", "--seeds", 1, "--max-rounds", 2, "--delays", "constant"]
+    tiny.write_text(TINY.replace("clients = 5", "clients = 12"))
+    assert call("compare", tiny, "--out", out, "--target", "1e-9", *options)[0] == 0
+    runs = find_runs(out)
+    assert sorted((run.info.label, run.info.seed) for run in runs) == [("delayhet-sampling", 0), ("submodular", 0)]
+    for run in runs:
+        assert len(run.rounds) == 3
+        assert run.info.target == 1e-9
+        assert run.info.experiment["delays"]["name"] == "constant"
+
+
+def test_runs_go_into_a_folder_of_their_own(call, tiny, tmp_path):
+    assert call("compare", tiny, "--seeds", 1, "--max-rounds", 1)[0] == 0
+    (folder,) = (tmp_path / "home" / "runs").iterdir()
+    assert folder.name.startswith("tiny-")
+
+
+def test_the_same_command_gives_the_same_rounds(call, tiny, tmp_path):
+    for name in ("one", "two"):
+        assert call("run", tiny, "--out", tmp_path / name, "--json")[0] == 0
+    one, two = ((tmp_path / name / "rounds.jsonl").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+# -- run and report ----------------------------------------------------------------------------------------
+
+
+def test_run(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    code, printed, errors = call("run", tiny, "--selector", "submodular", "--seed", 5, "--out", out)
+    assert (code, errors) == (0, "")
+    assert "submodular, seed 5: finished after 3 rounds and " in printed
+    assert f"Recorded in {out}" in printed
+    assert everything(out) == ["rounds.jsonl", "run.json"]
+    assert read_run(out).info.seed == 5
+
+
+def test_run_takes_the_first_scheme_unless_told(call, tiny, tmp_path):
+    code, printed, errors = call("run", tiny, "--out", tmp_path / "out", "--json")
+    assert (code, errors) == (0, "")
+    found = strict(printed)
+    assert found["label"] == "random"
+    assert (found["seed"], found["rounds"], found["status"], found["target"]) == (0, 3, "finished", None)
+    assert found["virtual_seconds"] > 0
+    assert found["loss"] > 0
+
+
+def test_report_builds_everything_anew(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    call("compare", tiny, "--out", out)
+    before = (out / "comparison.json").read_bytes()
+    for name in ("comparison.json", "report.html", "report.png"):
+        (out / name).unlink()
+    code, printed, errors = call("report", out)
+    assert (code, errors) == (0, "")
+    assert "submodular" in printed
+    assert (out / "comparison.json").read_bytes() == before
+    assert (out / "report.html").exists()
+    assert (out / "report.png").exists()
+    code, printed, _ = call("report", out, "--json")
+    assert strict(printed)["folder"] == str(out)
+
+
+def test_report_of_one_run(call, tiny, tmp_path):
+    call("run", tiny, "--out", tmp_path / "out")
+    assert call("report", tmp_path / "out")[0] == 0
+
+
+# -- list --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["selectors", "delays", "datasets", "models"])
+def test_list(call, kind):
+    code, printed, errors = call("list", kind)
+    assert (code, errors) == (0, "")
+    names = getattr(registry, kind).names()
+    for name in names:
+        assert name in printed
+    code, printed, errors = call("list", kind, "--json")
+    assert (code, errors) == (0, "")
+    entries = strict(printed)[kind]
+    assert [entry["name"] for entry in entries] == names
+    for entry in entries:
+        assert entry["summary"]
+        assert isinstance(entry["options"], dict)
+        assert ("needs" in entry) == (kind == "selectors")
+
+
+def test_list_shows_needs_and_defaults(call):
+    entries = {entry["name"]: entry for entry in strict(call("list", "--json")[1])["selectors"]}
+    assert entries["random"]["options"] == {"k": 10, "variant": "uniform-wor"}
+    assert entries["random"]["needs"] == []
+    assert entries["delayhet-submodular"]["needs"] == ["delays", "feature moments"]
+
+
+def test_list_of_something_else(call):
+    code, printed, errors = call("list", "clients")
+    assert code == 2
+    assert printed == ""
+    assert "'selectors', 'delays', 'datasets'" in errors
+
+
+# -- overwriting -------------------------------------------------------------------------------------------
+
+
+def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    call("compare", tiny, "--out", out, "--seeds", 1)
+    before = {name: (out / name).read_bytes() for name in everything(out)}
+    code, _, errors = call("run", tiny, "--out", out)
+    assert code == 2
+    assert errors == f"error: {out} holds 2 runs already: give another folder, or --overwrite\n"
+    assert {name: (out / name).read_bytes() for name in everything(out)} == before
+    assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
+    assert len(find_runs(out)) == 1, "the runs that were there are gone"
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_folder_of_somebody_else_is_left_alone(call, tiny, tmp_path, overwrite):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years")
+    code, _, errors = call("compare", tiny, "--out", out, *overwrite)
+    assert code == 2
+    assert errors == f"error: {out} holds files that are not fedpace's: give another folder\n"
+    assert (out / "thesis.tex").read_text() == "years"
+
+
+def test_an_empty_folder_is_taken(call, tiny, tmp_path):
+    (tmp_path / "out").mkdir()
+    assert call("run", tiny, "--out", tmp_path / "out")[0] == 0
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (("lr = 0.05", "rate = 0.05"), [], "[training] has no key 'rate'."),
+        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but input should be a valid integer"),
+        (('name = "random"', 'name = "randm"'), [], "there is no selector 'randm'. Did you mean 'random'?"),
+        (("seeds = 2", "seeds = [1,"), [], "tiny.toml is not TOML"),
+        (("k = 2", "k = 6"), [], "random is asked for k = 6 clients, but there are only 5"),
+        (("clients = 5", "clients = 0"), [], "clients of quadratic must be at least 1, but 0 came"),
+        (("", ""), ["--selectors", ","], "--selectors names no scheme"),
+        (("", ""), ["--seeds", "0"], "--seeds must be at least 1, but 0 came"),
+        (("", ""), ["--delays", "none"], "there is no delay model 'none'"),
+        (("", ""), ["--max-rounds", "0"], "max_rounds of stop must be at least 1"),
+        (
+            ('label = "submodular"', 'label = "submodular"\nmax_clients = 1\nridge = 0.0'),
+            ["--selectors", "submodular"],
+            "no set is feasible",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(call, tiny, tmp_path, change, options, words):
+    tiny.write_text(TINY.replace(*change, 1))
+    code, printed, errors = call("compare", tiny, *options, "--json")
+    assert code == 2
+    assert printed == ""
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert words in errors
+    assert everything(tmp_path) == ["tiny.toml"]
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_missing_experiment(call, tmp_path):
+    code, _, errors = call("compare", tmp_path / "none.toml")
+    assert code == 2
+    assert errors == f"error: expected an experiment in {tmp_path / 'none.toml'}, but there is no such file\n"
+
+
+def test_a_report_of_nothing(call, tmp_path):
+    code, _, errors = call("report", tmp_path / "nowhere")
+    assert code == 2
+    assert errors.startswith("error: expected runs below")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_bad_seed(call, tiny):
+    assert call("run", tiny, "--seed", "-1")[::2] == (2, "error: --seed must be at least 0, but -1 came\n")
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper"])
+def test_an_out_that_is_a_file(call, tiny, tmp_path, below):
+    (tmp_path / "file").write_text("x")
+    code, _, errors = call("run", tiny, "--out", tmp_path / below)
+    assert code == 2
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_divergence_is_a_result(call, tiny, tmp_path):
+    tiny.write_text(TINY.replace("lr = 0.05", "lr = 1e30").replace("epochs = 1", "epochs = 9"))
+    code, printed, errors = call("compare", tiny, "--out", tmp_path / "out")
+    assert (code, errors) == (0, "")
+    assert "diverged" in printed
+    assert {run.info.status for run in find_runs(tmp_path / "out")} == {"diverged"}
+
+
+# -- the command itself ------------------------------------------------------------------------------------
+
+
+def test_version(call):
+    assert call("--version") == (0, fedpace.__version__ + "\n", "")
+
+
+def test_help(call):
+    code, printed, _ = call("--help")
+    assert code == 0
+    for command in ("compare", "run", "report", "list"):
+        assert command in printed
+
+
+def test_unknown_options_are_refused(call, tiny):
+    code, printed, errors = call("compare", tiny, "--fast")
+    assert code == 2
+    assert printed == ""
+    assert "--fast" in errors
+
+
+def test_as_a_module(tmp_path):
+    """The one test that starts a process: the entry point, with warnings as errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpace", "run", "nowhere.toml"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: expected an experiment in nowhere.toml, but there is no such file\n"
+    assert list(tmp_path.iterdir()) == []
