@@ -37,6 +37,8 @@ class ClusteredSampling(Stateless):
 
     name: ClassVar[str] = "clustered-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+    """Of those who took part, if the host has it."""
 
     k: int = 10
     algorithm: Literal["similarity", "size"] = "similarity"

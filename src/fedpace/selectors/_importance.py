@@ -1,0 +1,106 @@
+"""What the schemes that draw with replacement by an optimised distribution q share."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, above, at_least
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Diagnostics, View
+from fedpace.numerics.importance import best_sampling, sampling_cost
+from fedpace.numerics.order_stats import expected_max
+
+
+def check_options(k: int, c: float, floor: float, clip: float, scheme: str) -> None:
+    """Refuse options that make no sense."""
+    at_least(k, 1, f"k of {scheme}")
+    at_least(c, 0, f"c of {scheme}")
+    at_least(clip, 0, f"clip of {scheme}")
+    above(floor, 0, f"floor of {scheme}")
+    if floor > 1:
+        raise InputError(f"floor of {scheme} is a part of 1/clients, at most 1, but {floor} came")
+
+
+def gradient_norms(view: View, rows: IntArray, share: FloatArray) -> FloatArray:
+    """Return G of `rows` in units of its root mean square over the shares.
+
+    It is the norm of the last update's sketch; that of a client without one is the median of the others. So c does not
+    depend on the learning rate, on the number of local steps, or on how updates are sketched.
+    """
+    norms = np.full(rows.size, np.nan) if view.updates is None else np.linalg.norm(view.updates[rows], axis=1)
+    known = np.isfinite(norms)
+    norms[~known] = np.median(norms[known]) if known.any() else 1.0
+    scale = float(np.sqrt(share @ np.square(norms)))
+    return norms / scale if scale > 0 else np.ones(rows.size)
+
+
+def floors(share: FloatArray, floor: float) -> FloatArray:
+    """Return the least probability of each client: `floor` / clients, and 0 for those that count for nothing."""
+    return np.where(share > 0, floor / share.size, 0.0)
+
+
+def solve(a: FloatArray, delay: FloatArray, c: float, least: FloatArray, solver: str, max_iter: int) -> FloatArray:
+    """Minimise (q.t)(sum a / q + c), exactly or as far as trust-constr gets from the uniform distribution."""
+    if solver == "exact" or a.size == 1:
+        return best_sampling(a, delay, c=c, floor=least)
+    from scipy.optimize import Bounds, LinearConstraint, minimize
+
+    t = delay / (float(delay.max()) or 1.0)
+    inside = np.maximum(least, 1e-7)  # the authors' bound, where a client of share 0 has no floor
+
+    def value(q: FloatArray) -> tuple[float, FloatArray]:
+        q = np.maximum(q, inside)
+        spread = float((a / q).sum()) + c
+        return float(sampling_cost(q, a, t, c)), t * spread - (q @ t) * a / np.square(q)
+
+    with warnings.catch_warnings():
+        # trust-constr warns when it is stopped early or the objective looks linear; both are expected here.
+        warnings.simplefilter("ignore", UserWarning)
+        found = minimize(
+            value,
+            np.full(a.size, 1 / a.size),
+            jac=True,
+            method="trust-constr",
+            bounds=Bounds(inside, 1),
+            constraints=LinearConstraint(np.ones((1, a.size)), 1, 1),
+            options={"maxiter": max_iter},
+        )
+    q = np.maximum(found.x, inside)
+    return np.asarray(q / q.sum())
+
+
+def importance_cohort(
+    view: View,
+    rows: IntArray,
+    q: FloatArray,
+    share: FloatArray,
+    *,
+    k: int,
+    clip: float,
+    rng: np.random.Generator,
+    why: Diagnostics,
+) -> Cohort:
+    """Draw k times with replacement by q; a client drawn m times weighs m share / (k q), cut off at `clip` if above 0.
+
+    The facts in `why` are completed by what all these schemes want to show.
+    """
+    drawn, counts = np.unique(rng.choice(rows.size, size=k, p=q), return_counts=True)
+    weights = counts * share[drawn] / (k * q[drawn])
+    cut = int((weights > clip).sum()) if clip else 0
+    if clip:
+        weights = np.minimum(weights, clip)
+    facts = {
+        **why.facts,
+        "effective_clients": float(1 / np.square(q).sum()),
+        "least_probability": float(q.min()),
+        "sum_of_weights": float(weights.sum()),
+        "clipped": cut,
+    }
+    reasons = {
+        int(rows[i]): f"drawn {n} of {k} times, probability {q[i]:.3g}" for i, n in zip(drawn, counts, strict=True)
+    }
+    seconds = float(expected_max(q, view.delay[rows], k).value)
+    why = Diagnostics(why.objective, seconds, why.status, facts, reasons)
+    return Cohort(rows[drawn], weights, mode="delta", why=why)

@@ -1,0 +1,65 @@
+"""FedCS: of some candidates drawn at random, all that can make the deadline.
+
+Nishio and Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge" (ICC 2019):
+ask ceil(m C) random clients for their resources, and take as many as fit into a round of T_round seconds.
+
+The paper knows training and upload times apart and lets uploads queue on one channel, which needs a greedy search. A
+View knows one delay a client and rounds last as long as the slowest: the largest admissible set is then exactly "all
+candidates whose delay is at most the deadline". Where nobody can make it, the fastest candidate is taken and waited
+for: a cohort cannot be empty.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import above, at_least
+from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import share_weights, slowest
+
+
+@dataclass(frozen=True)
+class FedCS(Stateless):
+    """The candidates that are fast enough.
+
+    Args:
+        k: candidates drawn, and so the largest cohort.
+        deadline: seconds that a client may take by its estimated delay.
+        enforce: wait no longer than the deadline for those chosen either; who is late then counts as failed.
+    """
+
+    name: ClassVar[str] = "fed-cs"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+
+    k: int = 10
+    deadline: float = 180.0
+    enforce: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        above(self.deadline, 0, f"deadline of {self.name}")
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Draw the candidates and keep those who can make it."""
+        size = cohort_size(self.k, view, self.name)
+        candidates = np.sort(rng.choice(view.candidates, size=size, replace=False))
+        clients = candidates[view.delay[candidates] <= self.deadline]
+        in_time = int(clients.size)
+        status = "ok"
+        if not in_time:
+            clients = candidates[[np.argmin(view.delay[candidates])]]
+            status = f"nobody can make the deadline of {self.deadline:g} s: the fastest candidate is taken"
+        why = Diagnostics(
+            objective=float(in_time),
+            predicted_seconds=slowest(view, clients),
+            status=status,
+            facts={"candidates": size, "in_time": in_time},
+        )
+        deadline = self.deadline if self.enforce and in_time else math.inf
+        return Cohort(clients, share_weights(view, clients), deadline=deadline, why=why), None

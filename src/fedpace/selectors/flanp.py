@@ -1,0 +1,161 @@
+"""FLANP: begin with the fastest clients, and double their number whenever they have learnt what they can.
+
+Reisizadeh, Tziotis, Hassani, Mokhtari and Pedarsani, "Straggler-Resilient Federated Learning: Leveraging the Interplay
+Between Statistical Accuracy and System Heterogeneity" (2020). Stage s trains the n_s fastest clients to their
+statistical accuracy |grad L|^2 <= 2 mu V_{n_s}, V_n ~ 1/n; then n_{s+1} = min(2 n_s, m). All members weigh 1/n_s.
+
+Where we depart, and why:
+- mu and V are unknown in practice, and the released code's rule reads the gradient on all training data, which no
+  server sees. We use the norm of the members' average update (proportional to the gradient for a fixed learning rate
+  and number of local steps; all our rules compare norms with norms, so the factor drops out);
+- the released code also rescales learning rates at a doubling: that is the host's matter, not the selection's;
+- delays are sorted anew in each round, so a client that became slow drops back. The number of clients never falls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import above, at_least, one_of
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
+from fedpace.selectors._cohorts import check_k
+from fedpace.selectors._drawing import even_weights, slowest
+
+RULES = ("released", "period", "statistical", "plateau")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What FLANP remembers. A norm of -1 is unknown."""
+
+    size: int
+    rounds: int = 0
+    """Finished in this stage."""
+    norm: float = -1.0
+    """Squared norm of the last average update."""
+    first_norm: float = -1.0
+    threshold: float = -1.0
+    losses: tuple[float, ...] = ()
+    """The last of this stage, oldest first."""
+    due: bool = False
+    """The stage is over."""
+
+
+@dataclass(frozen=True)
+class Flanp:
+    """The fastest clients, more and more of them.
+
+    Args:
+        k: clients in the first stage.
+        growth: factor from one stage to the next.
+        stop: when a stage ends. `released` (the authors' code): after `period` rounds, or as soon as the squared norm
+            of the average update falls below a threshold, which is its value at the end of the first stage and is
+            halved at every doubling; without update sketches only the period counts. `period`: after `period` rounds.
+            `statistical` (the theory): when the squared norm falls to `accuracy` times its very first value, times
+            k / clients. `plateau`: when the members' loss fell by less than the fraction `tolerance` in `window`
+            rounds.
+        period: T0 of the released code: 20 for MNIST and CIFAR-10, 50 for FEMNIST.
+        accuracy: see `statistical`.
+        tolerance: see `plateau`.
+        window: see `plateau`.
+    """
+
+    name: ClassVar[str] = "flanp"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+    """Of those who take part, if the host has it."""
+
+    k: int = 1
+    growth: float = 2.0
+    stop: Literal["released", "period", "statistical", "plateau"] = "released"
+    period: int = 20
+    accuracy: float = 0.1
+    tolerance: float = 0.02
+    window: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        above(self.growth, 1, f"growth of {self.name}")
+        one_of(self.stop, RULES, f"stop of {self.name}")
+        at_least(self.period, 1, f"period of {self.name}")
+        above(self.accuracy, 0, f"accuracy of {self.name}")
+        above(self.tolerance, 0, f"tolerance of {self.name}")
+        at_least(self.window, 1, f"window of {self.name}")
+
+    def init(self) -> Stage:
+        """The first stage."""
+        return Stage(size=self.k)
+
+    def probe(self, state: Stage, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask nobody."""
+        return None
+
+    def select(self, state: Stage, view: View, rng: np.random.Generator) -> tuple[Cohort, Stage]:
+        """Take the fastest, after the next stage has begun if it is time."""
+        check_k(self.k, view.clients, self.name)
+        if state.due:
+            threshold = state.threshold / 2 if state.threshold >= 0 else -1.0
+            size = min(math.ceil(state.size * self.growth), view.clients)
+            state = replace(state, size=max(state.size, size), rounds=0, threshold=threshold, losses=(), due=False)
+        rows = view.candidates
+        clients = rows[np.lexsort((rows, view.delay[rows]))][: state.size]
+        why = Diagnostics(
+            predicted_seconds=slowest(view, clients),
+            facts={
+                "stage_clients": state.size,
+                "stage_rounds": state.rounds,
+                "squared_norm": state.norm if state.norm >= 0 else None,
+                "threshold": state.threshold if state.threshold >= 0 else None,
+            },
+        )
+        return Cohort(clients, even_weights(clients), why=why), state
+
+    def observe(self, state: Stage, report: Report) -> Stage:
+        """Decide whether the stage is over."""
+        norm = _squared_norm(report)
+        loss = _mean_loss(report)
+        losses = state.losses if loss is None else (*state.losses, loss)[-(self.window + 1) :]
+        state = replace(
+            state,
+            rounds=state.rounds + 1,
+            norm=norm,
+            first_norm=norm if state.first_norm < 0 else state.first_norm,
+            losses=losses,
+        )
+        if self.stop == "released" and state.threshold < 0 and state.rounds >= self.period:
+            state = replace(state, threshold=norm)
+        return replace(state, due=self._over(state))
+
+    def _over(self, state: Stage) -> bool:
+        if self.stop == "period":
+            return state.rounds >= self.period
+        if self.stop == "released":
+            return state.rounds >= self.period or 0 <= state.norm < state.threshold
+        if self.stop == "statistical":
+            return 0 <= state.norm <= self.accuracy * state.first_norm * self.k / state.size
+        if len(state.losses) <= self.window:
+            return False
+        return state.losses[0] - state.losses[-1] < self.tolerance * abs(state.losses[0])
+
+
+def _squared_norm(report: Report) -> float:
+    """Return that of the finished clients' average update; -1 where nobody reported a sketch."""
+    if report.updates is None:
+        return -1.0
+    known = report.finished & ~np.isnan(report.updates).any(axis=1)
+    total = float(report.weights[known].sum())
+    if total <= 0:
+        return -1.0
+    mean = report.weights[known] @ report.updates[known] / total
+    return float(mean @ mean)
+
+
+def _mean_loss(report: Report) -> float | None:
+    known = report.finished & ~np.isnan(report.loss)
+    total = float(report.weights[known].sum())
+    return float(report.weights[known] @ report.loss[known] / total) if total > 0 else None

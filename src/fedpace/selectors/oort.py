@@ -1,0 +1,206 @@
+"""Oort: clients that are both useful and fast, with room for those not tried yet.
+
+Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
+A client's utility is U_i = size x root mean square loss. Explored clients are scored by U scaled to [0, 1] plus
+sqrt(0.1 ln r / L_i), L_i the round in which they took part last, times (T / t_i)^alpha if slower than T. A part epsilon
+of the cohort, which decays, goes to clients not tried yet, by size and speed. The pacer moves T: while utility is
+steady T is raised (slower clients are let in), and lowered when utility jumps.
+
+Where we depart, and why:
+- a View holds shares instead of sizes, and mean losses instead of root mean squares: U_i = share_i x loss_i;
+- nothing is kept per client: "explored" is read off the ledger (took part, with a loss), and so is the utility that the
+  pacer sums (clients whose loss is of the last round, and who had taken part before: the exploited ones);
+- failed clients keep their last loss (the authors' code gives them the mean); the blacklist, off there, is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, above, at_least
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import draw_distinct, largest, share_weights
+
+STALENESS = 0.1
+STEADY, JUMP = 0.1, 5.0
+"""Relative changes of utility between two windows at which the pacer acts."""
+
+
+@dataclass(frozen=True)
+class Pacer:
+    """What Oort remembers."""
+
+    epsilon: float
+    threshold: float
+    """Percentile of the delays above which clients are slow."""
+    before: float = 0.0
+    """Utility summed over the window before."""
+    now: float = 0.0
+    """And over the current one."""
+
+
+@dataclass(frozen=True)
+class Oort:
+    """Useful and fast clients, and new ones.
+
+    Args:
+        k: clients whose answers are wanted.
+        overcommit: clients asked for each one wanted; the round ends when k of them have answered.
+        alpha: how hard slowness is punished.
+        epsilon: part of the first cohort for clients not tried yet.
+        epsilon_decay: factor on it after every round.
+        epsilon_least: where the decay ends.
+        cutoff: explored clients are drawn from those with at least this fraction of the k-th best score.
+        threshold: percentile of the delays that counts as fast enough at first.
+        pacer_step: rounds between two looks of the pacer.
+        pacer_delta: percentiles by which the pacer moves the threshold.
+        clip: quantile of the utilities at which they are cut off.
+        window: new clients are drawn from this many times as many, those with the best prospects.
+    """
+
+    name: ClassVar[str] = "oort"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+
+    k: int = 10
+    overcommit: float = 1.3
+    alpha: float = 2.0
+    epsilon: float = 0.9
+    epsilon_decay: float = 0.95
+    epsilon_least: float = 0.2
+    cutoff: float = 0.7
+    threshold: float = 10.0
+    pacer_step: int = 20
+    pacer_delta: float = 5.0
+    clip: float = 0.98
+    window: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        at_least(self.overcommit, 1, f"overcommit of {self.name}")
+        at_least(self.alpha, 0, f"alpha of {self.name}")
+        at_least(self.pacer_step, 1, f"pacer_step of {self.name}")
+        above(self.pacer_delta, 0, f"pacer_delta of {self.name}")
+        at_least(self.window, 1, f"window of {self.name}")
+        for option, high in {"epsilon_decay": 1, "cutoff": 1, "clip": 1, "threshold": 100}.items():
+            if not 0 < getattr(self, option) <= high:
+                raise InputError(f"{option} of {self.name} must lie in (0, {high}], but {getattr(self, option)} came")
+        if not 0 <= self.epsilon_least <= self.epsilon <= 1:
+            raise InputError(
+                f"expected 0 <= epsilon_least <= epsilon <= 1 of {self.name}, but {self.epsilon_least} and "
+                f"{self.epsilon} came"
+            )
+
+    def init(self) -> Pacer:
+        """The exploration and the threshold to begin with."""
+        return Pacer(self.epsilon, self.threshold)
+
+    def probe(self, state: Pacer, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask nobody."""
+        return None
+
+    def select(self, state: Pacer, view: View, rng: np.random.Generator) -> tuple[Cohort, Pacer]:
+        """Exploit, explore, and fill up at random."""
+        wanted = cohort_size(self.k, view, self.name)
+        state = self._paced(state, view)
+        rows = view.candidates
+        asked = min(math.ceil(self.overcommit * wanted - 1e-9), rows.size)
+        tried = (view.participations[rows] > 0) & ~np.isnan(view.loss[rows])
+        known, new = rows[tried], rows[~tried]
+        limit = preferred_delay(view.delay[rows], state.threshold)
+        exploring = min(new.size, round(asked * state.epsilon))
+        exploited = self._exploit(view, known, min(asked - exploring, known.size), limit, rng)
+        explored = self._explore(view, new, exploring, limit, rng)
+        clients = np.concatenate([exploited, explored])
+        rest = np.setdiff1d(rows, clients)
+        clients = np.concatenate([clients, rng.choice(rest, size=asked - clients.size, replace=False)])
+        patience = float(np.sort(view.delay[clients])[wanted - 1])
+        why = Diagnostics(
+            predicted_seconds=patience,
+            facts={
+                "epsilon": state.epsilon,
+                "threshold": state.threshold,
+                "preferred_seconds": limit if math.isfinite(limit) else None,
+                "exploited": int(exploited.size),
+                "explored": int(explored.size),
+                "asked": asked,
+            },
+            reasons={
+                **dict.fromkeys(clients.tolist(), "filled up at random"),
+                **dict.fromkeys(exploited.tolist(), "useful and fast"),
+                **dict.fromkeys(explored.tolist(), "not tried yet"),
+            },
+        )
+        clients = np.sort(clients)
+        enough = wanted if asked > wanted else 0
+        epsilon = max(self.epsilon_least, state.epsilon * self.epsilon_decay)
+        cohort = Cohort(clients, share_weights(view, clients), enough=enough, why=why)
+        return cohort, replace(state, epsilon=epsilon)
+
+    def observe(self, state: Pacer, report: object) -> Pacer:
+        """Learn nothing here: the next View holds it."""
+        return state
+
+    def _exploit(self, view: View, rows: IntArray, count: int, limit: float, rng: np.random.Generator) -> IntArray:
+        if not count:
+            return rows[:0]
+        score = scores(
+            view.share[rows] * view.loss[rows],
+            last=view.loss_step[rows] + 1,
+            now=view.step + 1,
+            slowdown=penalty(view.delay[rows], limit, self.alpha),
+            clip=self.clip,
+        )
+        least = self.cutoff * float(np.sort(score)[-count])
+        pool = score >= least
+        return draw_distinct(rows[pool], score[pool], count, rng)
+
+    def _explore(self, view: View, rows: IntArray, count: int, limit: float, rng: np.random.Generator) -> IntArray:
+        prospect = view.share[rows] * penalty(view.delay[rows], limit, self.alpha)
+        best = largest(np.arange(rows.size), prospect, math.ceil(self.window * count), rng)
+        return draw_distinct(rows[best], prospect[best], count, rng)
+
+    def _paced(self, state: Pacer, view: View) -> Pacer:
+        """Add the last round's utility; at the end of a window, move the threshold."""
+        if view.step == 0:
+            return state
+        exploited = (view.loss_step == view.step - 1) & (view.participations > 1)
+        useful = float((view.share * view.loss)[exploited].mean()) if exploited.any() else 0.0
+        state = replace(state, now=state.now + useful)
+        if view.step % self.pacer_step:
+            return state
+        threshold = state.threshold
+        if view.step >= 2 * self.pacer_step:
+            change = abs(state.now - state.before)
+            if change <= STEADY * state.before:
+                threshold = min(100.0, threshold + self.pacer_delta)
+            elif change >= JUMP * state.before:
+                threshold = max(self.pacer_delta, threshold - self.pacer_delta)
+        return replace(state, threshold=threshold, before=state.now, now=0.0)
+
+
+def preferred_delay(delay: FloatArray, percentile: float) -> float:
+    """Return T: the delay at this percentile; infinite at 100."""
+    if percentile >= 100:
+        return math.inf
+    return float(np.sort(delay)[min(int(delay.size * percentile / 100), delay.size - 1)])
+
+
+def penalty(delay: FloatArray, limit: float, alpha: float) -> FloatArray:
+    """Return (T / t)^alpha for clients slower than T, and 1 for others."""
+    slow = delay > limit
+    return np.asarray(np.divide(limit, delay, out=np.ones_like(delay), where=slow) ** alpha)
+
+
+def scores(utility: FloatArray, *, last: IntArray, now: int, slowdown: FloatArray, clip: float) -> FloatArray:
+    """Return the scores of explored clients; `last` and `now` count rounds from 1."""
+    low, high = float(utility.min()), float(utility.max())
+    cut = float(np.sort(utility)[min(int(utility.size * clip), utility.size - 1)])
+    scaled = (np.minimum(utility, cut) - low) / (high - low) if high > low else np.ones_like(utility)
+    return np.asarray((scaled + np.sqrt(STALENESS * math.log(now) / np.maximum(last, 1))) * slowdown)

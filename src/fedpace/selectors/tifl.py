@@ -1,0 +1,138 @@
+"""TiFL: clients in tiers of like speed; a round takes its clients from one tier.
+
+Chai et al., "TiFL: A Tier-based Federated Learning System" (HPDC 2020). Tier 0 is the fastest. The adaptive policy
+(their algorithm 2) draws the tier by probabilities that start equal. Every `interval` rounds it looks whether the tier
+drawn last has improved; if not, the tiers that do worst get the largest probabilities: with the n tiers that have
+credits left in ascending order of accuracy, the i-th gets (n - i) / (n (n - 1) / 2). A round costs its tier a credit.
+
+Where we depart, and why:
+- a tier does badly if the mean of its clients' last reported losses is high: the server has no test data by tier;
+- tiers are equal parts of the available clients by delay, found anew in each round, so nothing is kept per client;
+- when all credits are spent, everybody gets new ones: training goes on for as long as the host asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import share_weights, slowest
+
+UNKNOWN = 1e300
+"""Loss of a tier that nobody has heard of: worse than any, and unlike infinity it can be saved as JSON."""
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """What TiFL remembers: one number a tier."""
+
+    credits: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    losses: tuple[float, ...]
+    """At the last look."""
+    last: int = -1
+    """The tier of the last round; -1 = none yet."""
+
+
+@dataclass(frozen=True)
+class TiFL:
+    """A random part of one tier.
+
+    Args:
+        k: clients in a cohort; fewer if the tier is smaller.
+        tiers: groups of equal size by delay.
+        policy: `adaptive`, or `uniform`: every tier is as likely in every round.
+        credits: rounds that a tier may be drawn before it has to wait until the others have spent theirs.
+        interval: rounds between two looks at the losses.
+    """
+
+    name: ClassVar[str] = "tifl"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+
+    k: int = 10
+    tiers: int = 5
+    policy: Literal["adaptive", "uniform"] = "adaptive"
+    credits: int = 100
+    interval: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        one_of(self.policy, ("adaptive", "uniform"), f"policy of {self.name}")
+        for option in ("k", "tiers", "credits", "interval"):
+            at_least(getattr(self, option), 1, f"{option} of {self.name}")
+
+    def init(self) -> Tiers:
+        """Every tier is as likely, and has all its credits."""
+        equal = (1 / self.tiers,) * self.tiers
+        return Tiers((self.credits,) * self.tiers, equal, (UNKNOWN,) * self.tiers)
+
+    def probe(self, state: Tiers, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask nobody."""
+        return None
+
+    def select(self, state: Tiers, view: View, rng: np.random.Generator) -> tuple[Cohort, Tiers]:
+        """Draw a tier, then clients from it."""
+        size = cohort_size(self.k, view, self.name)
+        rows = view.candidates
+        # Row order breaks ties in delay only.
+        tiers = np.array_split(rows[np.lexsort((rows, view.delay[rows]))], self.tiers)
+        if self.policy == "adaptive" and view.step and view.step % self.interval == 0:
+            state = self._look(state, tuple(_loss(view, tier) for tier in tiers))
+        if not any(state.credits[t] for t, tier in enumerate(tiers) if tier.size):
+            state = replace(state, credits=(self.credits,) * self.tiers)
+        chance = self._chances(state, tiers)
+        drawn = int(rng.choice(self.tiers, p=chance))
+        tier = tiers[drawn]
+        clients = np.sort(rng.choice(tier, size=min(size, tier.size), replace=False))
+        left = tuple(c - (t == drawn) for t, c in enumerate(state.credits))
+        why = Diagnostics(
+            predicted_seconds=slowest(view, clients),
+            facts={
+                "tier": drawn,
+                "credits_left": left[drawn],
+                **{f"probability_{t}": float(p) for t, p in enumerate(chance)},
+            },
+        )
+        return Cohort(clients, share_weights(view, clients), why=why), replace(state, credits=left, last=drawn)
+
+    def observe(self, state: Tiers, report: object) -> Tiers:
+        """Learn nothing: the ledger already has it."""
+        return state
+
+    def _look(self, state: Tiers, losses: tuple[float, ...]) -> Tiers:
+        """Change the probabilities if the tier of the last round has not improved since the last look."""
+        if state.last >= 0 and losses[state.last] >= state.losses[state.last]:
+            open_ = [t for t in range(self.tiers) if state.credits[t] > 0]
+            state = replace(state, probabilities=tuple(change_probabilities(losses, open_).tolist()))
+        return replace(state, losses=losses)
+
+    def _chances(self, state: Tiers, tiers: list[IntArray]) -> FloatArray:
+        """Return the probabilities of the tiers that have clients and credits; equal ones where all of them have 0."""
+        can = np.array([tier.size > 0 and state.credits[t] > 0 for t, tier in enumerate(tiers)])
+        chance = np.where(can, state.probabilities, 0.0)
+        if chance.sum() <= 0:
+            chance = can.astype(np.float64)
+        return np.asarray(chance / chance.sum())
+
+
+def change_probabilities(losses: tuple[float, ...], tiers: list[int]) -> FloatArray:
+    """Return (n - i) / (n (n - 1) / 2) for the i-th worst, i = 1 ... n, of the n named tiers, and 0 for others."""
+    chance = np.zeros(len(losses))
+    n = len(tiers)
+    if n < 2:
+        chance[tiers] = 1.0
+        return chance
+    worst_first = sorted(tiers, key=lambda t: -losses[t])
+    chance[worst_first] = (n - np.arange(1, n + 1)) / (n * (n - 1) / 2)
+    return chance
+
+
+def _loss(view: View, tier: IntArray) -> float:
+    loss = view.loss[tier]
+    known = ~np.isnan(loss)
+    return float(loss[known].mean()) if known.any() else UNKNOWN
