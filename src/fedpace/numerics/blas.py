@@ -43,7 +43,7 @@ def _switch() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
     """Hold BLAS at one thread while any caller is inside."""
     global _depth, _before
     switch = _switch()
@@ -80,6 +80,6 @@ def in_parallel(work: Callable[[T], None], parts: list[T]) -> None:
         with np.errstate(**state):
             work(part)
 
-    with _one_thread(), ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(quiet, parts):
             pass
