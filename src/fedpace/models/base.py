@@ -12,12 +12,18 @@ class FeatureModel(nn.Module):
     """A body that makes features and a linear head on top of them.
 
     The paper measures the heterogeneity of clients on the last layer's input; every model here exposes it.
+
+    Args:
+        body: inputs to features.
+        head: features to outputs.
+        chunk: samples to work on at once where any number gives the same answer: it bounds the memory of measurements.
     """
 
-    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, body: nn.Module, head: nn.Linear, *, chunk: int = 4096) -> None:
         super().__init__()
         self.body = body
         self.head = head
+        self.chunk = chunk
 
     @property
     def moving_features(self) -> bool:

@@ -1,0 +1,55 @@
+"""Layers whose weights come from a given generator: torch's own constructors draw from its global one."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import nn
+
+
+def conv_layer(
+    inputs: int, outputs: int, kernel: int, *, stride: int = 1, padding: int = 0, bias: bool, generator: torch.Generator
+) -> nn.Conv2d:
+    """Return a convolution with torch's usual start, uniform within 1 / sqrt(fan-in)."""
+    layer: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding, bias=bias
+    )
+    bound = prod(layer.weight.shape[1:]) ** -0.5
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def he_conv_layer(inputs: int, outputs: int, kernel: int, *, stride: int, generator: torch.Generator) -> nn.Conv2d:
+    """Return a convolution without bias that keeps its input's size at stride 1, started as He et al. (2015) do.
+
+    Normal with variance 2 / fan-out: what keeps the gradients of a deep residual network in scale.
+    """
+    layer: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False
+    )
+    deviation = (2 / (outputs * kernel**2)) ** 0.5
+    with torch.no_grad():
+        layer.weight.normal_(0, deviation, generator=generator)
+    return layer
+
+
+def embedding_layer(entries: int, width: int, *, generator: torch.Generator) -> nn.Embedding:
+    """Return an embedding with standard normal entries."""
+    layer: nn.Embedding = nn.utils.skip_init(nn.Embedding, entries, width)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        layer.weight.normal_(generator=generator)
+    return layer
+
+
+def lstm_layers(inputs: int, hidden: int, layers: int, *, generator: torch.Generator) -> nn.LSTM:
+    """Return stacked LSTM layers over (batch, time, inputs), uniform within 1 / sqrt(hidden)."""
+    # By hand what `skip_init` does for the others: it does not know the LSTM's arguments.
+    stack = nn.LSTM(inputs, hidden, num_layers=layers, batch_first=True, device="meta").to_empty(device="cpu")
+    bound = hidden**-0.5
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return stack

@@ -1,0 +1,66 @@
+"""The paper's StackedLSTM for the next character (LEAF, Caldas et al. 2018): embedding, two LSTM layers, linear head.
+
+Hidden 100 is the paper's feature dimension for Shakespeare; LEAF and the authors' other code use 256. The features are
+the upper layer's state after the last character: what the head sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fedpace.core.checks import at_least
+from fedpace.core.errors import InputError
+from fedpace.models.base import FeatureModel, linear_layer
+from fedpace.models.layers import embedding_layer, lstm_layers
+
+
+class LastState(nn.Module):
+    """Character numbers (n, time) to the upper layer's last state (n, hidden)."""
+
+    def __init__(self, embedding: nn.Embedding, stack: nn.LSTM) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the features."""
+        # Windows are kept as bytes, an eighth of what torch's embedding takes.
+        states, _ = self.stack(self.embedding(inputs.long()))
+        last: torch.Tensor = states[:, -1]
+        return last
+
+
+@dataclass(frozen=True)
+class StackedLstm:
+    """Embedding, stacked LSTM layers, and a linear head on the last state: predicts the next character.
+
+    Args:
+        embedding: width of a character's embedding.
+        hidden: width of each LSTM layer, which is the feature dimension.
+        layers: number of LSTM layers.
+    """
+
+    name: ClassVar[str] = "stacked-lstm"
+
+    embedding: int = 8
+    hidden: int = 100
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        for option in ("embedding", "hidden", "layers"):
+            at_least(getattr(self, option), 1, f"{option} of stacked-lstm")
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
+        """Return the model; what it reads and what it predicts are of one alphabet of `outputs` characters."""
+        if len(input_shape) != 1:
+            raise InputError(f"stacked-lstm takes windows of (characters,), but inputs of {input_shape} came")
+        body = LastState(
+            embedding_layer(outputs, self.embedding, generator=generator),
+            lstm_layers(self.embedding, self.hidden, self.layers, generator=generator),
+        )
+        return FeatureModel(body, linear_layer(self.hidden, outputs, bias=True, generator=generator), chunk=500)
