@@ -46,9 +46,7 @@ def test_similar_clients_share_an_urn():
     assert sorted(np.flatnonzero(urn).tolist() for urn in urns) == [[0, 2, 4], [1, 3, 5]]
 
 
-def test_distances_are_clustered_not_rows_of_a_matrix():
-    # Two pairs of near clients. Taking the rows of the distance matrix as points groups them in the same way here,
-    # so the test is on an asymmetric chain where Ward on distances separates {0}, {1, 2} and {3}.
+def test_near_clients_stay_together_where_gaps_are_filled():
     x = np.array([[0.0], [4.0], [5.0], [9.5]])
     urns = urns_by_cluster(np.array([0.3, 0.2, 0.2, 0.3]), 2, pdist(x), np.random.default_rng(0))
     together = [set(np.flatnonzero(urn).tolist()) for urn in urns]

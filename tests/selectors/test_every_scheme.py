@@ -149,7 +149,7 @@ def test_the_mean_of_many_draws_is_full_participation(selector, step, view, monk
 
     def solve_once(*problem):
         """The problem is the same 20,000 times."""
-        key = repr(problem)
+        key = tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in problem)
         if key not in solved:
             solved[key] = solve(*problem)
         return solved[key]
