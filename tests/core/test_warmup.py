@@ -128,6 +128,17 @@ def test_who_failed_the_warm_up_rides_along_later():
     assert sorted(met) == [2, 3], "each is met until it answers"
 
 
+def test_who_keeps_failing_is_tried_ever_more_rarely():
+    """One dead client must not slow every round down, but it is never given up."""
+    session = Session(Fastest(), warmup_quota=1)
+    session.join(range(3))
+    play(session, failing=(2,))
+    tried = [2 in play(session, failing=(2,)).clients for _ in range(200)]
+    assert 2 <= sum(tried) <= 12, "about log2 of the rounds, not all of them"
+    assert sum(tried[:20]) >= 1
+    assert not np.isfinite(session.view().delay[2])
+
+
 def test_lazy_meets_a_quota_at_a_time():
     session = Session(Fastest(), warmup="lazy", warmup_quota=2, seed=3)
     session.join(range(7))

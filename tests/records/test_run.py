@@ -294,6 +294,8 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     with pytest.raises(InputError, match=r"cannot write .*file"), RunWriter(tmp_path / "file" / "run", info()):
         pass
     assert (tmp_path / "file").read_text() == "x"
+    with pytest.raises(InputError, match=r"cannot write a run into .*: .*too long"):
+        RunWriter(tmp_path / ("x" * 300) / "seed-0", info())
 
 
 # -- finding -----------------------------------------------------------------------------------------------

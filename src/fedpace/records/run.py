@@ -88,7 +88,11 @@ class RunWriter:
     """Writes a run as it happens. Use it as a context manager: leaving it says how the run ended."""
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
-        if (folder / INFO).exists():
+        try:
+            taken = (folder / INFO).exists()
+        except OSError as cause:  # a name that is too long
+            raise InputError(f"cannot write a run into {folder}: {cause}; give another folder") from cause
+        if taken:
             raise InputError(f"{folder} holds a run already: choose another folder, or remove it first")
         self.folder = folder
         self.info = dataclasses.replace(
