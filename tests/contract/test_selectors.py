@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace import registry
-from fedpace.selectors.delayhet_sampling import DelayHetSampling
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
-from fedpace.selectors.random import Random
+from fedpace import make_selector, registry
 from fedpace.testing import check_selector
 
 CASES = [
-    Random(k=4),
-    Random(k=4, variant="md"),
-    Random(k=4, variant="uniform-unbiased"),
-    DelayHetSubmodular(),
-    DelayHetSubmodular(target_heterogeneity=0.7),
-    DelayHetSubmodular(target_heterogeneity=0.7, max_clients=3),
-    DelayHetSubmodular(solver="min-norm", target_heterogeneity=0.7),
-    DelayHetSampling(k=4, max_iter=8),
-    DelayHetSampling(k=4, max_iter=8, full_objective=True),
+    make_selector("random", k=4),
+    make_selector("random", k=4, variant="md"),
+    make_selector("random", k=4, variant="uniform-unbiased"),
+    make_selector("delayhet-submodular"),
+    make_selector("delayhet-submodular", target_heterogeneity=0.7),
+    make_selector("delayhet-submodular", target_heterogeneity=0.7, max_clients=3),
+    make_selector("delayhet-submodular", target_heterogeneity=0.7, solver="min-norm"),
+    make_selector("delayhet-sampling", k=4, max_iter=8),
+    make_selector("delayhet-sampling", k=4, max_iter=8, full_objective=True),
+    make_selector("power-of-choice", k=4),
+    make_selector("power-of-choice", k=4, variant="cpow-d"),
+    make_selector("power-of-choice", k=4, variant="rpow-d"),
+    make_selector("power-of-choice", k=4, variant="adapow-d", switch=2),
+    make_selector("divfl", k=4),
+    make_selector("flanp"),
+    make_selector("approx-opt-sampling", k=4),
+    make_selector("adaptive-sampling", k=4),
+    make_selector("optimal-client-sampling", k=4),
+    make_selector("clustered-sampling", k=4),
+    make_selector("fed-cbs", k=4),
+    make_selector("fed-cs"),
+    make_selector("oort", k=4),
+    make_selector("folb", k=4),
+    make_selector("tifl", k=4),
 ]
 
 
