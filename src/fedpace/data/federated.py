@@ -15,9 +15,9 @@ Metric = Literal["accuracy", "loss"]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs (n, ...) in float32 and targets: (n,) int64 classes or float32 values."""
+    """Inputs (n, ...), float32 or uint8 character numbers, and targets: (n,) int64 classes or float32 values."""
 
-    inputs: NDArray[np.float32]
+    inputs: NDArray[Any]
     targets: NDArray[Any]
 
     def __post_init__(self) -> None:
@@ -48,6 +48,8 @@ class FederatedData:
     """What targets and curves are stated in; accuracy grows, loss falls."""
     loss_scale: float = 1.0
     """The reported test loss is the plain one times this."""
+    test_sizes: tuple[int, ...] | None = None
+    """Test samples of each client, which lie in `test` in the clients' order; None: they are nobody's in particular."""
 
     def __post_init__(self) -> None:
         """Refuse a client without data: it could neither train nor report a moment."""
@@ -60,6 +62,13 @@ class FederatedData:
                 raise InputError(
                     f"client {client} of {self.name} holds no samples: use fewer clients or a milder split"
                 )
+        if self.test_sizes is not None and (
+            len(self.test_sizes) != len(self.train) or sum(self.test_sizes) != len(self.test)
+        ):
+            raise InputError(
+                f"{self.name} has {len(self.train)} clients and {len(self.test)} test samples, but test_sizes names "
+                f"{len(self.test_sizes)} clients and {sum(self.test_sizes)} samples"
+            )
 
     @property
     def clients(self) -> int:

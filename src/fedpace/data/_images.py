@@ -1,0 +1,130 @@
+"""What the labelled image sets share: a train and a test split, spread over clients by one of four partitions.
+
+The test images are spread as the training images are, so that every client has a test set of its own kind: the same
+label mix, the same rotation, the same share of the images. The shared model is judged by their union.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import above, at_least, finite, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.data import hub
+from fedpace.data.federated import FederatedData, Metric, Samples
+from fedpace.data.partition import Parts, dirichlet_split, power_law_shares, sized_partition
+from fedpace.data.rotation import rotate
+
+Kind = Literal["dirichlet", "rotated", "iid", "power-law"]
+
+
+def unit_interval(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return pixels from 0 to 1."""
+    return np.divide(pixels, np.float32(255), dtype=np.float32)
+
+
+def standardised(
+    pixels: NDArray[np.float32], mean: tuple[float, ...], deviation: tuple[float, ...]
+) -> NDArray[np.float32]:
+    """Return (pixels - mean) / deviation, channel by channel, of images (n, channels, height, width)."""
+    centre, spread = (np.array(value, dtype=np.float32)[:, None, None] for value in (mean, deviation))
+    scaled: NDArray[np.float32] = (pixels - centre) / spread
+    return scaled
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Labelled images over clients.
+
+    Args:
+        clients: number of clients.
+        partition: `dirichlet` (each client's label mix is drawn), `rotated` (equal mixes, each client's images turned
+            by an angle of its own), `iid`, or `power-law` (equal mixes, unequal sizes).
+        alpha: Dirichlet concentration; small = few classes a client.
+        max_rotation: degrees; a client's angle is drawn from U[0, max_rotation].
+        exponent: of the power law; the client of rank r holds a share in proportion to r to the power of -exponent.
+        samples: training images to use, drawn at random; 0 = all.
+        test_samples: test images to use; 0 = all.
+        folder: of parquet files; "" = $FEDPACE_DATA, ../shared/data, the Hub.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[Metric] = "accuracy"
+    mean: ClassVar[tuple[float, ...]]
+    """Of the training pixels in [0, 1], by channel; inputs are (pixel - mean) / deviation."""
+    deviation: ClassVar[tuple[float, ...]]
+
+    clients: int = 100
+    partition: Kind = "dirichlet"
+    alpha: float = 2.0
+    max_rotation: float = 45.0
+    exponent: float = 1.0
+    samples: int = 0
+    test_samples: int = 0
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.clients, 1, f"clients of {self.name}")
+        one_of(self.partition, ("dirichlet", "rotated", "iid", "power-law"), f"partition of {self.name}")
+        above(self.alpha, 0, f"alpha of {self.name}")
+        for option in ("max_rotation", "exponent", "samples", "test_samples"):
+            at_least(getattr(self, option), 0, f"{option} of {self.name}")
+        for option in ("alpha", "max_rotation", "exponent"):
+            finite(getattr(self, option), f"{option} of {self.name}")
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Draw the split of `seed`."""
+        decoded = hub.load(self.name, self.folder)
+        rows = {
+            split: self._chosen(len(decoded.splits[split]), wanted, seed, split)
+            for split, wanted in (("train", self.samples), ("test", self.test_samples))
+        }
+        labels = {split: decoded.splits[split].labels[chosen] for split, chosen in rows.items()}
+        train_parts, test_parts = self._split(labels["train"], labels["test"], seed)
+        angles = self.angles(seed)
+
+        def samples(split: str, part: NDArray[np.int64], client: int) -> Samples:
+            pixels = unit_interval(decoded.splits[split].inputs[rows[split][part]])
+            if angles is not None:
+                pixels = rotate(pixels, float(angles[client]))
+            return Samples(standardised(pixels, self.mean, self.deviation), labels[split][part])
+
+        tests = [samples("test", part, client) for client, part in enumerate(test_parts)]
+        return FederatedData(
+            name=self.name,
+            train=tuple(samples("train", part, client) for client, part in enumerate(train_parts)),
+            test=Samples(np.concatenate([t.inputs for t in tests]), np.concatenate([t.targets for t in tests])),
+            classes=decoded.source.classes,
+            metric=self.metric,
+            test_sizes=tuple(len(test) for test in tests),
+        )
+
+    def angles(self, seed: int) -> NDArray[np.float64] | None:
+        """Return each client's rotation in degrees; None when images stay upright."""
+        if self.partition != "rotated":
+            return None
+        return stream(seed, "data", self.name, "angles").uniform(0, self.max_rotation, self.clients)
+
+    def _chosen(self, available: int, wanted: int, seed: int, split: str) -> NDArray[np.int64]:
+        if wanted == 0:
+            return np.arange(available)
+        if wanted > available:
+            option = "samples" if split == "train" else "test_samples"
+            raise InputError(f"{option} of {self.name} is {wanted}, but its {split} split has {available} images")
+        chosen = stream(seed, "data", self.name, split).choice(available, wanted, replace=False)
+        return np.sort(chosen).astype(np.int64)
+
+    def _split(self, train: NDArray[np.int64], test: NDArray[np.int64], seed: int) -> tuple[Parts, Parts]:
+        rng = stream(seed, "data", self.name, "partition")
+        if self.partition == "dirichlet":
+            return dirichlet_split(train, test, self.clients, self.alpha, rng)
+        shares = np.full(self.clients, 1 / self.clients)
+        if self.partition == "power-law":
+            shares = power_law_shares(self.clients, self.exponent, rng)
+        return sized_partition(len(train), shares, rng), sized_partition(len(test), shares, rng)

@@ -1,0 +1,97 @@
+"""What sets whose rows belong to somebody share: choosing owners, holding out test rows, dealing rows to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import at_least, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.data import hub
+from fedpace.data.federated import FederatedData, Metric, Samples
+from fedpace.data.partition import iid_partition
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OwnedRows:
+    """A set whose rows belong to somebody; the fields' meaning is told by the sets themselves."""
+
+    name: ClassVar[str]
+    metric: ClassVar[Metric] = "accuracy"
+
+    clients: int = 100
+    partition: Literal["natural", "iid"] = "natural"
+    min_samples: int = 100
+    test_fraction: float = 0.1
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.clients, 0, f"clients of {self.name}")
+        one_of(self.partition, ("natural", "iid"), f"partition of {self.name}")
+        at_least(self.min_samples, 2, f"min_samples of {self.name}")
+        if not 0 < self.test_fraction < 1:
+            raise InputError(f"test_fraction of {self.name} must lie between 0 and 1, but {self.test_fraction} came")
+
+    def hold_out(self, rows: Rows, rng: np.random.Generator) -> tuple[Rows, Rows]:
+        """Return an owner's training rows and its test rows."""
+        raise NotImplementedError
+
+    def prepared(self, inputs: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return inputs as a model takes them."""
+        raise NotImplementedError
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Draw the clients of `seed`."""
+        decoded = hub.load(self.name, self.folder)
+        rows = decoded.splits["train"]
+        if rows.owners is None:
+            raise InputError(f"{self.name} does not say whose its rows are")
+        held = [
+            self.hold_out(own, stream(seed, "data", self.name, "test", owner))
+            for owner, own in self._owners(rows.owners, seed)
+        ]
+        trains, tests = [train for train, _ in held], [test for _, test in held]
+        if self.partition == "iid":
+            rng = stream(seed, "data", self.name, "partition")
+            trains, tests = _dealt(trains, rng), _dealt(tests, rng)
+        for train in trains:
+            if train.size == 0:
+                raise InputError(f"a client of {self.name} would hold no training rows: raise min_samples")
+        tested = np.concatenate(tests)
+        return FederatedData(
+            name=self.name,
+            train=tuple(Samples(self.prepared(rows.inputs[own]), rows.labels[own]) for own in trains),
+            test=Samples(self.prepared(rows.inputs[tested]), rows.labels[tested]),
+            classes=decoded.source.classes,
+            metric=self.metric,
+            test_sizes=tuple(len(test) for test in tests),
+        )
+
+    def _owners(self, owners: Rows, seed: int) -> list[tuple[int, Rows]]:
+        """Return the rows of the owners that take part, drawn from those with enough."""
+        counts = np.bincount(owners)
+        eligible = np.flatnonzero(counts >= self.min_samples)
+        wanted = self.clients or len(eligible)
+        if wanted > len(eligible) or not len(eligible):
+            raise InputError(
+                f"{wanted} clients of {self.name} were asked for, but only {len(eligible)} of its {len(counts)} have "
+                f"min_samples = {self.min_samples} rows or more: lower one of the two"
+            )
+        chosen = np.sort(stream(seed, "data", self.name, "owners").choice(eligible, wanted, replace=False))
+        # Rows of one owner need not be neighbours, but keep their order.
+        order = np.argsort(owners, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return [(int(owner), order[starts[owner] : starts[owner + 1]]) for owner in chosen]
+
+
+def _dealt(parts: list[Rows], rng: np.random.Generator) -> list[Rows]:
+    """Pool the rows and deal them out evenly."""
+    pooled = np.concatenate(parts)
+    return [pooled[part] for part in iid_partition(len(pooled), len(parts), rng)]

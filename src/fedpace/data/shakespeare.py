@@ -1,0 +1,60 @@
+"""Shakespeare: the next character in a speaking role's lines (LEAF, Caldas et al. 2018); `flwrlabs/shakespeare`.
+
+A client is a role of a play. An input is 80 characters, as numbers in LEAF's alphabet of 80; its target is the next.
+LEAF has no test split: the last lines of every role are held out. Neighbouring windows share 79 characters, so the 80
+windows before the test rows go unused, as in LEAF: a random draw would test on what was trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import at_least
+from fedpace.core.errors import InputError
+from fedpace.data._owned import OwnedRows, Rows
+
+WINDOW = 80
+
+
+@dataclass(frozen=True)
+class Shakespeare(OwnedRows):
+    """Shakespeare over its speaking roles (`natural`), or its windows dealt out evenly (`iid`).
+
+    Args:
+        clients: roles, drawn from those with enough windows; 0 = all of them.
+        partition: `natural` (a client is a role) or `iid` (the same windows, dealt out at random).
+        min_samples: windows that a role must have.
+        test_fraction: share of every role's windows that is held out, the last ones.
+        folder: of parquet files; "" = $FEDPACE_DATA, ../shared/data, the Hub.
+        samples: windows that a role has at most, its first ones, before the test rows are held out; 0 = no bound.
+    """
+
+    name: ClassVar[str] = "shakespeare"
+
+    min_samples: int = 500
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        super().__post_init__()
+        at_least(self.samples, 0, "samples of shakespeare")
+        least = self.min_samples if self.samples == 0 else min(self.samples, self.min_samples)
+        if least - max(1, round(self.test_fraction * least)) - WINDOW < 1:
+            raise InputError(
+                f"a role of {least} windows would have none to train on: {self.test_fraction:.0%} are held out and the "
+                f"{WINDOW} before them go unused; raise min_samples and samples of shakespeare"
+            )
+
+    def hold_out(self, rows: Rows, rng: np.random.Generator) -> tuple[Rows, Rows]:
+        """Return training rows and test rows, the last ones."""
+        rows = rows[: self.samples] if self.samples else rows
+        held = max(1, round(self.test_fraction * len(rows)))
+        return rows[: -held - WINDOW], rows[-held:]
+
+    def prepared(self, inputs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the windows as they are: a byte a character."""
+        return np.ascontiguousarray(inputs)
