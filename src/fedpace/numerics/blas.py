@@ -70,8 +70,9 @@ def in_parallel(work: Callable[[T], None], parts: list[T]) -> None:
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     workers = min(cores, len(parts)) if _switch() is not None else 1
     if workers <= 1:
-        for part in parts:
-            work(part)
+        with one_blas_thread():
+            for part in parts:
+                work(part)
         return
     # NumPy's error state is per thread (and its default warns): workers must see the caller's.
     state = np.geterr()

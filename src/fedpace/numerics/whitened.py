@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.rng import stream
-from fedpace.numerics.blas import in_parallel
+from fedpace.numerics.blas import in_parallel, one_blas_thread
 from fedpace.numerics.lanczos import top_eigenvalues
 from fedpace.numerics.pairs import GramPairs, VectorPairs
 
@@ -66,6 +66,10 @@ class Whitened:
             return np.zeros(0)
         if route is None:
             route = cheapest_route(max(len(factor) for factor in self.factors), self.inverse.shape[0])
+        with one_blas_thread():
+            return self._norms(first, second, tol, route)
+
+    def _norms(self, first: IntArray, second: IntArray, tol: float, route: Route) -> FloatArray:
         if route == "svd":
             return self._by_svd(first, second)
         if route == "gram":
@@ -95,14 +99,15 @@ class Whitened:
     def _by_gram(self, first: IntArray, second: IntArray, tol: float) -> FloatArray:
         rank, width = max(len(factor) for factor in self.factors), self.inverse.shape[0]
         values = np.zeros(len(first))
+        clients, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+        factors = np.zeros((len(clients), rank, width))
+        for position, client in enumerate(clients):
+            factors[position, : len(self.factors[client])] = self.factors[client] * self._unit
+        images = (factors.reshape(-1, width) @ (self.inverse / self._unit**2)).reshape(factors.shape)
+        left, right = place[: len(first)], place[len(first) :]
 
         def solve(part: IntArray) -> None:
-            clients, place = np.unique(np.concatenate([first[part], second[part]]), return_inverse=True)
-            factors = np.zeros((len(clients), rank, width))
-            for position, client in enumerate(clients):
-                factors[position, : len(self.factors[client])] = self.factors[client] * self._unit
-            images = factors @ (self.inverse / self._unit**2)
-            operators = GramPairs.build(factors, images, place[: len(part)], place[len(part) :])
+            operators = GramPairs.build(factors, images, left[part], right[part])
             start = np.broadcast_to(_noise(BLOCK, 2 * rank), (len(part), BLOCK, 2 * rank))
             found = top_eigenvalues(operators, start, tol=GAIN * tol, max_steps=MAX_STEPS)
             values[part] = np.sqrt(found.values)
@@ -185,7 +190,8 @@ def cheapest_route(rank: int, width: int) -> Route:
 
 def tiles(first: IntArray, second: IntArray, pair_bytes: int) -> list[IntArray]:
     """Split pairs into portions of bounded memory, each among few clients, so that products have many rows."""
-    pairs = max(64, TILE_BYTES // max(1, pair_bytes))
+    # At least a few portions, so that all cores have one; not so small that products become thin.
+    pairs = max(64, min(TILE_BYTES // max(1, pair_bytes), -(-len(first) // 8)))
     side = max(8, int(np.sqrt(pairs)))
     # By place among those present, not by row: an update's few clients must not end up one to a portion.
     left, right = (np.unique(rows, return_inverse=True)[1] for rows in (first, second))
