@@ -231,7 +231,7 @@ def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
     before = {name: (out / name).read_bytes() for name in everything(out)}
     code, _, errors = call("run", tiny, "--out", out)
     assert code == 2
-    assert errors == f"error: {out} holds 2 runs already: give another folder, or --overwrite\n"
+    assert errors == f"error: {out} holds runs already: give another folder, or --overwrite\n"
     assert {name: (out / name).read_bytes() for name in everything(out)} == before
     assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
     assert len(find_runs(out)) == 1, "the runs that were there are gone"
@@ -244,8 +244,27 @@ def test_a_folder_of_somebody_else_is_left_alone(call, tiny, tmp_path, overwrite
     (out / "thesis.tex").write_text("years")
     code, _, errors = call("compare", tiny, "--out", out, *overwrite)
     assert code == 2
-    assert errors == f"error: {out} holds files that are not fedpace's: give another folder\n"
+    foreign = out / "thesis.tex"
+    assert errors == f"error: {out} holds files that are not fedpace's, such as {foreign}: give another folder\n"
     assert (out / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("place", ["thesis.tex", "runs/notes.txt", "runs/x/seed-0.txt"])
+def test_files_beside_runs_are_never_overwritten(call, tiny, tmp_path, place):
+    out = tmp_path / "out"
+    assert call("run", tiny, "--out", out / "runs" / "x")[0] == 0
+    (out / place).write_text("years")
+    before = everything(out)
+    assert call("run", tiny, "--out", out, "--overwrite")[0] == 2
+    assert everything(out) == before
+
+
+def test_a_mistake_in_the_last_scheme_shows_before_the_first_runs(call, tiny, tmp_path):
+    tiny.write_text(tiny.read_text() + '\n[[selectors]]\nname = "random"\nlabel = "too many"\nk = 999\n')
+    code, _, errors = call("compare", tiny, "--out", tmp_path / "out")
+    assert code == 2
+    assert "k = 999" in errors
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_empty_folder_is_taken(call, tiny, tmp_path):

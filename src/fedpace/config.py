@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -64,15 +65,13 @@ class Experiment:
         return "up" if self.data.metric == "accuracy" else "down"
 
     def as_table(self) -> dict[str, Any]:
-        """Return the experiment as TOML would hold it, defaults written out."""
+        """Return the experiment as TOML would hold it, defaults written out: `parse_experiment` takes it back."""
         return {
             "name": self.name,
             "seeds": list(self.seeds),
-            **{part: {"name": getattr(self, part).name, **configuration(getattr(self, part))} for part in _PARTS},
-            **{section: configuration(getattr(self, section)) for section in _SECTIONS},
-            "selectors": [
-                {"name": s.selector.name, "label": s.label, **configuration(s.selector)} for s in self.schemes
-            ],
+            **{part: {"name": getattr(self, part).name, **_options(getattr(self, part))} for part in _PARTS},
+            **{section: _options(getattr(self, section)) for section in _SECTIONS},
+            "selectors": [{"name": s.selector.name, "label": s.label, **_options(s.selector)} for s in self.schemes],
         }
 
 
@@ -88,6 +87,12 @@ _SECTIONS: dict[str, type[Any]] = {
     "clock": Clock,
     "stop": Stop,
 }
+
+
+def _options(component: Any) -> dict[str, Any]:
+    """The options of a component, without those that are unset or infinite: neither JSON nor a reader needs them."""
+    options = configuration(getattr(component, "config", component))
+    return {key: value for key, value in options.items() if value is not None and value != math.inf}
 
 
 @dataclass(frozen=True)
@@ -106,21 +111,20 @@ class Overrides:
         changed = dict(table)
         if self.seeds is not None:
             changed["seeds"] = list(self.seeds)
-        stop = dict(changed.get("stop", {}))
-        if self.target is not None:
-            stop["target"] = self.target
-        if self.max_rounds is not None:
-            stop["max_rounds"] = self.max_rounds
-        changed["stop"] = stop
+        limits = {"target": self.target, "max_rounds": self.max_rounds}
+        stop = changed.get("stop", {})
+        if isinstance(stop, dict):
+            changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}
         delays = changed.get("delays", {})
         if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
             changed["delays"] = {"name": self.delays}
         if self.selectors is not None:
-            present = [entry for entry in changed.get("selectors", []) if isinstance(entry, dict)]
-            kept = []
+            entries = changed.get("selectors", [])
+            present = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+            kept: list[dict[str, Any]] = []
             for wanted in self.selectors:
                 named = [entry for entry in present if wanted in (entry.get("label"), entry.get("name"))]
-                kept += named or [{"name": wanted}]
+                kept += [entry for entry in named or [{"name": wanted}] if entry not in kept]
             changed["selectors"] = kept
         return changed
 
@@ -153,7 +157,7 @@ def parse_experiment(table: Table, source: str) -> Experiment:
         for section, cls in _SECTIONS.items()
     }
     return Experiment(
-        name=_typed(str, table["name"], f"{source}: name"),
+        name=_folder_name(_typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
         schemes=_schemes(table["selectors"], source),
         seeds=_seeds(table.get("seeds", 1), source),
         **parts,
@@ -198,9 +202,15 @@ def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(f"{source}: two selectors are called {label!r}; give each a label of its own")
-        if not label.strip() or label in (".", "..") or "/" in label or "\\" in label:
-            raise InputError(f"{source}: the label {label!r} cannot name a folder; use letters, digits and dashes")
+        _folder_name(label, f"{source}: the label")
     return tuple(schemes)
+
+
+def _folder_name(name: str, what: str) -> str:
+    """Refuse a name that cannot be a folder's, or would lead out of the one it is made in."""
+    if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(name) > 100:
+        raise InputError(f"{what} {name!r} cannot name a folder: use up to 100 letters, digits, blanks and dashes")
+    return name
 
 
 def _seeds(value: Any, source: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ miss lists what there is.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.util
@@ -51,7 +52,14 @@ class Catalogue:
 
     def make(self, name: str, **options: Any) -> Any:
         """Return the component `name` with these options."""
-        return self[name](**options)
+        cls = self[name]
+        known = [item.name for item in dataclasses.fields(cls)]
+        for option in options:
+            if option not in known:
+                close = difflib.get_close_matches(option, known, n=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                raise InputError(f"{name} has no option {option!r}.{hint} Known: {', '.join(known) or 'none'}")
+        return cls(**options)
 
     def _built_in(self) -> list[str]:
         package = importlib.import_module(self._package)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from fedpace.config import Experiment, Scheme
 from fedpace.core.errors import InputError
 from fedpace.core.types import configuration
-from fedpace.records.run import INFO, RunInfo, RunRecord, RunWriter, find_runs, read_run
+from fedpace.data.federated import DataConfig, FederatedData, Metric
+from fedpace.records.run import INFO, ROUNDS, RunInfo, RunRecord, RunWriter, read_run
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.stopping import until
 from fedpace.sim.trainer import DivergedError
+
+OURS = frozenset({INFO, ROUNDS, "comparison.json", "report.html", "report.png"})
+"""Names of the files that fedpace writes into a folder of runs: all that `overwrite` may remove."""
 
 Watcher = Callable[[Scheme, int, Round], None]
 """Called after every round with the scheme, the seed and the round: what a progress bar lives on."""
@@ -21,17 +26,7 @@ Watcher = Callable[[Scheme, int, Round], None]
 
 def run_one(experiment: Experiment, scheme: Scheme, seed: int, folder: Path, watch: Watcher | None = None) -> RunRecord:
     """Run one scheme under one seed into `folder`."""
-    simulation = Simulation(
-        experiment.data,
-        experiment.model,
-        experiment.delays,
-        scheme.selector,
-        training=experiment.training,
-        fleet=experiment.fleet,
-        availability=experiment.availability,
-        clock=experiment.clock,
-        seed=seed,
-    )
+    simulation = _simulation(experiment, scheme, seed)
     info = RunInfo(
         label=scheme.label,
         selector=scheme.selector.name,
@@ -58,8 +53,25 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, folder: Path, wat
     return read_run(folder)
 
 
+def _simulation(experiment: Experiment, scheme: Scheme, seed: int) -> Simulation:
+    return Simulation(
+        experiment.data,
+        experiment.model,
+        experiment.delays,
+        scheme.selector,
+        training=experiment.training,
+        fleet=experiment.fleet,
+        availability=experiment.availability,
+        clock=experiment.clock,
+        seed=seed,
+    )
+
+
 def run_all(experiment: Experiment, folder: Path, watch: Watcher | None = None) -> list[RunRecord]:
     """Run every scheme under every seed, seeds outermost: whatever is there when it is stopped is paired."""
+    experiment = dataclasses.replace(experiment, data=cast("DataConfig", SharedData(experiment.data)))
+    for scheme in experiment.schemes:
+        _simulation(experiment, scheme, experiment.seeds[0])  # a mistake in the last scheme shows before the first runs
     return [
         run_one(experiment, scheme, seed, folder / scheme.label / f"seed-{seed}", watch)
         for seed in experiment.seeds
@@ -67,18 +79,44 @@ def run_all(experiment: Experiment, folder: Path, watch: Watcher | None = None) 
     ]
 
 
+class SharedData:
+    """A data set that all schemes of a seed share: drawn once, kept until another seed is asked for."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self.config = config
+        self._kept: tuple[int, FederatedData] | None = None
+
+    @property
+    def name(self) -> str:
+        """As registered."""
+        return self.config.name
+
+    @property
+    def metric(self) -> Metric:
+        """What the data set is judged by."""
+        return self.config.metric
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Return the data of `seed`."""
+        if self._kept is None or self._kept[0] != seed:
+            self._kept = None  # two large data sets need not be in memory at once
+            self._kept = (seed, self.config.build(seed=seed))
+        return self._kept[1]
+
+
 def prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make sure that `folder` can take new runs; with `overwrite` remove the ones that it holds."""
+    """Make sure that `folder` can take new runs; with `overwrite` remove the ones that it holds, and nothing else."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder to write into")
-    if not any(folder.iterdir()):
-        return
-    runs = list(folder.rglob(INFO))
-    if not runs:
-        raise InputError(f"{folder} holds files that are not fedpace's: give another folder")
-    if not overwrite:
-        raise InputError(f"{folder} holds {len(runs)} runs already: give another folder, or --overwrite")
-    find_runs(folder)  # only a folder that reads as ours is removed
-    shutil.rmtree(folder)
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    foreign = [path for path in files if path.name not in OURS or path.is_symlink()]
+    if foreign:
+        raise InputError(f"{folder} holds files that are not fedpace's, such as {foreign[0]}: give another folder")
+    if files and not overwrite:
+        raise InputError(f"{folder} holds runs already: give another folder, or --overwrite")
+    for path in files:
+        path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
+        path.rmdir()

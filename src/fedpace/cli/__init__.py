@@ -9,7 +9,7 @@ import torch
 import typer
 
 import fedpace
-from fedpace.cli import delays, listing, runs
+from fedpace.cli import data, delays, listing, runs
 from fedpace.core.errors import FedpaceError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command()(runs.compare)
 app.command()(runs.run)
 app.command()(runs.report)
 app.command("list")(listing.list_components)
+app.add_typer(data.app, name="data")
 app.add_typer(delays.app, name="delays")
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedpace import registry
 from fedpace.cli.common import AsJson, print_json
+from fedpace.core.errors import FedpaceError
 from fedpace.core.types import facts_wanted
 from fedpace.records.run import plain
 
@@ -32,7 +33,7 @@ def list_components(
 ) -> None:
     """List what can be named in an experiment, with its options and defaults."""
     catalogue: registry.Catalogue = getattr(registry, kind.value)
-    entries = [_describe(name, catalogue[name]) for name in catalogue.names()]
+    entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:
         print_json({kind.value: entries})
         return
@@ -60,6 +61,13 @@ def _paper(cls: Any) -> str:
 def _needs(entry: dict[str, Any]) -> str:
     uses = f"\n(uses {', '.join(entry['uses'])})" if entry["uses"] else ""
     return (", ".join(entry["needs"]) or "nothing") + uses
+
+
+def _entry(catalogue: registry.Catalogue, name: str) -> dict[str, Any]:
+    try:
+        return _describe(name, catalogue[name])
+    except FedpaceError as error:  # one broken plug-in must not hide the rest
+        return {"name": name, "summary": f"broken: {error}", "options": {}, "needs": [], "uses": []}
 
 
 def _describe(name: str, cls: Any) -> dict[str, Any]:

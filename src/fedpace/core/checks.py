@@ -99,6 +99,13 @@ def finite(value: float, what: str) -> None:
         raise InputError(f"{what} must be a finite number, but {value!r} came")
 
 
+def whole(value: int, low: int, what: str) -> None:
+    """Refuse what is not a whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{what} must be a whole number of at least {low}, but {value!r} came")
+    at_least(int(value), low, what)
+
+
 def one_of(value: str, allowed: Sequence[str], what: str) -> None:
     """Refuse a word that is not in the list, and show the list."""
     if value not in allowed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, shares
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares
 from fedpace.core.errors import InputError
 from fedpace.core.types import View
 from fedpace.moments.rescaling import ADMISSIBLE, rescaled
@@ -39,6 +39,7 @@ class FeatureHeterogeneity:
 def check_options(ridge: float, target_heterogeneity: float, scheme: str) -> None:
     """Refuse a ridge or a target that makes no sense."""
     at_least(ridge, 0, f"ridge of {scheme}")
+    finite(ridge, f"ridge of {scheme}")
     at_least(target_heterogeneity, 0, f"target_heterogeneity of {scheme}")
     if target_heterogeneity >= ADMISSIBLE:
         raise InputError(

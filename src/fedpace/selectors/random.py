@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import at_least, one_of, shares
+from fedpace.core.checks import FloatArray, IntArray, one_of, shares, whole
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
 
@@ -40,7 +40,7 @@ class Random(Stateless):
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
-        at_least(self.k, 1, "k of random")
+        whole(self.k, 1, "k of random")
         one_of(self.variant, VARIANTS, "variant of random")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
@@ -49,11 +49,15 @@ class Random(Stateless):
         rows = view.candidates
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
-            clients, weights = draw_multiset(rows, shares(view.share[rows], rows.size), self.k, rng)
+            clients, weights = draw_multiset(rows, _shares_of(view, rows), self.k, rng)
             return Cohort(clients, weights), None
         clients = np.sort(rng.choice(rows, size=size, replace=False))
-        own = view.share[clients]
         if self.variant == "uniform-unbiased":
-            return Cohort(clients, own * rows.size / size, mode="delta"), None
-        # A cohort that happens to hold only clients of share 0 is averaged evenly.
-        return Cohort(clients, shares(own if own.any() else None, size)), None
+            return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
+        return Cohort(clients, _shares_of(view, clients)), None
+
+
+def _shares_of(view: View, rows: IntArray) -> FloatArray:
+    """Shares among `rows`; clients that all have share 0 count alike."""
+    own = view.share[rows]
+    return shares(own if own.any() else None, rows.size)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, above, at_least
+from fedpace.core.checks import BoolArray, FloatArray, above, at_least, finite
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Clock:
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.probe_fraction, 0, "probe_fraction of clock")
+        finite(self.probe_fraction, "probe_fraction of clock")
         above(self.deadline, 0, "deadline of clock")
 
     def warmup_seconds(self, drawn: FloatArray) -> float:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedpace.core.checks import FloatArray, above, at_least, one_of
+from fedpace.core.checks import FloatArray, above, at_least, finite, one_of
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
@@ -62,6 +62,8 @@ class Training:
         at_least(self.moment_samples, 1, "moment_samples of training")
         at_least(self.sketch, 0, "sketch of training")
         at_least(self.mu, 0, "mu of training")
+        for option in ("lr", "weight_decay", "mu"):
+            finite(getattr(self, option), f"{option} of training")
         one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")

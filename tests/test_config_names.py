@@ -1,0 +1,68 @@
+"""Names that become folders, and configurations that travel through JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedpace import make_selector
+from fedpace.config import Overrides, load_experiment, parse_experiment
+from fedpace.core.errors import InputError
+from fedpace.records.run import plain
+
+BASE = {
+    "name": "mine",
+    "data": {"name": "digits", "clients": 5},
+    "model": {"name": "softmax"},
+    "delays": {"name": "lognormal"},
+    "selectors": [{"name": "random", "k": 2}],
+}
+
+
+@pytest.mark.parametrize("name", ["", "  ", ".", "..", "../../evil", "a/b", "a\\b", "a\x00b", "a\nb", "x" * 101])
+def test_a_name_that_is_no_folder_name_is_refused(name):
+    with pytest.raises(InputError, match="cannot name a folder"):
+        parse_experiment({**BASE, "name": name}, "my.toml")
+    with pytest.raises(InputError, match="cannot name a folder"):
+        parse_experiment({**BASE, "selectors": [{"name": "random", "label": name}]}, "my.toml")
+
+
+def test_a_recorded_experiment_can_be_parsed_again():
+    experiment = load_experiment(None)
+    recorded = json.loads(json.dumps(plain(experiment.as_table()), allow_nan=False))
+    assert parse_experiment(recorded, "run.json") == experiment
+
+
+def test_overrides_leave_what_is_no_table_to_the_parser():
+    for table in ({**BASE, "stop": 3}, {**BASE, "selectors": 5}):
+        with pytest.raises(InputError):
+            parse_experiment(Overrides(target=0.5).apply(table), "my.toml")
+    assert Overrides(selectors=["random"]).apply({**BASE, "selectors": 5})["selectors"] == [{"name": "random"}]
+
+
+def test_a_scheme_named_twice_on_the_command_line_is_taken_once():
+    table = {**BASE, "selectors": [{"name": "random", "label": "big", "k": 4}]}
+    assert Overrides(selectors=["big", "random"]).apply(table)["selectors"] == table["selectors"]
+
+
+def test_an_unknown_option_of_a_scheme_suggests_the_right_one():
+    with pytest.raises(InputError, match=r"no option 'target_heterogenity'\. Did you mean 'target_heterogeneity'"):
+        make_selector("delayhet-submodular", target_heterogenity=0.5)
+
+
+@pytest.mark.parametrize("k", [2.5, "3", None, True])
+def test_a_cohort_size_that_is_no_whole_number_is_refused(k):
+    with pytest.raises(InputError, match="k of random must be a whole number"):
+        make_selector("random", k=k)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("training", "lr"), ("training", "mu"), ("clock", "probe_fraction"), ("selectors", "ridge")]
+)
+def test_infinite_options_are_refused_when_they_are_read(section, key):
+    table = {**BASE, section: {key: float("inf")}}
+    if section == "selectors":
+        table["selectors"] = [{"name": "delayhet-submodular", key: float("inf")}]
+    with pytest.raises(InputError, match=f"{key} of .* must be a finite number"):
+        parse_experiment(table, "my.toml")
