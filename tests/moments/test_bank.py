@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedpace.core.errors import InputError
+from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
-from fedpace.core.types import MomentStore
 from fedpace.moments import MomentBank
 from fedpace.numerics import best_prefix, pairwise_heterogeneity, whitened_gram
 
@@ -189,6 +189,10 @@ def test_the_bank_solves_for_the_best_prefix_among_the_known():
     np.testing.assert_allclose([found.largest_mean, found.scale], [largest, 0.5 / largest])
     with pytest.raises(InputError, match="target"):
         bank.best_prefix(delay, ridge=0.1, target=0.8)
+    with pytest.raises(InputError, match="expected 6 delays"):
+        bank.best_prefix(delay[:4], ridge=0.1)
+    with pytest.raises(InputError, match="at least one client"):
+        MomentBank(2).best_prefix(np.ones(2), ridge=0.1)
     raw = bank.best_prefix(delay, ridge=0.1, candidates=[0, 1, 2, 3])
     assert raw.scale == 1
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpace.core.errors import InfeasibleError, InputError, MissingExtraError
+from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
-from fedpace.core.types import MomentStore
 from fedpace.moments import MomentBank
 from fedpace.moments.scan import Clusters, scan_clusters
 from fedpace.moments.sketch import PROBES, Sketcher

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
 from fedpace.core.errors import InputError
+from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
-from fedpace.core.types import ClientId, MomentStore, Need, Outcome
+from fedpace.core.types import ClientId, Need, Outcome
 
 _COLUMNS: dict[str, tuple[Any, float]] = {
     "samples": (np.float64, math.nan),

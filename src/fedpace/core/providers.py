@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedpace.core.errors import OrderError
-from fedpace.core.types import DelayEstimator, MomentStore
+from fedpace.core.protocols import DelayEstimator, MomentStore
 
 _selector_class: Callable[[str], Callable[..., Any]] | None = None
 _moment_store: Callable[[], MomentStore] | None = None

@@ -18,8 +18,9 @@ from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.ledger import Ledger
+from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import selector_class
-from fedpace.core.types import Diagnostics, MomentStore, ProbeRequest, Selection, Selector, configuration
+from fedpace.core.types import Diagnostics, ProbeRequest, Selection, Selector, configuration
 
 if TYPE_CHECKING:
     from fedpace.core.session import Session

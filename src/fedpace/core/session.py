@@ -26,17 +26,17 @@ from fedpace.core import saving
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, one_of, shares
 from fedpace.core.errors import FedpaceError, InputError, OrderError
 from fedpace.core.ledger import Ledger
+from fedpace.core.outcomes import make_report, settled_outcomes
+from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
 from fedpace.core.types import (
     ClientId,
     Cohort,
     Diagnostics,
-    MomentStore,
     Need,
     Outcome,
     Probe,
     ProbeRequest,
-    Report,
     Selection,
     Selector,
     View,
@@ -208,14 +208,14 @@ class Session:
         selection = self.pending
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
-        settled = self._settled(selection, list(outcomes))
+        settled = settled_outcomes(selection, list(outcomes), self._ledger)
         self._ledger.check(settled)
         now = self._advance(now)
         self._ledger.fold(settled, selection.step)
         self.pending = None
         if selection.warmup:
             return
-        self._state = self.selector.observe(self._state, self._report(selection, settled, now))
+        self._state = self.selector.observe(self._state, make_report(selection, settled, self._ledger, now))
         self.step += 1
 
     def abandon(self) -> None:
@@ -362,43 +362,6 @@ class Session:
     def _selection(self, cohort: Cohort) -> Selection:
         ids = tuple(self._ledger.ids[row] for row in cohort.clients.tolist())
         return Selection(self.step, ids, cohort.weights, cohort.mode, cohort.deadline, cohort.why, enough=cohort.enough)
-
-    def _settled(self, selection: Selection, outcomes: list[Outcome]) -> list[Outcome]:
-        """Return the outcomes in cohort order, without those who left meanwhile."""
-        by_client: dict[ClientId, Outcome] = {}
-        expected = set(selection.clients)
-        for outcome in outcomes:
-            if outcome.client not in expected:
-                raise InputError(f"client {outcome.client!r} was reported, but it is not in selection {selection.step}")
-            if outcome.client in by_client:
-                raise InputError(f"client {outcome.client!r} was reported twice in selection {selection.step}")
-            by_client[outcome.client] = outcome
-        for client in selection.clients:
-            if client not in by_client and client in self._ledger:
-                raise InputError(
-                    f"client {client!r} of selection {selection.step} is missing from the report: say how it settled, "
-                    "with finished=False if it failed"
-                )
-        return [by_client[client] for client in selection.clients if client in self._ledger]
-
-    def _report(self, selection: Selection, settled: list[Outcome], now: float) -> Report:
-        weight = dict(zip(selection.clients, selection.weights.tolist(), strict=True))
-        updates = None
-        if any(outcome.update is not None for outcome in settled):
-            width = next(np.size(outcome.update) for outcome in settled if outcome.update is not None)
-            blank = np.full(width, math.nan)
-            updates = np.array([blank if outcome.update is None else outcome.update for outcome in settled])
-        return Report(
-            step=selection.step,
-            now=now,
-            clients=np.array([self._ledger.row(outcome.client) for outcome in settled], dtype=np.int64),
-            finished=np.array([outcome.finished for outcome in settled], dtype=np.bool_),
-            seconds=np.array([outcome.seconds for outcome in settled]),
-            loss=np.array([outcome.loss for outcome in settled]),
-            samples=np.array([outcome.samples for outcome in settled]),
-            weights=np.array([weight[outcome.client] for outcome in settled]),
-            updates=updates,
-        )
 
 
 def _check_offers(selector: Selector[Any], offers: frozenset[Need]) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of
 from fedpace.core.errors import InfeasibleError, InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, PrefixChoice, Stateless, View
+from fedpace.core.protocols import PrefixChoice
+from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.moments.rescaling import RescaledPrefix
 from fedpace.numerics.min_norm import min_norm_minimiser
 from fedpace.numerics.prefix import solution_of_set

@@ -1,0 +1,51 @@
+"""From what a host says of its clients to what a selector is told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedpace.core.errors import InputError
+from fedpace.core.ledger import Ledger
+from fedpace.core.types import ClientId, Outcome, Report, Selection
+
+
+def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledger) -> list[Outcome]:
+    """Return the outcomes in cohort order, everyone once, without those who left meanwhile."""
+    by_client: dict[ClientId, Outcome] = {}
+    expected = set(selection.clients)
+    for outcome in outcomes:
+        if outcome.client not in expected:
+            raise InputError(f"client {outcome.client!r} was reported, but it is not in selection {selection.step}")
+        if outcome.client in by_client:
+            raise InputError(f"client {outcome.client!r} was reported twice in selection {selection.step}")
+        by_client[outcome.client] = outcome
+    for client in selection.clients:
+        if client not in by_client and client in ledger:
+            raise InputError(
+                f"client {client!r} of selection {selection.step} is missing from the report: say how it settled, "
+                "with finished=False if it failed"
+            )
+    return [by_client[client] for client in selection.clients if client in ledger]
+
+
+def make_report(selection: Selection, settled: list[Outcome], ledger: Ledger, now: float) -> Report:
+    """Return what the selector is told of a round, in rows."""
+    weight = dict(zip(selection.clients, selection.weights.tolist(), strict=True))
+    updates = None
+    if any(outcome.update is not None for outcome in settled):
+        width = next(np.size(outcome.update) for outcome in settled if outcome.update is not None)
+        blank = np.full(width, math.nan)
+        updates = np.array([blank if outcome.update is None else outcome.update for outcome in settled])
+    return Report(
+        step=selection.step,
+        now=now,
+        clients=np.array([ledger.row(outcome.client) for outcome in settled], dtype=np.int64),
+        finished=np.array([outcome.finished for outcome in settled], dtype=np.bool_),
+        seconds=np.array([outcome.seconds for outcome in settled]),
+        loss=np.array([outcome.loss for outcome in settled]),
+        samples=np.array([outcome.samples for outcome in settled]),
+        weights=np.array([weight[outcome.client] for outcome in settled]),
+        updates=updates,
+    )
