@@ -1,0 +1,22 @@
+"""fedpace on Flower: wrap the strategy that you have, and add one mod to the clients.
+
+    from fedpace.flower import PacedStrategy, report_mod
+
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", state="state")       # the server
+    app = ClientApp(mods=[report_mod(module="classifier")])                        # the clients
+
+The only place of fedpace that imports flwr. docs/flower.md has the whole story.
+"""
+
+from fedpace.core.errors import MissingExtraError
+
+try:
+    import flwr  # noqa: F401
+except ModuleNotFoundError as cause:
+    raise MissingExtraError("fedpace on Flower", "flower", "flwr") from cause
+
+from fedpace.flower.client import Privacy, report_mod
+from fedpace.flower.strategy import PacedStrategy
+from fedpace.flower.wire import reported_seconds
+
+__all__ = ["PacedStrategy", "Privacy", "report_mod", "reported_seconds"]

@@ -1,0 +1,157 @@
+"""The client's side: how long it took, who it is, and a moment of its features, in every reply.
+
+Put it first in `mods`, so that its time includes the others' work and clipping mods never see its questions.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, above, at_least
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.flower.features import Captured, last_layer_input
+from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, RECORD, asked, pack_moment
+from fedpace.moments.factor import factor_from_features
+from fedpace.moments.private import private_moment
+
+Handler = Callable[[Message, Context], Message]
+Features = Callable[[Message, Context], ArrayLike]
+Delay = Callable[[Message, Context, float], float]
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Release moments by the Gaussian mechanism: see `fedpace.moments.private`.
+
+    Args:
+        epsilon: privacy loss of one release, for one row of the batch.
+        delta: probability of exceeding it.
+        clip: longest row of features kept as it is; choose it without looking at the data.
+        releases: moments that the client gives away in one run; each spends (epsilon, delta) anew. Then none is sent.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float
+    releases: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense, at the client's start and not in its first round."""
+        above(self.epsilon, 0, "epsilon of Privacy")
+        above(self.clip, 0, "clip of Privacy")
+        at_least(self.releases, 1, "releases of Privacy")
+        if not 0 < self.delta < 1:
+            raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
+
+
+def report_mod(
+    *,
+    module: str = "",
+    features: Features | None = None,
+    max_rank: int = 16,
+    privacy: Privacy | None = None,
+    delay: Delay | None = None,
+    transfer: bool = True,
+) -> Callable[[Message, Context, Handler], Message]:
+    """Return a Flower mod that reports seconds, name and feature moment.
+
+    Args:
+        module: name of the torch model's last layer, as `named_modules()` shows it: its input in the first forward
+            pass of training is the batch of features.
+        features: for models that are not torch's: a function of (message, context) that returns (n, d) rows of
+            features at the received model, with a 1 behind them if the last layer has a bias. Not with `module`.
+        max_rank: leading directions of the moment that are sent.
+        privacy: None = the exact moment is sent. See docs/flower.md for what that gives away.
+        delay: a function of (message, context, measured seconds) whose value is reported instead of the measured
+            one: a delay model's, to study slow clients on one machine.
+        transfer: count the time from the server's making the message to its arrival, by the two machines' clocks.
+            Switch it off in simulations, where it is mostly queueing.
+    """
+    if module and features is not None:
+        raise InputError("report_mod was given both module and features: the moment comes from one of them")
+    at_least(max_rank, 1, "max_rank of report_mod")
+    if privacy is not None and not module and features is None:
+        raise InputError("report_mod was given privacy, but neither module nor features: there is nothing to protect")
+
+    def mod(message: Message, context: Context, call_next: Handler) -> Message:
+        if not message.metadata.message_type.startswith("train"):
+            return call_next(message, context)
+        if asked(message, ASK_NAME):
+            return Message(RecordDict({RECORD: ConfigRecord({"name": stable_name(context)})}), reply_to=message)
+        arrival = max(0.0, time.time() - message.metadata.created_at) if transfer else 0.0
+        wanted = asked(message, ASK_MOMENT) and _budget_left(context, privacy)
+        # Rows are taken before training: the features of the received model, and not on the measured clock.
+        rows = features(message, context) if wanted and features is not None else None
+        start = time.perf_counter()
+        with last_layer_input(module) if wanted and module else nullcontext() as captured:
+            reply = call_next(message, context)
+        compute = time.perf_counter() - start
+        if reply.has_error():
+            return reply
+        seconds = compute + arrival
+        note: dict[str, Any] = {
+            "name": stable_name(context),
+            "compute": compute,
+            "seconds": seconds if delay is None else float(delay(message, context, seconds)),
+        }
+        if wanted and (rows is not None or captured is not None):
+            note |= _moment(rows, captured, max_rank, privacy, context)
+        reply.content[RECORD] = ConfigRecord(note)
+        return reply
+
+    return mod
+
+
+def stable_name(context: Context) -> str:
+    """Return the node's name from its config: `name`, else `partition-id`; empty where it has neither."""
+    if name := context.node_config.get("name"):
+        return str(name)
+    partition = context.node_config.get("partition-id")
+    return "" if partition is None else f"partition-{partition}"
+
+
+def _moment(
+    rows: ArrayLike | None, captured: Captured | None, max_rank: int, privacy: Privacy | None, context: Context
+) -> dict[str, Any]:
+    """Return the moment as record entries; a client that cannot measure it trains all the same, and says why."""
+    try:
+        batch: Any = rows if captured is None else captured.features()
+        if privacy is None:
+            return pack_moment(factor_from_features(batch, max_rank=max_rank))
+        # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
+        context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
+        return pack_moment(_private(batch, max_rank, privacy))
+    except FedpaceError as problem:
+        log.warning("fedpace: no feature moment is sent: %s", problem)
+        return {}
+
+
+def _private(batch: ArrayLike, max_rank: int, privacy: Privacy) -> FloatArray:
+    return private_moment(
+        batch,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        seed=secrets.randbits(128),
+        max_rank=max_rank,
+    ).factor
+
+
+def _spent(context: Context) -> int:
+    record: Any = context.state.config_records.get(RECORD, {})
+    return int(record.get("releases", 0))
+
+
+def _budget_left(context: Context, privacy: Privacy | None) -> bool:
+    return privacy is None or _spent(context) < privacy.releases

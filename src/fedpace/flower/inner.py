@@ -1,0 +1,61 @@
+"""What the wrapper must know of the strategy that it wraps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from fedpace.core.errors import InputError
+from fedpace.core.providers import selector_class
+from fedpace.core.types import Selector
+from fedpace.flower.state import chain
+
+log = logging.getLogger("flwr")
+
+IGNORE_WEIGHTS = ("Krum", "FedMedian", "FedTrimmedAvg", "Bulyan", "QFedAvg")
+"""Flower's strategies that aggregate without the weight key: fedpace still chooses the nodes, but cannot weigh them."""
+WEIGH_IN_PART = ("MultiKrum",)
+"""Weights count among the models that it keeps, not in which it keeps."""
+
+
+def attribute(inner: Strategy, name: str, default: Any) -> Any:
+    """Return an attribute of the strategy, or of what it wraps."""
+    return next((getattr(strategy, name) for strategy in chain(inner) if hasattr(strategy, name)), default)
+
+
+def check_inner(inner: Strategy) -> None:
+    """Refuse what cannot work, and say what will work only in part."""
+    if not isinstance(inner, Strategy):
+        raise InputError(
+            f"PacedStrategy wraps a strategy of flwr.serverapp.strategy, but a {type(inner).__name__} came: "
+            "strategies of the older flwr.server API must be moved to the Message API first"
+        )
+    fraction = attribute(inner, "fraction_train", 1.0)
+    if fraction != 1.0:
+        raise InputError(
+            f"the inner strategy has fraction_train = {fraction}, so it would draw nodes at random before fedpace can "
+            "choose: leave it at 1.0, and give the scheme the cohort's size where it has one"
+        )
+    kinds = [kind.__name__ for strategy in chain(inner) for kind in type(strategy).__mro__]
+    if ignoring := [name for name in IGNORE_WEIGHTS if name in kinds]:
+        log.warning("fedpace: %s ignores weights: fedpace chooses its nodes, but cannot weigh them", ignoring[0])
+    elif WEIGH_IN_PART[0] in kinds:
+        log.warning("fedpace: MultiKrum weighs only the models that it keeps, and keeps them whatever they weigh")
+    if any(name.startswith("DifferentialPrivacy") for name in kinds):
+        log.warning(
+            "fedpace: Flower's noise is made for num_sampled_clients equal weights: where a cohort is smaller or "
+            "weighs one client more than 1 / num_sampled_clients, the guarantee is weaker than the multiplier says"
+        )
+
+
+def make_selector(selector: str | Selector[Any], options: Mapping[str, Any]) -> Selector[Any]:
+    """Return the scheme that was named or given."""
+    if isinstance(selector, str):
+        scheme: Selector[Any] = selector_class(selector)(**options)
+        return scheme
+    if options:
+        raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
+    return selector

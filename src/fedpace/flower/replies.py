@@ -1,0 +1,140 @@
+"""From Flower's replies to outcomes, and from the cohort's weights to what the inner strategy averages."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+from fedpace.flower.wire import Note, read_note
+
+log = logging.getLogger("flwr")
+
+LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """One client's usable reply."""
+
+    name: str
+    reply: Message
+    seconds: float
+    loss: float
+    samples: float
+    moment: FloatArray | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What the server knows of the round's time by its own clocks."""
+
+    created: Mapping[str, float]
+    """Name -> when its message was made, seconds since the epoch."""
+    elapsed: float
+    """Seconds between sending and the last reply."""
+
+
+def read_answers(
+    replies: Iterable[Message], nodes: Mapping[int, str], waiting: Waiting, *, weight_key: str, loss_key: str
+) -> tuple[list[Answer], set[str]]:
+    """Return the usable answers in order of arrival, and the names of those that said that they failed."""
+    answers: list[Answer] = []
+    broken: set[str] = set()
+    for reply in replies:
+        name = nodes.get(reply.metadata.src_node_id)
+        if name is None:
+            continue  # an error in the SuperLink's name: who it is about is known from who is missing
+        if reply.has_error():
+            broken.add(name)
+            continue
+        metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+        loss = _loss(metrics, loss_key)
+        if loss is not None and not math.isfinite(loss):
+            log.warning("fedpace: client %r diverged (loss %s): it counts as failed in this round", name, loss)
+            broken.add(name)
+            continue
+        note = _note(reply, name)
+        seconds = note.seconds
+        if math.isnan(seconds):
+            # Without the mod: both machines' clocks, and never more than the server waited.
+            seconds = min(max(0.0, reply.metadata.created_at - waiting.created[name]), waiting.elapsed)
+        answers.append(
+            Answer(name, reply, seconds, math.nan if loss is None else loss, _samples(metrics, weight_key), note.moment)
+        )
+    return answers, broken
+
+
+def _note(reply: Message, name: str) -> Note:
+    try:
+        return read_note(reply)
+    except InputError as problem:
+        log.warning("fedpace: the report of client %r is not used: %s", name, problem)
+        return Note()
+
+
+def _loss(metrics: MetricRecord, key: str) -> float | None:
+    for candidate in (key,) if key else LOSS_KEYS:
+        value = metrics.get(candidate)
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def _samples(metrics: MetricRecord, key: str) -> float:
+    value = metrics.get(key)
+    usable = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return float(value) if usable else math.nan  # type: ignore[arg-type]
+
+
+def impose(replies: Sequence[Message], weights: Sequence[float], weight_key: str) -> None:
+    """Write the cohort's weights where the inner strategy looks for the number of examples.
+
+    Strategies divide by the sum. Relative to the largest, equal weights become 1 exactly, so that the quotients are
+    those of plain FedAvg with equal counts, bit for bit.
+    """
+    largest = max(weights)
+    for reply, weight in zip(replies, weights, strict=True):
+        for metrics in reply.content.metric_records.values():
+            metrics[weight_key] = float(weight / largest)
+
+
+def stretch(replies: Sequence[Message], current: Mapping[str, NDArray[np.generic]], total: float) -> None:
+    """Delta mode: x + sum a_i (x_i - x) with sum a_i = `total`, for a strategy that averages.
+
+    Each x_i becomes x + total (x_i - x), whose weighted mean is just that; and since it is done before the inner
+    strategy sees the models, server optimisers and clipping act on the step that was meant.
+    """
+    if total == 1.0:
+        return
+    for reply in replies:
+        for key, record in reply.content.array_records.items():
+            moved = {
+                name: array.numpy()
+                if name not in current
+                else np.asarray(current[name] + total * (array.numpy() - current[name]), dtype=_float(array.numpy()))
+                for name, array in record.items()
+            }
+            reply.content[key] = ArrayRecord({name: Array(np.asarray(value)) for name, value in moved.items()})
+
+
+def _float(array: NDArray[np.generic]) -> np.dtype[np.generic]:
+    return array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
+
+
+def arrive(answers: Sequence[Answer], deadline: float, enough: int) -> tuple[set[str], float]:
+    """Who makes it by the reported seconds, and when the round ends: the virtual clock's rule, as in the simulator."""
+    if not answers:
+        return set(), 0.0
+    seconds = np.array([answer.seconds for answer in answers])
+    end = min(deadline, float(seconds.max()))
+    if 0 < enough <= seconds.size:
+        end = min(end, float(np.sort(seconds)[enough - 1]))
+    return {answer.name for answer in answers if answer.seconds <= end}, end

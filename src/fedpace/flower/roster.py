@@ -1,0 +1,84 @@
+"""Who is behind a node id.
+
+Node ids are random numbers, new in every simulation and for every SuperNode that starts again; what is known of a
+client must survive that. So each new node is asked once, by a train message without a model: `report_mod` answers with
+the name from the node's config; a client without the mod raises, and is called by its node id until it goes away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedpace.core.errors import InputError
+from fedpace.flower.wire import ASK_NAME, read_note
+
+log = logging.getLogger("flwr")
+
+
+class Roster:
+    """Node ids and the stable names behind them.
+
+    Args:
+        seconds: how long to wait for a node to say its name; 0 = do not ask, call nodes by their ids.
+        config_key: the ConfigRecord of the strategy's messages.
+    """
+
+    def __init__(self, seconds: float, config_key: str) -> None:
+        self._seconds = seconds
+        self._config_key = config_key
+        self._names: dict[int, str] = {}
+
+    def names(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
+        """Return name -> node id of those `nodes` that are known by name now; ask those that are new."""
+        here = list(nodes)
+        # Who went away is forgotten: its name may come back behind another id.
+        self._names = {node: name for node, name in self._names.items() if node in set(here)}
+        new = [node for node in here if node not in self._names]
+        if new:
+            self._ask(new, grid)
+        return {self._names[node]: node for node in here if node in self._names}
+
+    def _ask(self, nodes: list[int], grid: Grid) -> None:
+        if self._seconds <= 0:
+            self._names.update({node: f"node-{node}" for node in nodes})
+            return
+        content = RecordDict({self._config_key: ConfigRecord({ASK_NAME: True})})
+        replies = grid.send_and_receive(
+            [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in nodes],
+            timeout=self._seconds,
+        )
+        nameless = []
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node not in nodes:
+                continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
+            name = _name(reply)
+            if not name:
+                nameless.append(node)
+            elif name in self._names.values():
+                log.warning("fedpace: node %d calls itself %r, as another node does: give each its own", node, name)
+                nameless.append(node)
+            else:
+                self._names[node] = name
+        self._names.update({node: f"node-{node}" for node in nameless})
+        if nameless:
+            log.warning(
+                "fedpace: %d of %d new nodes have no name of their own: what is learnt of them is lost when they "
+                "reconnect. Add report_mod to the client, and name or partition-id to --node-config",
+                len(nameless),
+                len(nodes),
+            )
+
+
+def _name(reply: Message) -> str:
+    if reply.has_error():
+        return ""
+    try:
+        return read_note(reply).name
+    except InputError as problem:
+        log.warning("fedpace: node %d: %s", reply.metadata.src_node_id, problem)
+        return ""

@@ -1,0 +1,265 @@
+"""What the wrapper does to a strategy, on a federation in this process."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+)
+
+import fedpace
+from fedpace.core.errors import InputError
+from fedpace.flower import PacedStrategy, report_mod
+
+NODES = 10
+
+
+@pytest.fixture
+def grid(flower):
+    """Ten clients with equal counts and targets of their own, which all report."""
+    grid = flower.grid()
+    for client in range(NODES):
+        app = flower.app([mod(flower)], target=1.0 + 0.37 * client)
+        grid.add(500 + client, app, **{"partition-id": client})
+    return grid
+
+
+def mod(flower, seconds=lambda client: 1.0 + client):
+    return report_mod(
+        features=lambda message, context: flower.rows(context.node_config["partition-id"]),
+        delay=lambda message, context, measured: seconds(context.node_config["partition-id"]),
+    )
+
+
+def start(flower):
+    return flower.arrays(np.linspace(-1, 1, 7), np.full((3, 2), 0.1))
+
+
+def as_numpy(record):
+    return {key: array.numpy() for key, array in record.items()}
+
+
+def everybody(inner, **options):
+    return PacedStrategy(inner, "random", k=NODES, clock="reported", **options)
+
+
+def assert_same_bits(left, right):
+    left, right = as_numpy(left), as_numpy(right)
+    assert left.keys() == right.keys()
+    for key in left:
+        assert left[key].dtype == right[key].dtype
+        assert left[key].tobytes() == right[key].tobytes()
+
+
+class InOrder(FedAvg):
+    """Plain FedAvg whose replies come in the order of nodes: floating-point sums depend on it."""
+
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, sorted(replies, key=lambda reply: reply.metadata.src_node_id))
+
+
+def test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit(flower, grid):
+    plain = flower.rounds(InOrder(), grid, start(flower), 3)
+    paced = flower.rounds(everybody(InOrder()), grid, start(flower), 3)
+    assert_same_bits(plain, paced)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAdam(eta=0.1),
+        lambda: FedYogi(eta=0.1),
+        lambda: FedAvgM(server_momentum=0.9),
+        lambda: FedProx(proximal_mu=0.1),
+        lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 0.5, NODES),
+    ],
+    ids=["fedadam", "fedyogi", "fedavgm", "fedprox", "dp"],
+)
+def test_strategies_work_unmodified(flower, grid, make):
+    plain = as_numpy(flower.rounds(make(), grid, start(flower), 3))
+    paced = as_numpy(flower.rounds(everybody(make()), grid, start(flower), 3))
+    for key, expected in plain.items():
+        np.testing.assert_allclose(paced[key], expected, rtol=1e-5)
+        assert not np.allclose(expected, as_numpy(start(flower))[key])
+
+
+def test_fedprox_sends_its_term_and_the_round(flower, grid):
+    flower.rounds(everybody(FedProx(proximal_mu=0.25)), grid, start(flower), 1)
+    config = next(m for m in grid.sent if "arrays" in m.content).content["config"]
+    assert config["proximal-mu"] == 0.25
+    assert config["server-round"] == 1
+
+
+def replies_with(flower, grid, inner, weights):
+    """What `inner` makes of the same models under other weights."""
+    record = start(flower)
+    messages = list(inner.configure_train(1, record, flower.config(), grid))
+    replies = sorted(grid.send_and_receive(messages), key=lambda reply: reply.metadata.src_node_id)
+    for reply, weight in zip(replies, weights, strict=True):
+        reply.content["metrics"]["num-examples"] = weight
+    return inner.aggregate_train(1, replies)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "heard"),
+    [
+        (FedAvg, True),
+        (FedAdam, True),
+        (FedAvgM, True),
+        (lambda: MultiKrum(num_malicious_nodes=1, num_nodes_to_select=4), True),
+        (lambda: Krum(num_malicious_nodes=1), False),
+        (FedMedian, False),
+        (FedTrimmedAvg, False),
+        (lambda: Bulyan(num_malicious_nodes=1), False),
+        (lambda: QFedAvg(client_learning_rate=0.1, train_loss_key="train_loss"), False),
+    ],
+    ids=["fedavg", "fedadam", "fedavgm", "multikrum", "krum", "median", "trimmed", "bulyan", "qfedavg"],
+)
+def test_who_ignores_weights_is_said(flower, grid, caplog, make, heard):
+    """Tried out, so that the list stays true for the installed Flower."""
+    even = replies_with(flower, grid, make(), [1.0] * NODES)
+    uneven = replies_with(flower, grid, make(), [1.0 + 50.0 * (client % 2) for client in range(NODES)])
+    assert heard != all(np.array_equal(even[key].numpy(), uneven[key].numpy()) for key in even)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        PacedStrategy(make(), "random")
+    assert heard != ("ignores weights" in caplog.text)
+
+
+def test_the_cohort_weights_are_what_counts(flower, grid):
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", clock="reported")
+    record = flower.rounds(strategy, grid, start(flower), 1)
+    messages = strategy.configure_train(2, record, flower.config(), grid)
+    selection = strategy.session.pending
+    assert 1 <= len(selection.clients) <= NODES
+    assert len(messages) == len(selection.clients)
+    result, metrics = strategy.aggregate_train(2, grid.send_and_receive(messages))
+    before = as_numpy(record)
+    targets = {f"partition-{client}": 1.0 + 0.37 * client for client in range(NODES)}
+    mean = sum(weight * targets[name] for name, weight in zip(selection.clients, selection.weights, strict=True))
+    for key, array in as_numpy(result).items():
+        np.testing.assert_allclose(array, before[key] + 0.3 * (mean - before[key]), rtol=1e-5)
+    assert metrics["train_loss"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
+def test_delta_mode_adds_the_current_arrays_back(flower, grid, make):
+    strategy = PacedStrategy(make(), HalfStep(), clock="reported")
+    record = start(flower)
+    result = as_numpy(flower.rounds(strategy, grid, record, 1))
+    mean = np.mean([1.0 + 0.37 * client for client in range(4)])
+    for key, before in as_numpy(record).items():
+        np.testing.assert_allclose(result[key], before + 0.5 * 0.3 * (mean - before), rtol=1e-5)
+
+
+class HalfStep(fedpace.core.types.Stateless):
+    """Four clients in delta mode, with weights that sum to 1/2."""
+
+    name = "half-step"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return fedpace.Cohort(np.arange(4), np.full(4, 0.125), mode="delta"), None
+
+
+def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):
+    strategy = PacedStrategy(FedAdam(), "delayhet-submodular", warmup="full", clock="reported")
+    record = start(flower)
+    assert flower.rounds(strategy, grid, record, 1) is record
+    assert len(grid.trained()) == NODES
+    assert strategy.session.step == 0
+    assert strategy.inner.m_t is None  # the inner strategy never saw the models
+    assert flower.rounds(strategy, grid, record, 1, first=2) is not record
+    assert strategy.session.step == 1
+
+
+def test_a_lazy_warmup_meets_a_quota_a_round(flower, grid):
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup_quota=3, clock="reported")
+    flower.rounds(strategy, grid, start(flower), 1)
+    assert len(grid.trained()) == 3
+    flower.rounds(strategy, grid, start(flower), 6, first=2)
+    assert set(grid.trained()) == set(grid.nodes)
+
+
+def test_schemes_that_compare_updates_get_sketches(flower, grid):
+    strategy = PacedStrategy(
+        FedAvg(), "optimal-client-sampling", k=3, norms="last", sketch=4, clock="reported", warmup="full"
+    )
+    flower.rounds(strategy, grid, start(flower), 2)
+    assert strategy.session.view().updates.shape == (NODES, 4)
+
+
+def test_losses_are_asked_for_by_evaluation(flower, grid):
+    strategy = PacedStrategy(FedAvg(), "power-of-choice", k=2, clock="reported")
+    flower.rounds(strategy, grid, start(flower), 2)
+    assert any(message.metadata.message_type == "evaluate" for message in grid.sent)
+    assert strategy.session.step == 2
+
+
+def test_a_scheme_that_flower_cannot_answer_says_so(flower, grid):
+    strategy = PacedStrategy(FedAvg(), "folb", k=2, clock="reported")
+    with pytest.raises(InputError, match="folb asks clients for a gradient"):
+        flower.rounds(strategy, grid, start(flower), 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PacedStrategy(FedAvg(fraction_train=0.5), "random"), "fraction_train = 0.5"),
+        (lambda: PacedStrategy(object(), "random"), "wraps a strategy"),
+        (lambda: PacedStrategy(FedAvg(), "randon"), "Did you mean 'random'"),
+        (lambda: PacedStrategy(FedAvg(), fedpace.make_selector("random"), k=3), "beside a ready selector"),
+        (lambda: PacedStrategy(FedAvg(), "random", clock="wall"), "clock"),
+        (lambda: PacedStrategy(FedAvg(), "random", deadline=0), "deadline"),
+        (lambda: PacedStrategy(FedAvg(), "fed-cbs"), "label histograms"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_integers_in_a_model_survive_delta_mode(flower):
+    """Batch normalisation counts batches."""
+    grid = flower.grid()
+
+    def counting(message, context, call_next):
+        reply = call_next(message, context)
+        record = reply.content["arrays"]
+        record["batches"] = Array(np.asarray(message.content["arrays"]["batches"].numpy() + 2))
+        return reply
+
+    for client in range(4):
+        grid.add(10 + client, flower.app([mod(flower), counting]), **{"partition-id": client})
+    record = ArrayRecord({"w0": Array(np.zeros(3, np.float32)), "batches": Array(np.asarray(4))})
+    result = flower.rounds(PacedStrategy(FedAvg(), HalfStep(), clock="reported"), grid, record, 1)
+    assert result["batches"].numpy() == pytest.approx(5.0)
+
+
+def test_replies_without_a_count_are_weighed_all_the_same(flower):
+    grid = flower.grid()
+
+    def uncounted(message, context, call_next):
+        reply = call_next(message, context)
+        metrics = MetricRecord({"train_loss": reply.content["metrics"]["train_loss"]})
+        return Message(RecordDict({"arrays": reply.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    for client in range(3):
+        grid.add(10 + client, flower.app([mod(flower), uncounted]), **{"partition-id": client})
+    strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
+    assert flower.rounds(strategy, grid, start(flower), 1) is not None
+    assert strategy.session.step == 1
