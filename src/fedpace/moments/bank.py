@@ -180,6 +180,9 @@ class MomentBank:
             target: B is scaled down until max_i sum_j share_j B_ij is this; 0 = left alone (ERRATA A9).
             max_clients: longest prefix to consider.
         """
+        tau = float_array(delay, "delays", finite=False)
+        if tau.size != len(self):
+            raise InputError(f"expected {len(self)} delays, one a client, but {tau.size} came")
         known = self.known
         weights = np.where(known, checked_shares(shares, len(self)), 0.0)
         allowed = np.zeros(len(self), dtype=np.bool_)
@@ -191,7 +194,7 @@ class MomentBank:
         scale = rescaled(largest, target)
         found = best_prefix(
             matrix * scale,
-            float_array(delay, "delays", finite=False)[rows],
+            tau[rows],
             shares=within,
             candidates=allowed[rows],
             max_clients=max_clients,
