@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen
+from fedpace.core.checks import FloatArray, IntArray, at_least, float_array, frozen
 from fedpace.core.checks import delays as checked_delays
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
@@ -21,6 +21,7 @@ from fedpace.moments.checked import checked_moment
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
 from fedpace.moments.scan import Clusters, distances, scan_clusters
 from fedpace.moments.sketch import Calibration, Sketcher, cluster, nearest_centroid
+from fedpace.moments.sketch_store import SketchStore
 from fedpace.numerics.heterogeneity import mean_moment
 from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.prefix import candidate_rows
@@ -30,7 +31,7 @@ RECLUSTER_AT = 0.1
 """Fraction of clients with new sketches at which the clusters are made anew."""
 
 
-class SketchedBank:
+class SketchedBank(SketchStore):
     """Sketches of the clients' whitened moments; made by `MomentBank.sketched`.
 
     Args:
@@ -46,22 +47,13 @@ class SketchedBank:
         at_least(ridge, 0, "ridge")
         for value, what in ((dimension, "dimension"), (prototypes, "prototypes"), (pilot, "pilot")):
             at_least(value, 1, what)
-        self.ridge, self.dimension, self.prototypes, self.pilot, self.seed = ridge, dimension, prototypes, pilot, seed
-        self._sketches: NDArray[Any] = np.zeros((0, dimension), dtype=np.float32)
-        self._known: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.ridge, self.prototypes, self.pilot, self.seed = ridge, prototypes, pilot, seed
+        super().__init__(count, dimension)
         self._pending: dict[int, FloatArray] = {}
         self._sketcher: Sketcher | None = None
         self._calibration = Calibration(scale=1.0, relative_error=float("nan"), pairs=0)
         self._centroids: NDArray[Any] | None = None
-        self._labels: IntArray = np.zeros(0, dtype=np.int64)
-        self._changed = 0
         self._width: int | None = None
-        self.version = 0
-        self.append(count)
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self._known)
 
     @property
     def width(self) -> int | None:
@@ -69,38 +61,18 @@ class SketchedBank:
         return self._width
 
     @property
-    def known(self) -> BoolArray:
-        """(n,) True where the client has reported a moment."""
-        return frozen(self._known, np.bool_)
-
-    @property
     def calibration(self) -> Calibration:
         """How sketch distances relate to B; takes A from the clients known by now if that has not happened yet."""
         self._settle()
         return self._calibration
 
-    def append(self, count: int) -> None:
-        """Add rows for clients that joined."""
-        at_least(count, 0, "the number of rows to add")
-        if count:
-            self._sketches = np.vstack([self._sketches, np.zeros((count, self.dimension), dtype=np.float32)])
-            self._known = np.append(self._known, np.zeros(count, dtype=np.bool_))
-            self._labels = np.append(self._labels, np.full(count, -1, dtype=np.int64))
-            self.version += 1
-
     def remove(self, rows: IntArray) -> None:
         """Drop the rows of clients that left; later rows move up."""
-        gone = np.unique([self._row(int(row)) for row in np.asarray(rows).ravel()]).astype(np.int64)
-        if gone.size:
-            self._sketches = np.delete(self._sketches, gone, axis=0)
-            self._known, self._labels = np.delete(self._known, gone), np.delete(self._labels, gone)
-            lost = set(gone.tolist())
-            self._pending = {
-                row - int(np.searchsorted(gone, row)): factor
-                for row, factor in self._pending.items()
-                if row not in lost
-            }
-            self.version += 1
+        gone = self._drop(rows)
+        lost = set(gone.tolist())
+        self._pending = {
+            row - int(np.searchsorted(gone, row)): factor for row, factor in self._pending.items() if row not in lost
+        }
 
     def put(self, row: int, factor: ArrayLike) -> None:
         """Store the sketch of client `row`'s moment F'F; the first `pilot` factors wait until A is known."""
@@ -115,24 +87,6 @@ class SketchedBank:
                 self._settle()
         else:
             self.put_sketches(np.array([row]), self._sketcher.sketch(matrix)[None, :])
-
-    def put_sketches(self, rows: ArrayLike, sketches: ArrayLike) -> None:
-        """Store sketches that were made elsewhere, with one `Sketcher` for all."""
-        places = np.asarray(rows, dtype=np.int64)
-        values = np.asarray(sketches, dtype=np.float32)
-        if values.shape != (places.size, self.dimension):
-            raise InputError(f"expected {places.size} sketches of {self.dimension} numbers, but {values.shape} came")
-        if not np.isfinite(values).all():
-            bad = int(places[np.flatnonzero(~np.isfinite(values).all(axis=1))[0]])
-            raise InputError(f"sketches must be finite, but that of client {bad} is not")
-        if places.size and not (places.min() >= 0 and places.max() < len(self)):
-            raise InputError(f"expected rows from 0 to {len(self) - 1}, but {places.min()} to {places.max()} came")
-        fresh = ~self._known[places] | (self._sketches[places] != values).any(axis=1)
-        if fresh.any():
-            self._sketches[places], self._known[places] = values, True
-            self._labels[places[fresh]] = -1
-            self._changed += int(fresh.sum())
-            self.version += 1
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) estimate of B from sketch distances, for up to some thousand clients; NaN for unknown clients."""
@@ -265,8 +219,3 @@ class SketchedBank:
                 f"this bank's sketches were made with ridge {self.ridge}, but {ridge} came: use the same in the scheme "
                 "and in MomentBank.sketched"
             )
-
-    def _row(self, row: int) -> int:
-        if not 0 <= row < len(self):
-            raise InputError(f"expected a row from 0 to {len(self) - 1}, but {row!r} came")
-        return int(row)
