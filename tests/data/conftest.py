@@ -102,14 +102,21 @@ def folder(tmp_path):
     return place
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory):
+    """Of the tests that read the real files, so that each is decoded once."""
+    return tmp_path_factory.mktemp("real")
+
+
 @pytest.fixture
-def real():
+def real(monkeypatch, shared_cache):
     """Returns the folder of a real data set, or skips and says so."""
 
     def find(name):
         place = REPOSITORY / hub.NEARBY
         if not (place / name).is_dir():
             pytest.skip(f"the real {name} is not in {hub.NEARBY}: only its stand-in was tested")
+        monkeypatch.setenv("FEDPACE_CACHE", str(shared_cache))
         return str(place)
 
     return find

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -286,6 +288,18 @@ def test_processes_share_the_cache_without_a_race(tmp_path):
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert log.read_text() == "made\n", "one made it, the others waited"
+
+
+def test_opening_the_cache_loads_nothing_heavy(folder, parquet):
+    """What makes it quick: neither `datasets` nor pyarrow nor torch is imported for arrays that are there."""
+    parquet.generate(folder, "mnist")
+    hub.load("mnist", str(folder))
+    look = (
+        "import sys; from fedpace.data.mnist import Mnist; Mnist(clients=3, folder=sys.argv[1]).build(seed=0); "
+        "sys.exit(str({'datasets', 'pyarrow', 'torch', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", look, str(folder)], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"
 
 
 @pytest.mark.parametrize("name", hub.SOURCES)
