@@ -48,11 +48,13 @@ def last_layer_input(name: str) -> Iterator[Captured]:
     except ModuleNotFoundError as cause:
         raise MissingExtraError(f"report_mod(module={name!r})", "sim", "torch") from cause
     found = Captured(name)
+    searched: set[int] = set()
 
     def before(module: Any, inputs: Any) -> None:
         if found.rows is not None:
             return
-        if found.target is None:
+        if found.target is None and id(module) not in searched:
+            searched.add(id(module))  # once each: with a wrong name, every forward pass comes by here
             found.target = dict(module.named_modules()).get(name)
         if module is not found.target or not inputs or not isinstance(inputs[0], torch.Tensor):
             return

@@ -162,7 +162,7 @@ class PacedStrategy(Strategy):
             log.warning("fedpace: none of the %d nodes said who it is: this round is skipped", len(offered))
             return []
         known = set(self.session.clients)
-        # In the order of their names, short ones first: the inner strategy shuffles nodes, and rows must not depend on it.
+        # Ordered by name, short ones first: the inner strategy shuffles nodes, and rows must not depend on that.
         new = sorted((name for name in self._nodes if name not in known), key=lambda name: (len(name), name))
         self.session.join(new)
         here = list(self._nodes)
