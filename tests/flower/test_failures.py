@@ -89,6 +89,24 @@ def test_a_node_that_joins_later_is_used(flower):
     assert 999 in grid.trained()
 
 
+def test_the_first_round_waits_for_as_many_nodes_as_the_scheme_chooses(flower, monkeypatch):
+    from fedpace.flower import strategy as module
+
+    grid = fleet(flower, 3)
+
+    def connect(seconds):
+        client = len(grid.nodes)
+        grid.add(100 + client, flower.app([mod(flower)]), **{"partition-id": client})
+
+    monkeypatch.setattr(module.time, "sleep", connect)
+    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported")
+    record = flower.rounds(strategy, grid, start(flower), 1)
+    assert sorted(grid.trained()) == [100, 101, 102, 103, 104]
+    del grid.nodes[104]  # later it goes on with fewer
+    flower.rounds(strategy, grid, record, 1, first=2)
+    assert len(grid.nodes) == 4
+
+
 def test_a_client_that_reconnects_keeps_its_history(flower):
     grid = fleet(flower, 4)
     strategy = PacedStrategy(FedAvg(), "random", k=4, clock="reported")

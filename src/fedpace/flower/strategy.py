@@ -34,6 +34,8 @@ from fedpace.flower.wire import ASK_MOMENT
 
 log = logging.getLogger("flwr")
 
+POLL = 1.0
+"""Seconds between looks for new nodes."""
 PROBE_SECONDS = 600.0
 """How long asked clients may take to evaluate: nobody answering must not stop the training."""
 OFFERS = frozenset(Need) - {Need.LABELS}
@@ -150,6 +152,7 @@ class PacedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose this round's nodes among those that the inner strategy would use."""
+        self._wait_for_nodes(grid)
         self._arrays = arrays
         self._current = {key: array.numpy().copy() for key, array in arrays.items()}
         offered = {
@@ -235,6 +238,17 @@ class PacedStrategy(Strategy):
         if self.clock == "reported":
             return self.session.now + passed
         return max(self.session.now, time.monotonic() - self._began)
+
+    def _wait_for_nodes(self, grid: Grid) -> None:
+        """Wait as Flower does: schemes refuse to choose k of fewer than k clients, and a fleet connects one by one."""
+        k = int(getattr(self.session.selector, "k", 0))
+        waiting = False
+        while len(self.session) < k and (here := len(list(grid.get_node_ids()))) < k:
+            if not waiting:
+                name = self.session.selector.name
+                log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", name, k, here)
+            waiting = True
+            time.sleep(POLL)
 
     def _patience(self, messages: list[Message]) -> tuple[float, int]:
         selection = self.session.pending
