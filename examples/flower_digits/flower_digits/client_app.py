@@ -1,0 +1,51 @@
+"""A usual Flower client. The only line for fedpace is the mod."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpace import registry
+from fedpace.flower import report_mod
+from flower_digits.task import Net, load, train
+
+torch.set_num_threads(1)
+
+
+def modelled_delay(message: Message, context: Context, measured: float) -> float:
+    """Stamp the seconds that a delay model gives this client in this round: slow clients on one machine."""
+    config = context.run_config
+    if not config["delays"]:
+        return measured
+    partitions = int(context.node_config["num-partitions"])
+    model = registry.delays.make(str(config["delays"])).build(partitions, model_bytes=10_000, seed=int(config["seed"]))
+    return float(model.draw(int(message.content["config"]["server-round"]))[int(context.node_config["partition-id"])])
+
+
+app = ClientApp(mods=[report_mod(module="classifier", delay=modelled_delay)])
+
+
+@app.train()
+def fit(message: Message, context: Context) -> Message:
+    """Train on this node's images."""
+    config, node = context.run_config, context.node_config
+    if config["raises"] == node["partition-id"]:
+        raise RuntimeError("this client was told to fail")
+    time.sleep(float(config["sleep"]))
+    data = load(int(node["num-partitions"]), int(config["seed"]))
+    samples = data.train[int(node["partition-id"])]
+    net = Net()
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    loss = train(
+        net,
+        torch.from_numpy(samples.inputs),
+        torch.from_numpy(samples.targets),
+        epochs=int(config["local-epochs"]),
+        lr=float(config["lr"]),
+        seed=1000 * int(message.content["config"]["server-round"]) + int(node["partition-id"]),
+    )
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(samples.targets)})
+    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)

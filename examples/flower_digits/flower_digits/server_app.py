@@ -1,0 +1,81 @@
+"""A usual Flower server. The only line for fedpace is the strategy around the strategy."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from fedpace.flower import PacedStrategy, reported_seconds
+from fedpace.registry import selectors
+from flower_digits.task import Net, accuracy, initial_model, load
+
+app = ServerApp()
+
+
+class TimedFedAvg(FedAvg):
+    """Flower's own sampling, with the virtual clock beside it: a round lasts as long as its slowest client."""
+
+    now = 0.0
+
+    def aggregate_train(self, server_round, replies):
+        """Read the stamped seconds, and aggregate as ever."""
+        replies = list(replies)
+        self.now += max((reported_seconds(reply) for reply in replies if not reply.has_error()), default=0.0)
+        return super().aggregate_train(server_round, replies)
+
+
+def make_strategy(config, nodes: int) -> Strategy:
+    """Return Flower's own strategy, or fedpace around it."""
+    k, seed, scheme = int(config["k"]), int(config["seed"]), str(config["selector"])
+    if scheme == "flower":
+        random.seed(seed)  # Flower samples with the global generator
+        return TimedFedAvg(fraction_train=k / nodes, fraction_evaluate=0.0)
+    return PacedStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        scheme,
+        seed=seed,
+        clock="reported" if config["delays"] else "server",
+        warmup=str(config["warmup"]),
+        warmup_quota=int(config["warmup-quota"]),
+        state=str(config["state"]) or None,
+        **({"k": k} if any(field.name == "k" for field in fields(selectors[scheme])) else {}),
+    )
+
+
+class TargetReachedError(Exception):
+    """Flower's loop has no early stop."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train until the target or the last round, and print one line a round."""
+    config = context.run_config
+    nodes = len(list(grid.get_node_ids()))
+    data = load(int(config["partitions"]) or nodes, int(config["seed"]))
+    x, y = torch.from_numpy(data.test.inputs), torch.from_numpy(data.test.targets)
+    strategy = make_strategy(config, nodes)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        net = Net()
+        net.load_state_dict(arrays.to_torch_state_dict())
+        reached = accuracy(net, x, y)
+        now = strategy.now if isinstance(strategy, TimedFedAvg) else strategy.session.now
+        print(f"DIGITS round {server_round} clock {now:.1f} accuracy {reached:.4f}", flush=True)
+        if reached >= float(config["target"]):
+            raise TargetReachedError(f"accuracy {reached:.4f} after {server_round} rounds and {now:.1f} s")
+        return MetricRecord({"accuracy": reached, "clock": now})
+
+    try:
+        strategy.start(
+            grid=grid,
+            initial_arrays=ArrayRecord(initial_model(int(config["seed"])).state_dict()),
+            num_rounds=int(config["num-server-rounds"]),
+            evaluate_fn=evaluate,
+        )
+    except TargetReachedError as reached:
+        print(f"DIGITS target {config['target']} reached: {reached}", flush=True)
