@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# One process a core, each with one thread: threads of several processes only get in each other's way.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: setup demo test test-slow bench lint unit clean constraints help
+.PHONY: setup demo test test-slow test-flower bench lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -29,10 +31,13 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n auto -m "not slow"
 
 test-slow: setup ## the suites that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kills and restarts
+	$(BIN)/python -m pytest -v -m flower tests/flower
 
 bench: setup     ## speed and memory, one JSON object a benchmark
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
