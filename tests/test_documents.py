@@ -1,0 +1,64 @@
+"""What the documents show is run: README's Python, the experiments, and the scheme that CONTRIBUTING adds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fedpace.config import load_experiment
+from fedpace.testing import check_selector
+
+ROOT = Path(__file__).parents[1]
+
+
+def python_blocks(document: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
+    return ["\n".join(line.removeprefix(indent) for line in block.splitlines()) for indent, block in blocks]
+
+
+@pytest.mark.parametrize("block", python_blocks("README.md"))
+def test_readme_python_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_scheme_of_contributing_keeps_the_contract(monkeypatch):
+    header = """
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.selectors._cohorts import cohort_size
+"""
+    (block,) = python_blocks("CONTRIBUTING.md")
+    module = ModuleType("contributing")
+    monkeypatch.setitem(sys.modules, "contributing", module)  # dataclasses look their module up
+    exec(compile(header + block, "CONTRIBUTING.md", "exec"), vars(module))
+    check_selector(module.Fastest(k=3))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.name)
+def test_experiments_are_valid(path):
+    assert load_experiment(path).schemes
+
+
+def test_the_experiment_of_the_documents_is_valid(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "experiments.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "documented.toml").write_text(block)
+    assert len(load_experiment(tmp_path / "documented.toml").schemes) == 2
+
+
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(document):
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
