@@ -1,0 +1,151 @@
+"""Flower for real, on loopback: Ray's virtual clients, SuperNodes that are killed, a server that comes back.
+
+`make test-flower` runs these; they take minutes. Nothing here asserts a duration.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import fedpace
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower_digits"
+PATIENCE = 600
+"""Seconds after which a federation that shows no progress is given up."""
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"flower_digits_{name}", EXAMPLE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+local = example("local")
+
+
+@pytest.fixture
+def federation(tmp_path):
+    with local.Federation(tmp_path) as federation:
+        yield federation
+
+
+def diary(folder):
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def accuracies(output):
+    return [float(value) for value in re.findall(r"^DIGITS round \d+ clock \S+ accuracy (\S+)", output, re.M)]
+
+
+def wait_for(condition, federation, log="run"):
+    """Wait until something has happened, not for a time."""
+    for _ in range(PATIENCE):
+        if condition():
+            return
+        time.sleep(1)
+    pytest.fail(f"no progress in {PATIENCE} s:\n{federation.output(log)[-5000:]}")
+
+
+def column(folder, name):
+    session = fedpace.Session.restore(next((folder).glob("session-*")))
+    return dict(zip(session.clients, session._ledger.columns[name].tolist(), strict=True))
+
+
+def test_simulation_with_twenty_virtual_clients(federation, tmp_path):
+    federation.superlink(simulation=20)
+    state = tmp_path / "state"
+    output = federation.run(
+        selector="delayhet-submodular", num_server_rounds=6, target=1.0, warmup="lazy", warmup_quota=8, state=str(state)
+    )
+    rounds = diary(state)
+    assert len(rounds) == 6, output[-5000:]
+    assert len(rounds[-1]["available"]) == 20
+    assert not any(entry["failed"] for entry in rounds)
+    assert {name for entry in rounds for name in entry["clients"]} == {f"partition-{i}" for i in range(20)}
+    assert rounds[-1]["status"] == "exact"  # everybody is known, and the scheme itself chooses
+    assert max(accuracies(output)) >= 0.7
+
+
+def test_four_supernodes_reach_the_accuracy(federation, tmp_path):
+    """Digits over four real SuperNodes: 0.90 within ten rounds."""
+    federation.superlink()
+    for partition in range(4):
+        federation.supernode(partition, 4)
+    state = tmp_path / "state"
+    output = federation.run(
+        selector="delayhet-sampling", k=4, num_server_rounds=10, target=0.9, partitions=4, state=str(state), delays=""
+    )
+    assert "DIGITS target 0.9 reached" in output, output[-5000:]
+    assert all(seconds > 0 for seconds in column(state, "delay").values())
+
+
+def test_a_killed_node_a_raising_client_and_a_late_one(federation, tmp_path):
+    federation.superlink()
+    nodes = {partition: federation.supernode(partition, 5) for partition in range(4)}
+    state = tmp_path / "state"
+    # Partition 1 raises in every round; 2 is killed in mid-round; 4 joins later.
+    run = federation.launch(
+        selector="random", k=4, num_server_rounds=6, target=1.0, partitions=5, state=str(state), raises=1, sleep=6.0
+    )
+    wait_for(lambda: run.poll() is not None or len(diary(state)) >= 1, federation)
+    wait_for(
+        lambda: run.poll() is not None or federation.output("run").count(" nodes: ") > len(diary(state)), federation
+    )
+    local.stop(nodes.pop(2), hard=True)
+    nodes[4] = federation.supernode(4, 5)
+    run.wait(2 * PATIENCE)
+    rounds = diary(state)
+    assert len(rounds) == 6, federation.output("run")[-5000:]
+    failures, finished = column(state, "failures"), column(state, "participations")
+    assert failures["partition-1"] >= 1
+    assert finished["partition-1"] == 0
+    assert failures["partition-2"] >= 1
+    assert failures["partition-0"] == failures["partition-3"] == 0
+    assert finished["partition-4"] >= 1
+    away = [entry for entry in rounds if "partition-2" not in entry["available"]]
+    assert away
+    assert not any("partition-2" in entry["clients"] for entry in away)
+    assert finished["partition-0"] >= 1
+    assert finished["partition-3"] >= 1
+    assert accuracies(federation.output("run"))[-1] > accuracies(federation.output("run"))[0]
+
+
+def test_a_killed_server_resumes_with_its_ledger(federation, tmp_path):
+    federation.superlink(simulation=8)
+    state = tmp_path / "state"
+    config = {
+        "selector": "delayhet-sampling",
+        "k": 4,
+        "num_server_rounds": 7,
+        "target": 1.0,
+        "state": str(state),
+        "sleep": 1.0,
+    }
+    first = federation.launch("first", **config)
+    wait_for(lambda: first.poll() is not None or len(diary(state)) >= 3, federation, "first")
+    local.stop(federation.last_superlink, hard=True)
+    before = diary(state)
+    known = column(state, "participations")
+    assert sum(known.values()) > 0
+    federation.superlink(simulation=8)
+    output = federation.run("second", **config)
+    after = diary(state)
+    assert after[: len(before)] == before
+    assert [entry["round"] for entry in after][-1] == 7, output[-5000:]
+    assert f"going on with round {len(before) + 1}" in output
+    assert after[len(before)]["clock"] > before[-1]["clock"]
+    total = column(state, "participations")
+    assert set(total) == set(known)  # the same names behind new node ids
+    assert all(total[name] >= known[name] for name in known)
+    assert sum(total.values()) == sum(len(entry["clients"]) - len(entry["failed"]) for entry in after)
