@@ -92,13 +92,16 @@ def test_a_node_that_joins_later_is_used(flower):
 def test_the_first_round_waits_for_as_many_nodes_as_the_scheme_chooses(flower, monkeypatch):
     from fedpace.flower import strategy as module
 
+    monkeypatch.setattr(module, "POLL", 0.0)
     grid = fleet(flower, 3)
 
-    def connect(seconds):
+    def one_more():
         client = len(grid.nodes)
-        grid.add(100 + client, flower.app([mod(flower)]), **{"partition-id": client})
+        if client < 5 and not grid.trained():
+            grid.add(100 + client, flower.app([mod(flower)]), **{"partition-id": client})
+        return list(grid.nodes)
 
-    monkeypatch.setattr(module.time, "sleep", connect)
+    grid.get_node_ids = one_more
     strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported")
     record = flower.rounds(strategy, grid, start(flower), 1)
     assert sorted(grid.trained()) == [100, 101, 102, 103, 104]

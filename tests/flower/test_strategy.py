@@ -107,7 +107,7 @@ def test_fedprox_sends_its_term_and_the_round(flower, grid):
 
 def replies_with(flower, grid, inner, weights):
     """What `inner` makes of the same models under other weights."""
-    record = start(flower)
+    record = flower.arrays(np.linspace(-1, 1, 7))  # one array: some strategies collect garbage for each
     messages = list(inner.configure_train(1, record, flower.config(), grid))
     replies = sorted(grid.send_and_receive(messages), key=lambda reply: reply.metadata.src_node_id)
     for reply, weight in zip(replies, weights, strict=True):
