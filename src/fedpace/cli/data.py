@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
-from fedpace.cli.common import AsJson, print_json
-from fedpace.cli.delays import _options
+from fedpace.cli.common import AsJson, key_values, print_json
 from fedpace.config import build
 from fedpace.core.errors import InputError
 from fedpace.data import hub
@@ -88,7 +87,7 @@ def show(
 ) -> None:
     """Show what the clients of a data set hold, as numbers and as a picture."""
     cls = registry.datasets[name]
-    options = _options(option or [])
+    options = key_values(option or [])
     if data:
         if "folder" not in {field.name for field in dataclasses.fields(cls)}:
             raise InputError(f"--data is for data sets of parquet files, but {name} has none: leave it out")

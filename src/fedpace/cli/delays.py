@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
-from fedpace.cli.common import AsJson, print_json
+from fedpace.cli.common import AsJson, key_values, print_json
 from fedpace.config import build
 from fedpace.core.errors import InputError
 from fedpace.delays.summary import DelaySummary, summarise
@@ -44,7 +43,7 @@ def show(
     """Show quantiles and a histogram of the seconds that clients take."""
     if clients < 1 or fleets < 1:
         raise InputError(f"--clients and --fleets must be at least 1, but {clients} and {fleets} came")
-    config = build(registry.delays[model], _options(option or []), f"delays show {model}")
+    config = build(registry.delays[model], key_values(option or []), f"delays show {model}")
     drawn = (config.build(clients, model_bytes=model_bytes, seed=seed) for seed in range(fleets))
     summary = summarise(*drawn, rounds=rounds)
     if png is not None:
@@ -66,19 +65,6 @@ def show(
     console.print(_histogram(summary))
     if png is not None:
         console.print(f"  {png}", highlight=False, markup=False)
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for entry in given:
-        key, separator, value = entry.partition("=")
-        if not separator:
-            raise InputError(f"--option takes KEY=VALUE, but {entry!r} came")
-        try:
-            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            options[key.strip()] = value  # a bare word: quotes are a nuisance in a shell
-    return options
 
 
 def _numbers(model: str, summary: DelaySummary) -> Table:
