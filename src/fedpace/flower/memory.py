@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray, at_least
 from fedpace.core.session import Session
-from fedpace.core.types import Need, Outcome
+from fedpace.core.types import Need, Outcome, facts_wanted
 from fedpace.flower.replies import Answer
 from fedpace.flower.sketch import UpdateSketch
 
@@ -49,8 +49,8 @@ class Memory:
 
     def outcome(self, answer: Answer, session: Session, current: Mapping[str, NDArray[np.generic]]) -> Outcome:
         """Return what the session is told of a client that finished."""
-        needs = session.selector.needs
-        moment = self._moment(answer, session.step) if Need.MOMENT in needs else None
+        needs, wanted = session.selector.needs, facts_wanted(session.selector)
+        moment = self._moment(answer, session.step) if Need.MOMENT in wanted else None
         lacks = {
             Need.MOMENT: answer.name not in self.moment_steps,
             Need.LOSS: math.isnan(answer.loss),
@@ -65,7 +65,7 @@ class Memory:
             loss=answer.loss,
             samples=answer.samples,
             moment=moment,
-            update=self._update(answer, session.seed, current) if Need.UPDATE in needs else None,
+            update=self._update(answer, session.seed, current) if Need.UPDATE in wanted else None,
         )
 
     def _moment(self, answer: Answer, step: int) -> FloatArray | None:

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedpace.core.checks import above, one_of
 from fedpace.core.errors import InputError
 from fedpace.core.session import Session, Warmup
-from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector
+from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted
 from fedpace.flower import state as disk
 from fedpace.flower.grid import patient
 from fedpace.flower.inner import attribute, check_inner, make_selector
@@ -259,7 +259,7 @@ class PacedStrategy(Strategy):
 
     def _asking(self, message: Message, name: str) -> Message:
         """Ask for a moment where one is due. The content is shared by all messages, so it is copied first."""
-        if Need.MOMENT not in self.session.selector.needs:
+        if Need.MOMENT not in facts_wanted(self.session.selector):
             return message
         due = self._memory.moment_due(name, self.session.step)
         content = RecordDict(dict(message.content.items()))
