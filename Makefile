@@ -40,7 +40,7 @@ test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kill
 	$(BIN)/python -m pytest -v -m flower tests/flower
 
 bench: setup     ## speed and memory, one JSON object a benchmark
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
 constraints:     ## rewrite constraints.txt from the current .venv
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.tmp

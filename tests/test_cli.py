@@ -377,3 +377,13 @@ def test_as_a_module(tmp_path):
     assert done.stdout == ""
     assert done.stderr == "error: expected an experiment in nowhere.toml, but there is no such file\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_experiment_overwrites_nothing(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    assert call("compare", tiny, "--out", out, "--seeds", 1)[0] == 0
+    before = {name: (out / name).read_bytes() for name in everything(out)}
+    tiny.write_text(tiny.read_text() + '\n[[selectors]]\nname = "random"\nlabel = "too many"\nk = 999\n')
+    assert call("compare", tiny, "--out", out, "--overwrite")[0] == 2
+    assert call("run", tiny, "--selector", "too many", "--out", out, "--overwrite")[0] == 2
+    assert {name: (out / name).read_bytes() for name in everything(out)} == before

@@ -33,3 +33,22 @@ def test_the_table_names_papers_and_options():
     shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
     assert "Harshvardhan" in shown
     assert "target_heterogeneity = 0.0" in shown
+
+
+def test_options_are_readable_in_a_narrow_terminal():
+    shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "60"}, catch_exceptions=False).stdout
+    assert "target_heterogeneity" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 60
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["compare"], "Experiment in TOML"),
+        (["compare"], "runs/NAME-TIME"),
+        (["delays", "show"], "Name of a delay model"),
+    ],
+)
+def test_help_explains_arguments_and_defaults(command, words):
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
+    assert words in shown

@@ -66,3 +66,19 @@ def test_infinite_options_are_refused_when_they_are_read(section, key):
         table["selectors"] = [{"name": "delayhet-submodular", key: float("inf")}]
     with pytest.raises(InputError, match=f"{key} of .* must be a finite number"):
         parse_experiment(table, "my.toml")
+
+
+def test_a_label_on_the_command_line_is_one_scheme():
+    table = {**BASE, "selectors": [{"name": "random"}, {"name": "random", "label": "big", "k": 4}]}
+    assert Overrides(selectors=["random"]).apply(table)["selectors"] == [{"name": "random"}]
+    assert Overrides(selectors=["big"]).apply(table)["selectors"] == [{"name": "random", "label": "big", "k": 4}]
+
+
+def test_an_accuracy_beyond_one_is_refused():
+    with pytest.raises(InputError, match=r"lies in \(0, 1\], but 92.0 came"):
+        parse_experiment({**BASE, "stop": {"target": 92.0}}, "my.toml")
+
+
+def test_the_warmup_can_be_charged_from_the_command_line():
+    assert parse_experiment(Overrides(charge_warmup=True).apply(BASE), "my.toml").clock.charge_warmup
+    assert not parse_experiment(Overrides().apply(BASE), "my.toml").clock.charge_warmup

@@ -105,6 +105,7 @@ class Overrides:
     seeds: Sequence[int] | None = None
     target: float | None = None
     max_rounds: int | None = None
+    charge_warmup: bool = False
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
@@ -115,6 +116,9 @@ class Overrides:
         stop = changed.get("stop", {})
         if isinstance(stop, dict):
             changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}
+        clock = changed.get("clock", {})
+        if self.charge_warmup and isinstance(clock, dict):
+            changed["clock"] = {**clock, "charge_warmup": True}
         delays = changed.get("delays", {})
         if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
             changed["delays"] = {"name": self.delays}
@@ -123,7 +127,9 @@ class Overrides:
             present = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
             kept: list[dict[str, Any]] = []
             for wanted in self.selectors:
-                named = [entry for entry in present if wanted in (entry.get("label"), entry.get("name"))]
+                # A label is one scheme; a name may be several, of which one without a label is called by it.
+                labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
+                named = labelled or [entry for entry in present if wanted == entry.get("name")]
                 kept += [entry for entry in named or [{"name": wanted}] if entry not in kept]
             changed["selectors"] = kept
         return changed
@@ -156,6 +162,9 @@ def parse_experiment(table: Table, source: str) -> Experiment:
         section: build(cls, _as_table(table.get(section, {}), f"{source}, [{section}]"), f"{source}, [{section}]")
         for section, cls in _SECTIONS.items()
     }
+    target = sections["stop"].target
+    if parts["data"].metric == "accuracy" and target is not None and not 0 < target <= 1:
+        raise InputError(f"{source}, [stop]: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
     return Experiment(
         name=_folder_name(_typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
         schemes=_schemes(table["selectors"], source),

@@ -24,9 +24,19 @@ Watcher = Callable[[Scheme, int, Round], None]
 """Called after every round with the scheme, the seed and the round: what a progress bar lives on."""
 
 
-def run_one(experiment: Experiment, scheme: Scheme, seed: int, folder: Path, watch: Watcher | None = None) -> RunRecord:
-    """Run one scheme under one seed into `folder`."""
+def run_one(
+    experiment: Experiment,
+    scheme: Scheme,
+    seed: int,
+    folder: Path,
+    watch: Watcher | None = None,
+    *,
+    overwrite: bool = False,
+) -> RunRecord:
+    """Run one scheme under one seed into `folder`; `overwrite` as for `run_all`."""
     simulation = _simulation(experiment, scheme, seed)
+    if overwrite:
+        clear_folder(folder)
     info = RunInfo(
         label=scheme.label,
         selector=scheme.selector.name,
@@ -67,11 +77,18 @@ def _simulation(experiment: Experiment, scheme: Scheme, seed: int) -> Simulation
     )
 
 
-def run_all(experiment: Experiment, folder: Path, watch: Watcher | None = None) -> list[RunRecord]:
-    """Run every scheme under every seed, seeds outermost: whatever is there when it is stopped is paired."""
+def run_all(
+    experiment: Experiment, folder: Path, watch: Watcher | None = None, *, overwrite: bool = False
+) -> list[RunRecord]:
+    """Run every scheme under every seed, seeds outermost: whatever is there when it is stopped is paired.
+
+    With `overwrite` the runs that the folder holds are removed, once all schemes have proved to be well configured.
+    """
     experiment = dataclasses.replace(experiment, data=cast("DataConfig", SharedData(experiment.data)))
     for scheme in experiment.schemes:
         _simulation(experiment, scheme, experiment.seeds[0])  # a mistake in the last scheme shows before the first runs
+    if overwrite:
+        clear_folder(folder)
     return [
         run_one(experiment, scheme, seed, folder / scheme.label / f"seed-{seed}", watch)
         for seed in experiment.seeds
@@ -104,19 +121,25 @@ class SharedData:
         return self._kept[1]
 
 
-def prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make sure that `folder` can take new runs; with `overwrite` remove the ones that it holds, and nothing else."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+def check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot take new runs; nothing is changed yet."""
+    if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder to write into")
+    if _our_files(folder) and not overwrite:
+        raise InputError(f"{folder} holds runs already: give another folder, or --overwrite")
+
+
+def clear_folder(folder: Path) -> None:
+    """Remove the runs that `folder` holds; where it holds anything else, nothing is removed."""
+    for path in _our_files(folder):
+        path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
+        path.rmdir()
+
+
+def _our_files(folder: Path) -> list[Path]:
     files = [path for path in folder.rglob("*") if not path.is_dir()]
     foreign = [path for path in files if path.name not in OURS or path.is_symlink()]
     if foreign:
         raise InputError(f"{folder} holds files that are not fedpace's, such as {foreign[0]}: give another folder")
-    if files and not overwrite:
-        raise InputError(f"{folder} holds runs already: give another folder, or --overwrite")
-    for path in files:
-        path.unlink()
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
-        path.rmdir()
+    return files

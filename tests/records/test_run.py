@@ -123,7 +123,7 @@ def test_all_runs_seeds_outermost(tmp_path):
     assert (tmp_path / "submodular" / "seed-1" / "run.json").exists()
     found = find_runs(tmp_path)
     assert len(found) == 6
-    assert [record.info.label for record in found] == sorted(record.info.label for record in found)
+    assert [(r.info.seed, r.info.label) for r in found] == [(r.info.seed, r.info.label) for r in records]
     by_run = {(record.info.label, record.info.seed): record.rounds for record in found}
     assert by_run == {(record.info.label, record.info.seed): record.rounds for record in records}
 

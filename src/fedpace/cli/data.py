@@ -23,7 +23,7 @@ app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True
 Folder = Annotated[
     str,
     typer.Option(
-        "--data", help="Folder of parquet files [default: $FEDPACE_DATA, ../shared/data, the Hub].", show_default=False
+        "--data", help="Folder of parquet files (default: $FEDPACE_DATA, ../shared/data, the Hub).", show_default=False
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 
 from fedpace import registry
 from fedpace.cli.common import AsJson, print_json
@@ -37,18 +37,20 @@ def list_components(
     if as_json:
         print_json({kind.value: entries})
         return
-    table = Table(title=f"{kind.value} ({len(entries)})", title_justify="left", show_lines=True)
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("what it is")
-    if kind is Kind.SELECTORS:
-        table.add_column("needs")
-    table.add_column("options")
+    console = Console(highlight=False, markup=False)
+    console.print(f"{len(entries)} {kind.value}")
     for entry in entries:
-        options = "\n".join(f"{option} = {default}" for option, default in entry["options"].items()) or "none"
-        needs = [_needs(entry)] if kind is Kind.SELECTORS else []
-        paper = f"\n{entry['paper']}" if entry.get("paper") else ""
-        table.add_row(entry["name"], entry["summary"] + paper, *needs, options)
-    Console().print(table)
+        console.print(f"\n{entry['name']}", style="bold")
+        for heading, text in _lines(entry):
+            console.print(Padding(f"{heading}{text}", (0, 0, 0, 4)))
+
+
+def _lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    options = ", ".join(f"{option} = {default}" for option, default in entry["options"].items())
+    lines = [("", entry["summary"]), ("paper: ", entry.get("paper", ""))]
+    if "needs" in entry:
+        lines += [("needs: ", ", ".join(entry["needs"]) or "nothing"), ("uses: ", ", ".join(entry["uses"]))]
+    return [line for line in [*lines, ("options: ", options or "none")] if line[1]]
 
 
 def _paper(cls: Any) -> str:
@@ -56,11 +58,6 @@ def _paper(cls: Any) -> str:
     header = inspect.getdoc(inspect.getmodule(cls)) or ""
     found = re.match(r'(.*?"[^"]+"[^.:;]*)[.:;]', " ".join(header.partition("\n\n")[2].split()))
     return found.group(1) if found else ""
-
-
-def _needs(entry: dict[str, Any]) -> str:
-    uses = f"\n(uses {', '.join(entry['uses'])})" if entry["uses"] else ""
-    return (", ".join(entry["needs"]) or "nothing") + uses
 
 
 def _entry(catalogue: registry.Catalogue, name: str) -> dict[str, Any]:

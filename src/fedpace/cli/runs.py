@@ -22,16 +22,17 @@ from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, render_table, summarise
-from fedpace.runner import prepare_folder, run_all, run_one
+from fedpace.runner import check_folder, run_all, run_one
 
 ExperimentFile = Annotated[
     Path | None,
     typer.Argument(help="Experiment in TOML. Without it: real digits, inside the package.", show_default=False),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder to write into [default: runs/NAME-TIME].", show_default=False)]
+Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
 DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
 Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
+ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
 MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
 
 
@@ -44,6 +45,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     target: Target = None,
     max_rounds: MaxRounds = None,
+    charge_warmup: ChargeWarmup = False,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -55,14 +57,14 @@ def compare(
     if seeds is not None and seeds < 1:
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
     chosen = load_experiment(
-        experiment, Overrides(names, delays, None if seeds is None else range(seeds), target, max_rounds)
+        experiment, Overrides(names, delays, None if seeds is None else range(seeds), target, max_rounds, charge_warmup)
     )
     folder = _folder(out, chosen, overwrite)
     console = Console(stderr=as_json)
     _announce(console, chosen, folder, quiet=as_json)
     runs_wanted = len(chosen.schemes) * len(chosen.seeds)
     with RunProgress(chosen, runs_wanted, console, quiet=as_json) as progress:
-        runs = run_all(chosen, folder, progress.watch)
+        runs = run_all(chosen, folder, progress.watch, overwrite=overwrite)
     comparison = _write_report(runs, folder, chosen.name)
     _show(comparison, folder, console, as_json=as_json)
 
@@ -70,12 +72,13 @@ def compare(
 def run(
     experiment: ExperimentFile = None,
     selector: Annotated[
-        str | None, typer.Option(help="Label or name of the scheme [default: the first].", show_default=False)
+        str | None, typer.Option(help="Label or name of the scheme (default: the first).", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
     delays: DelayName = None,
     target: Target = None,
     max_rounds: MaxRounds = None,
+    charge_warmup: ChargeWarmup = False,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -83,14 +86,14 @@ def run(
     """Run one scheme once."""
     if seed < 0:
         raise InputError(f"--seed must be at least 0, but {seed} came")
-    overrides = Overrides(None if selector is None else [selector], delays, [seed], target, max_rounds)
+    overrides = Overrides(None if selector is None else [selector], delays, [seed], target, max_rounds, charge_warmup)
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
     folder = _folder(out, chosen, overwrite)
     console = Console(stderr=as_json)
     _announce(console, chosen, folder, quiet=as_json)
     with RunProgress(chosen, 1, console, quiet=as_json) as progress:
-        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch)
+        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, overwrite=overwrite)
     last, info = record.rounds[-1], record.info
     summary = {
         "folder": str(folder),
@@ -127,7 +130,7 @@ def report(
 
 def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
     folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    prepare_folder(folder, overwrite=overwrite)
+    check_folder(folder, overwrite=overwrite)
     return folder
 
 

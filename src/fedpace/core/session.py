@@ -114,6 +114,8 @@ class Session:
         labels: ArrayLike | None = None,
     ) -> None:
         """Add clients, at any time, with what is known of them already (one entry or row a client)."""
+        if isinstance(clients, str | bytes):
+            raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
         ids = list(clients)
         for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
             if given is not None and len(given) != len(ids):  # type: ignore[arg-type]

@@ -150,7 +150,7 @@ class MomentBank:
         return self._distances.matrix()
 
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, n) whitened Gram matrix G of SCHEMES 15.1 (`whitened_gram`); NaN for unknown clients."""
+        """(n, n) whitened Gram matrix G (`whitened_gram`); NaN for unknown clients."""
         result = np.full((len(self), len(self)), np.nan)
         rows = np.flatnonzero(self.known)
         if rows.size:

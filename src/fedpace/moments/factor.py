@@ -1,7 +1,7 @@
 """A client's second moment as a low-rank factor: A_i = F'F = (1/n) sum_rows z z'.
 
 Uncentred, as the derivation of the seed paper needs it (ERRATA C1). z is the row of last-layer features, with a 1
-behind it if the layer has a bias (ERRATA C3), and with the label behind that for the augmented moment of SCHEMES 15.1.
+behind it if the layer has a bias (ERRATA C3), and with the label behind that for the augmented moment.
 
 X / sqrt(n) would be a factor too, and would hand the server every row of features. We send S V' of its singular value
 decomposition instead: it depends on the rows only through their second moment, so it gives away no more than the moment

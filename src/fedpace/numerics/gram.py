@@ -1,4 +1,4 @@
-"""The whitened Gram matrix of moment matching (SCHEMES 15.1): how well weighted clients add up to the population.
+"""The whitened Gram matrix of moment matching: how well weighted clients add up to the population.
 
 With M_i = (Z_i - Z)(Z + ridge tr(Z)/D I)^-1 in D dimensions, weights a make a typical relative gradient error of
 rho(a) = |sum_i a_i M_i|_F^2 / D = a'Ga, G_ij = <M_i, M_j>_F / D: the Frobenius norm over sqrt(D) is the error in an

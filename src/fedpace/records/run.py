@@ -169,11 +169,19 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def find_runs(folder: Path) -> list[RunRecord]:
-    """Read every run below `folder`, in order of their paths."""
+    """Read every run below `folder`, by seed and then as the experiment lists the schemes."""
     found = sorted(path.parent for path in folder.rglob(INFO))
     if not found:
         raise InputError(f"expected runs below {folder} (folders with a {INFO}), but there are none")
-    return [read_run(path) for path in found]
+    runs = [read_run(path) for path in found]
+    return sorted(runs, key=lambda run: (run.info.seed, _place(run)))
+
+
+def _place(run: RunRecord) -> int:
+    """Where the experiment lists the scheme: tables and colours then come back as they were."""
+    listed = run.info.experiment.get("selectors", [])
+    labels = [entry.get("label") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return labels.index(run.info.label) if run.info.label in labels else len(labels)
 
 
 def round_line(current: Round) -> str:

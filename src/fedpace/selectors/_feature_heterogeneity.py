@@ -1,7 +1,7 @@
 """What both DelayHet schemes start from: the pairwise heterogeneity of the clients' features, made admissible.
 
 The paper asks for max_i sum_j w_j B_ij < 1/sqrt(2) (its Assumption 3) and says that it "ensures" it, without saying
-how. Its own Quadratic data violate it more than twofold, so some rescaling was used (our errata, A9). Here it is
+how. Its own Quadratic data violate it sixteenfold, so some rescaling was used (our errata, A9). Here it is
 explicit: B is scaled down, never up, until the largest mean equals the target c, and the factor is recorded with every
 cohort.
 """
