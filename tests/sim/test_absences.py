@@ -14,6 +14,7 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.correlation import rarity
 from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.trace import TraceDelays
 from fedpace.models.linear import Linear
 from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
 from fedpace.selectors.random import Random
@@ -150,3 +151,23 @@ def test_slow_clients_hold_the_rare_classes_when_asked():
 def test_slow_rare_without_classes_is_refused():
     with pytest.raises(InputError, match="classes"):
         simulate(Random(k=4), 0, fleet=Fleet(slow_rare=0.5))
+
+
+def test_a_trace_says_who_is_there(tmp_path):
+    """Clients 0 to 5 are away in odd rounds of the trace, and client 7 always takes 50 seconds."""
+    lines = ["client,step,seconds,available"]
+    for step in range(6):
+        for client in range(12):
+            away = client < 6 and step % 2 == 1
+            lines.append(f"{client},{step},{50 if client == 7 else 10},{0 if away else 1}")
+    (tmp_path / "trace.csv").write_text("\n".join(lines) + "\n")
+    sim = Simulation(
+        SMALL, Linear(), TraceDelays(file=str(tmp_path / "trace.csv")), Random(k=6), training=Training(lr=0.01), seed=2
+    )
+    iterator = sim.rounds()
+    rounds = [next(iterator) for _ in range(6)]
+    for current in rounds[1:]:
+        if current.number % 2 == 1:
+            assert set(current.clients) == set(range(6, 12))
+            assert current.seconds == 50
+    assert any(set(current.clients) & set(range(6)) for current in rounds if current.number % 2 == 0)

@@ -11,7 +11,7 @@ Nobody promises that someone is there: with `late = 1.0` round 0 is empty, and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from fedpace.core.rng import stream
 from fedpace.delays.base import count_of, number, step_of
 
 
+@runtime_checkable
 class AvailabilityModel(Protocol):
     """Who is there, round by round. `TraceModel` is one too."""
 

@@ -28,7 +28,7 @@ from fedpace.core.types import (
     facts_wanted,
 )
 from fedpace.data.federated import DataConfig
-from fedpace.delays.availability import Availability
+from fedpace.delays.availability import Availability, AvailabilityModel
 from fedpace.delays.correlation import correlated, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
@@ -125,9 +125,9 @@ class Simulation:
             check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
         histograms = trainer.data.label_histograms()
         self.delays = delays.build(clients, model_bytes=trainer.message_bytes, seed=seed)
+        self.availability = _availability(self.delays, availability or Availability(), clients, seed)
         if fleet.slow_rare:
             self.delays = _slow_rare(self.delays, histograms, fleet.slow_rare)
-        self.availability = (availability or Availability()).build(clients, seed=seed)
         self.clock = clock or Clock()
         self.session = Session(
             selector,
@@ -310,6 +310,13 @@ class Simulation:
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
+
+
+def _availability(delays: DelayModel, config: Availability, clients: int, seed: int) -> AvailabilityModel:
+    """Who is there: as configured, or as a trace recorded it along with the delays."""
+    if isinstance(delays, AvailabilityModel) and config == Availability():
+        return delays
+    return config.build(clients, seed=seed)
 
 
 def _slow_rare(delays: DelayModel, histograms: FloatArray | None, strength: float) -> DelayModel:
