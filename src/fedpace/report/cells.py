@@ -83,7 +83,7 @@ def legend(comparison: Comparison) -> str:
 
 
 def _scheme(scheme: SchemeSummary, comparison: Comparison) -> Cell:
-    notes = [] if scheme.selector == scheme.label else [f"({scheme.selector})"]
+    notes = [] if scheme.selector == scheme.label else [scheme.selector]
     if scheme.unfinished:
         notes.append(f"{scheme.unfinished} unfinished")
     return Cell(scheme.label, ", ".join(notes), "best" if scheme.label == comparison.best else "plain")
