@@ -7,7 +7,6 @@ value is an error that names the file, the table and the key, and says what is a
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import typing
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpace import registry
+from fedpace.core.checks import did_you_mean
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.federated import DataConfig
@@ -242,10 +242,8 @@ def _as_table(value: Any, where: str) -> Table:
 def _known_keys(table: Table, known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             allowed = ", ".join(known) or "none"
-            raise InputError(f"{where} has no key {key!r}.{hint} Known keys: {allowed}")
+            raise InputError(f"{where} has no key {key!r}.{did_you_mean(key, known)} Known keys: {allowed}")
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:

@@ -9,7 +9,6 @@ miss lists what there is.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -17,6 +16,7 @@ import pkgutil
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from fedpace.core.checks import did_you_mean
 from fedpace.core.errors import InputError
 
 
@@ -46,9 +46,7 @@ class Catalogue:
         if name in plugged_in:
             return self._load(plugged_in[name])
         known = self.names()
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"there is no {self.kind} {name!r}.{hint} Known: {', '.join(known)}")
+        raise InputError(f"there is no {self.kind} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}")
 
     def make(self, name: str, **options: Any) -> Any:
         """Return the component `name` with these options."""
@@ -56,9 +54,9 @@ class Catalogue:
         known = [item.name for item in dataclasses.fields(cls)]
         for option in options:
             if option not in known:
-                close = difflib.get_close_matches(option, known, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise InputError(f"{name} has no option {option!r}.{hint} Known: {', '.join(known) or 'none'}")
+                raise InputError(
+                    f"{name} has no option {option!r}.{did_you_mean(option, known)} Known: {', '.join(known) or 'none'}"
+                )
         return cls(**options)
 
     def _built_in(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -110,6 +111,12 @@ def one_of(value: str, allowed: Sequence[str], what: str) -> None:
     """Refuse a word that is not in the list, and show the list."""
     if value not in allowed:
         raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {value!r} came")
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Return the hint that an error about an unknown word ends its sentence with; empty where nothing is close."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _is_number(value: object) -> bool:

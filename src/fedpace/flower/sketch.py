@@ -1,6 +1,6 @@
 """Sketches of updates, made by the server from the models that clients send anyway.
 
-The same seeded count sketch as the simulator's (`fedpace.sim.sketch`), on NumPy alone.
+The same seeded count sketch as the simulator's, so that both hosts report alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace.numerics.count_sketch import CountSketch
 
 
 class UpdateSketch:
@@ -22,12 +22,7 @@ class UpdateSketch:
         """Take the shapes of the shared model's arrays."""
         self._keys = list(current)
         length = sum(int(array.size) for array in current.values())
-        self._width = width if 0 < width < length else length
-        self._whole = self._width == length
-        if not self._whole:
-            rng = stream(seed, "sketch")
-            self._entry = rng.integers(0, self._width, length)
-            self._sign = rng.choice(np.array([-1.0, 1.0]), length)
+        self._sketch = CountSketch(length, width, seed=seed)
 
     def __call__(self, trained: ArrayRecord, current: Mapping[str, NDArray[np.generic]]) -> FloatArray | None:
         """Return the sketch of trained - current; None where the client sent other arrays than the model's."""
@@ -37,8 +32,4 @@ class UpdateSketch:
             (trained[key].numpy().astype(np.float64) - current[key].astype(np.float64)).ravel() for key in self._keys
         ]
         update = np.concatenate(parts)
-        if not np.isfinite(update).all():
-            return None
-        if self._whole:
-            return update
-        return np.asarray(np.bincount(self._entry, weights=self._sign * update, minlength=self._width), np.float64)
+        return self._sketch(update) if np.isfinite(update).all() else None

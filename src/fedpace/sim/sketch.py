@@ -1,9 +1,6 @@
-"""Updates as short vectors: a seeded count sketch, the same for every client of a run.
+"""Updates as short vectors: one count sketch, the same for every client of a run.
 
-Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002). Each coordinate is added with a
-random sign to one random entry, so inner products and distances between updates are preserved on average, at the cost
-of one pass over the update and without a matrix. Schemes that compare updates (DivFL, clustered sampling, FOLB) then
-neither store nor ship whole models.
+Schemes that compare updates (DivFL, clustered sampling, FOLB) then neither store nor ship whole models.
 """
 
 from __future__ import annotations
@@ -12,23 +9,15 @@ import numpy as np
 import torch
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace.numerics.count_sketch import CountSketch
 
 
 class UpdateSketch:
-    """A fixed projection of vectors with `length` entries to `width` entries; width 0 = the vectors themselves."""
+    """`fedpace.numerics.count_sketch` for torch vectors."""
 
     def __init__(self, length: int, width: int, *, seed: int) -> None:
-        self.width = width if 0 < width < length else length
-        self._whole = self.width == length
-        if not self._whole:
-            rng = stream(seed, "sketch")
-            self._entry = rng.integers(0, self.width, length)
-            self._sign = rng.choice(np.array([-1.0, 1.0]), length)
+        self._sketch = CountSketch(length, width, seed=seed)
 
     def __call__(self, vector: torch.Tensor) -> FloatArray:
         """Return the sketch of `vector`."""
-        values = vector.detach().numpy().astype(np.float64)
-        if self._whole:
-            return values
-        return np.asarray(np.bincount(self._entry, weights=self._sign * values, minlength=self.width), np.float64)
+        return self._sketch(vector.detach().numpy().astype(np.float64))

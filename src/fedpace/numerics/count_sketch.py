@@ -1,0 +1,31 @@
+"""Long vectors as short ones: a seeded count sketch.
+
+Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002). Each coordinate is added with a
+random sign to one random entry, so inner products and distances are preserved on average, at the cost of one pass over
+the vector and without a matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.rng import stream
+
+
+class CountSketch:
+    """A fixed projection of vectors with `length` entries to `width` entries; width 0 = the vectors themselves."""
+
+    def __init__(self, length: int, width: int, *, seed: int) -> None:
+        self.width = width if 0 < width < length else length
+        self._whole = self.width == length
+        if not self._whole:
+            rng = stream(seed, "sketch")
+            self._entry = rng.integers(0, self.width, length)
+            self._sign = rng.choice(np.array([-1.0, 1.0]), length)
+
+    def __call__(self, vector: FloatArray) -> FloatArray:
+        """Return the sketch of `vector`."""
+        if self._whole:
+            return vector
+        return np.asarray(np.bincount(self._entry, weights=self._sign * vector, minlength=self.width), np.float64)
