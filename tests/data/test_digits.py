@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import ndimage
 from sklearn.datasets import load_digits
 
 from fedpace.core.errors import InputError
@@ -65,6 +66,29 @@ def test_small_alpha_means_few_classes_a_client():
     assert few < 3 < some < 8 < many
 
 
+def test_rotated_clients_hold_the_upright_split_turned_by_their_angle():
+    config = Digits(clients=6, max_rotation=60.0)
+    upright, turned, angles = Digits(clients=6).build(seed=2), config.build(seed=2), config.angles(2)
+    assert ((angles >= 0) & (angles <= 60)).all()
+    assert len(set(angles.tolist())) == 6
+    for before, after, angle in zip(upright.train, turned.train, angles, strict=True):
+        np.testing.assert_array_equal(after.targets, before.targets)
+        # Bilinear interpolation by another implementation.
+        expected = ndimage.rotate(before.inputs.reshape(-1, 8, 8), angle, axes=(1, 2), reshape=False, order=1)
+        middle = (slice(None), slice(2, 6), slice(2, 6))  # away from the rim, which the two cut off differently
+        np.testing.assert_allclose(after.inputs.reshape(-1, 8, 8)[middle], expected[middle], atol=1e-5)
+
+
+def test_rotated_test_images_are_those_of_the_upright_set_in_equal_parts():
+    upright, turned = (Digits(clients=6, max_rotation=angle).build(seed=2) for angle in (0.0, 1e-9))
+    assert sorted(turned.test.targets) == sorted(upright.test.targets)
+    brightness = [np.sort(data.test.inputs.sum(axis=1)) for data in (upright, turned)]
+    np.testing.assert_allclose(*brightness, rtol=1e-5)
+    far = Digits(clients=6, max_rotation=60.0).build(seed=2)
+    np.testing.assert_array_equal(far.test.targets, turned.test.targets)
+    assert np.abs(far.test.inputs - turned.test.inputs).mean() > 0.01
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -74,6 +98,8 @@ def test_small_alpha_means_few_classes_a_client():
         ({"alpha": math.inf}, "alpha of digits must be .*finite"),
         ({"test_fraction": 0.0}, "test_fraction of digits must lie between 0 and 1, but 0.0 came"),
         ({"test_fraction": 1.0}, "test_fraction of digits"),
+        ({"max_rotation": -1.0}, "max_rotation of digits must be at least 0, but -1.0 came"),
+        ({"max_rotation": math.inf}, "max_rotation of digits must be .*finite"),
     ],
 )
 def test_bad_options(options, words):

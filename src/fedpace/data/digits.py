@@ -9,22 +9,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.core.checks import above, at_least, finite
 from fedpace.core.errors import InputError, MissingExtraError
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
-from fedpace.data.partition import dirichlet_partition
+from fedpace.data.partition import dirichlet_partition, iid_partition
+from fedpace.data.rotation import rotate
+
+SIDE = 8
+"""Pixels a side."""
 
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits split over clients with a Dirichlet label mix.
+    """The digits split over clients with a Dirichlet label mix, upright or each client's turned by its own angle.
 
     Args:
         clients: number of clients.
         alpha: Dirichlet concentration; small = few classes a client.
         test_fraction: share of the images held out, the same for every client's mix.
+        max_rotation: degrees; a client's angle is drawn from U[0, max_rotation], and its equal part of the test images
+            is turned by it too. 0 = upright.
     """
 
     name: ClassVar[str] = "digits"
@@ -33,12 +40,15 @@ class Digits:
     clients: int = 60
     alpha: float = 2.0
     test_fraction: float = 0.2
+    max_rotation: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.clients, 1, "clients of digits")
         above(self.alpha, 0, "alpha of digits")
-        finite(self.alpha, "alpha of digits")
+        at_least(self.max_rotation, 0, "max_rotation of digits")
+        for option in ("alpha", "max_rotation"):
+            finite(getattr(self, option), f"{option} of digits")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction of digits must lie between 0 and 1, but {self.test_fraction} came")
 
@@ -56,10 +66,29 @@ class Digits:
         held_out = round(self.test_fraction * labels.size)
         test, train = order[:held_out], order[held_out:]
         parts = dirichlet_partition(labels[train], self.clients, self.alpha, rng)
+        clients = [Samples(images[train[part]], labels[train[part]]) for part in parts]
+        tests = [Samples(images[test], labels[test])]
+        if self.max_rotation:
+            angles = self.angles(seed)
+            shares = iid_partition(test.size, self.clients, stream(seed, "data", "digits", "test"))
+            clients = [_turned(samples, angle) for samples, angle in zip(clients, angles, strict=True)]
+            tests = [
+                _turned(Samples(images[test[share]], labels[test[share]]), angle)
+                for share, angle in zip(shares, angles, strict=True)
+            ]
         return FederatedData(
             name=self.name,
-            train=tuple(Samples(images[train[part]], labels[train[part]]) for part in parts),
-            test=Samples(images[test], labels[test]),
+            train=tuple(clients),
+            test=Samples(np.concatenate([t.inputs for t in tests]), np.concatenate([t.targets for t in tests])),
             classes=10,
             metric=self.metric,
         )
+
+    def angles(self, seed: int) -> NDArray[np.float64]:
+        """Return each client's rotation in degrees."""
+        return stream(seed, "data", "digits", "angles").uniform(0, self.max_rotation, self.clients)
+
+
+def _turned(samples: Samples, degrees: float) -> Samples:
+    images = rotate(samples.inputs.reshape(-1, 1, SIDE, SIDE), degrees)
+    return Samples(images.reshape(len(samples), -1), samples.targets)
