@@ -24,6 +24,7 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
     "delay": (np.float64, math.nan),
     "loss": (np.float64, math.nan),
     "loss_step": (np.int64, -1),
+    "update_step": (np.int64, -1),
     "participations": (np.int64, 0),
     "failures": (np.int64, 0),
     "asked": (np.bool_, False),
@@ -137,8 +138,8 @@ class Ledger:
         for row, values in zip(rows.tolist(), table, strict=True):
             self.labels = self._put_wide(self.labels, row, values)
 
-    def set_updates(self, sketches: Mapping[int, ArrayLike]) -> None:
-        """Record the sketches of updates or gradients, by row: all or none of them."""
+    def set_updates(self, sketches: Mapping[int, ArrayLike], step: int) -> None:
+        """Record the sketches of updates or gradients at the model of `step`, by row: all or none of them."""
         width = None if self.updates is None else self.updates.shape[1]
         tables: dict[int, FloatArray] = {}
         for row, sketch in sketches.items():
@@ -147,6 +148,7 @@ class Ledger:
             width = _same_width(width, tables[row].size, what, "entries")
         for row, values in tables.items():
             self.updates = self._put_wide(self.updates, row, values)
+            self.columns["update_step"][row] = step
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Refuse reports that cannot be folded, before any of them changes anything."""
@@ -188,7 +190,7 @@ class Ledger:
         if outcome.moment is not None:
             self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
         if outcome.update is not None:
-            self.set_updates({row: outcome.update})
+            self.set_updates({row: outcome.update}, step)
         if not math.isnan(outcome.samples):
             column["samples"][row] = outcome.samples
         if not math.isnan(outcome.loss):
@@ -223,7 +225,7 @@ class Ledger:
             known &= _filled(self.labels, len(self))
         if Need.UPDATE in needs:
             known &= _filled(self.updates, len(self))
-        if Need.MOMENT in needs:
+        if Need.MOMENT in needs or Need.TARGETS in needs:
             known &= self.moments.known
         return known
 

@@ -64,6 +64,10 @@ class Moments(Protocol):
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients."""
         ...
 
+    def gram(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
+        """(n, n) G_ij = <M_i, M_j>_F / d, M_i = (A_i - A)(A + ridge tr(A)/d I)^-1; NaN for unknown clients."""
+        ...
+
     def best_prefix(
         self,
         delay: FloatArray,

@@ -178,7 +178,7 @@ class Session:
         if request.kind == "loss":
             self._ledger.set_losses(heard, self.step)
         else:
-            self._ledger.set_updates(heard)
+            self._ledger.set_updates(heard, self.step)
         self.pending_probe = None
 
     def select(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> Selection:
@@ -309,6 +309,7 @@ class Session:
             participations=column["participations"],
             labels=ledger.labels,
             updates=ledger.updates,
+            update_step=None if ledger.updates is None else column["update_step"],
             moments=ledger.moments if ledger.moments.known.any() else None,
         )
 

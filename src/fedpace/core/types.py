@@ -36,6 +36,8 @@ class Need(StrEnum):
     LABELS = "label histograms"
     UPDATE = "update sketches"
     MOMENT = "feature moments"
+    TARGETS = "targets in the moments"
+    """Moments of [features; targets] together, where the host can: see `fedpace.moments.factor`."""
 
 
 def _freeze(instance: object, **dtypes: Any) -> None:
@@ -81,6 +83,8 @@ class View:
     """(n, c) label histograms."""
     updates: FloatArray | None = None
     """(n, r) sketch of each client's last update; NaN rows = never."""
+    update_step: IntArray | None = None
+    """(n,) step at which `updates` were reported; -1 = never. None along with them."""
     moments: Moments | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +99,7 @@ class View:
             participations=np.int64,
             labels=np.float64,
             updates=np.float64,
+            update_step=np.int64,
         )
 
     @property
@@ -214,7 +219,7 @@ class Outcome:
     loss: float = math.nan
     samples: float = math.nan
     moment: FloatArray | None = None
-    """Factor F (r x d) of the second moment F'F of the client's features."""
+    """Factor F (r x d) of the second moment F'F of the client's features, or of features and targets together."""
     update: FloatArray | None = None
     """Sketch of the update; every client of a session uses the same projection."""
 

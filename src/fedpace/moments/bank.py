@@ -51,6 +51,7 @@ class MomentBank:
         self._frozen: FloatArray | None = None
         self._distances: Distances | None = None
         self._key: tuple[int, bytes] | None = None
+        self._gram: tuple[tuple[int, float, bytes, bool], FloatArray] | None = None
         self.append(count)
 
     @staticmethod
@@ -126,7 +127,7 @@ class MomentBank:
 
     def refresh(self) -> None:
         """Let a frozen reference be taken anew from the moments as they are; the next B recomputes every pair."""
-        self._frozen = self._distances = self._key = None
+        self._frozen = self._distances = self._key = self._gram = None
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients.
@@ -150,7 +151,14 @@ class MomentBank:
         return self._distances.matrix()
 
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, n) whitened Gram matrix G (`whitened_gram`); NaN for unknown clients."""
+        """(n, n) whitened Gram matrix G (`whitened_gram`); NaN for unknown clients.
+
+        The array is read-only, and the same one until something changes.
+        """
+        given = b"" if shares is None else np.asarray(shares).tobytes()
+        key = (self._version, float(ridge), given, self._reference == "frozen" and self._frozen is not None)
+        if self._gram is not None and self._gram[0] == key:
+            return self._gram[1]
         result = np.full((len(self), len(self)), np.nan)
         rows = np.flatnonzero(self.known)
         if rows.size:
@@ -158,7 +166,8 @@ class MomentBank:
             reference = self._frozen if self._reference == "frozen" else None
             factors = [factor for factor in self._factors if factor is not None]
             result[np.ix_(rows, rows)] = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
-        return frozen(result)
+        self._gram = (key, frozen(result))
+        return self._gram[1]
 
     def best_prefix(
         self,

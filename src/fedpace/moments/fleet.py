@@ -91,17 +91,26 @@ class SketchedBank(SketchStore):
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) estimate of B from sketch distances, for up to some thousand clients; NaN for unknown clients."""
         self._check_ridge(ridge)
-        if len(self) > DENSE_LIMIT:
-            raise InputError(
-                f"the heterogeneity of {len(self)} clients does not fit a matrix (the limit is {DENSE_LIMIT}): ask "
-                "best_prefix, which does not need it"
-            )
+        self._check_dense("heterogeneity")
         self._settle()
         points = self._sketches.astype(np.float64)
         squares = (points * points).sum(axis=1)
         result = squares[:, None] + squares - 2 * points @ points.T
         result = self._calibration.scale * np.sqrt(np.maximum(result, 0.0))
         np.fill_diagonal(result, 0.0)
+        result[~self._known] = result[:, ~self._known] = np.nan
+        return frozen(result)
+
+    def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(n, n) estimate of the whitened Gram matrix from the sketches; NaN for unknown clients."""
+        self._check_ridge(ridge)
+        self._check_dense("Gram matrix")
+        self._settle()
+        weights = np.where(self._known, checked_shares(shares, len(self)), 0.0)
+        points = self._sketches.astype(np.float64)
+        points -= checked_shares(weights, len(self)) @ np.where(self._known[:, None], points, 0.0)
+        # Probes of unit variance make inner products that are those of the matrices on average.
+        result = points @ points.T / (self._width or 1)
         result[~self._known] = result[:, ~self._known] = np.nan
         return frozen(result)
 
@@ -212,6 +221,13 @@ class SketchedBank(SketchStore):
         if unsure.size:
             self._labels[unsure] = nearest_centroid(self._sketches[unsure], self._centroids)
         return Clusters(points, self._labels[rows], self._centroids, shares, self._calibration.scale)
+
+    def _check_dense(self, what: str) -> None:
+        if len(self) > DENSE_LIMIT:
+            raise InputError(
+                f"the {what} of {len(self)} clients does not fit a matrix (the limit is {DENSE_LIMIT}): ask "
+                "best_prefix, which does not need it"
+            )
 
     def _check_ridge(self, ridge: float) -> None:
         if ridge != self.ridge:

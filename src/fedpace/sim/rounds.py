@@ -301,7 +301,7 @@ class Simulation:
         if Need.MOMENT not in self._wanted or (client in self._measured and not self.trainer.moving_features):
             return None
         self._measured.add(client)
-        return self.trainer.moment(self.parameters, client)
+        return self.trainer.moment(self.parameters, client, targets=Need.TARGETS in self._wanted)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.trainer.evaluate(self.parameters)

@@ -169,19 +169,26 @@ class Trainer:
         return self._flat.loss(inputs, targets).item()
 
     @torch.no_grad()
-    def moment(self, parameters: torch.Tensor, client: int) -> FloatArray:
-        """Return the factor of the second moment of one batch of the client's features at `parameters`."""
+    def moment(self, parameters: torch.Tensor, client: int, *, targets: bool = False) -> FloatArray:
+        """Return the factor of the second moment of one batch of the client's features at `parameters`.
+
+        With `targets` it is the moment of the features and the one-hot labels (or regression targets) together.
+        """
         self._flat.parameters.copy_(parameters)
-        inputs, _ = self._train[client]
+        inputs, labels = self._train[client]
         if self.training.moment_samples < len(inputs):
             # The same batch in every round: moments then change because features move, not because samples do.
             chosen = stream(self.seed, "moment", client).choice(
                 len(inputs), self.training.moment_samples, replace=False
             )
-            inputs = inputs[torch.from_numpy(np.sort(chosen))]
+            rows = torch.from_numpy(np.sort(chosen))
+            inputs, labels = inputs[rows], labels[rows]
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
         # A head with a bias sees one more feature, the constant 1.
-        return factor_from_features(features, bias=self._flat.module.head.bias is not None)
+        bias = self._flat.module.head.bias is not None
+        if not targets:
+            return factor_from_features(features, bias=bias)
+        return factor_from_features(features, bias=bias, labels=labels.numpy(), classes=self.data.classes)
 
     @torch.no_grad()
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
