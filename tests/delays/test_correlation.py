@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace.core.errors import InputError
-from fedpace.delays.correlation import correlated, holding, rarity, reorder_by
+from fedpace.delays.correlation import correlated, holding, outlying, rarity, reorder_by
 from fedpace.delays.lognormal import LognormalDelays
 
 
@@ -83,3 +83,24 @@ def test_bad_input() -> None:
         rarity([[1, -1]])
     with pytest.raises(InputError, match=r"classes must be numbers in 0..1"):
         holding([[1, 1]], [2])
+
+
+def test_the_few_clients_with_other_features_score_highest() -> None:
+    rng = np.random.default_rng(0)
+    common, rare = np.array([3.0, 1.0, 1.0]), np.array([1.0, 1.0, 3.0])
+    inputs = [rng.standard_normal((400, 3)) * (rare if client in (4, 9) else common) for client in range(12)]
+    assert set(np.argsort(outlying(inputs))[-2:]) == {4, 9}
+    images = [rows.reshape(-1, 3, 1) for rows in inputs]
+    np.testing.assert_array_equal(outlying(images), outlying(inputs))
+
+
+def test_wide_inputs_are_judged_by_their_leading_axes() -> None:
+    rng = np.random.default_rng(0)
+    narrow = [rng.standard_normal((30, 4)) * (1 + client) for client in range(6)]
+    embedding = np.linalg.qr(rng.standard_normal((600, 4)))[0]
+    np.testing.assert_allclose(outlying([rows @ embedding.T for rows in narrow]), outlying(narrow), rtol=1e-4)
+
+
+def test_clients_must_share_one_width() -> None:
+    with pytest.raises(InputError, match=r"one width, at least one a client, but widths \[2, 3\] came"):
+        outlying([np.ones((4, 2)), np.ones((4, 3))])

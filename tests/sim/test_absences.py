@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.core.errors import InfeasibleError
 from fedpace.core.types import Cohort, Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
-from fedpace.delays.correlation import rarity
+from fedpace.delays.correlation import outlying, rarity
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.trace import TraceDelays
 from fedpace.models.linear import Linear
@@ -148,9 +148,16 @@ def test_slow_clients_hold_the_rare_classes_when_asked():
     np.testing.assert_allclose(np.sort(linked.expected_delays), np.sort(free.expected_delays))
 
 
-def test_slow_rare_without_classes_is_refused():
-    with pytest.raises(InputError, match="classes"):
-        simulate(Random(k=4), 0, fleet=Fleet(slow_rare=0.5))
+def test_slow_clients_hold_the_outlying_features_where_classes_say_nothing():
+    """Equal label mixes, turned by an angle a client: the slow ones are those at one end of the angles."""
+    data = Digits(clients=20, alpha=1000.0, max_rotation=60.0)
+    linked, _ = simulate(Random(k=4), 0, data=data, fleet=Fleet(slow_rare=1.0, rare="features"))
+    order = np.argsort(np.argsort(linked.expected_delays))
+    angle = np.argsort(np.argsort(data.angles(linked.trainer.seed)))
+    assert abs(np.corrcoef(order, angle)[0, 1]) > 0.7
+    regression, _ = simulate(Random(k=4), 0, fleet=Fleet(slow_rare=1.0))
+    scores = outlying([client.inputs for client in regression.trainer.data.train])
+    np.testing.assert_array_equal(np.argsort(regression.expected_delays), np.argsort(scores))
 
 
 def test_a_trace_says_who_is_there(tmp_path):

@@ -10,14 +10,18 @@ slowest ones. Nobody's delay is invented, so a fleet's distribution stays what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
 from fedpace.core.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import number
+
+WIDEST_MOMENT = 512
+"""Features of which whole second moments are formed: a megabyte a client."""
 
 
 class ReorderedDelays:
@@ -88,6 +92,33 @@ def holding(labels: ArrayLike, classes: Sequence[int]) -> FloatArray:
     if not wanted.size or wanted.min() < 0 or wanted.max() >= counts.shape[1]:
         raise InputError(f"classes must be numbers in 0..{counts.shape[1] - 1}, but {list(classes)!r} came")
     return np.asarray(counts[:, wanted].sum(axis=1) / np.maximum(counts.sum(axis=1), 1.0))
+
+
+def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
+    """(n,) where a client stands on the direction in which the clients' features differ most: for data without classes.
+
+    `inputs` are one array (samples, ...) a client. A client is its second moment A_i = X_i'X_i / n_i; the score is its
+    component along the leading principal axis of the A_i about their mean. The end of the axis that fewer clients are
+    at is the rare one and scores high, as the rare classes do in `rarity`. Inputs wider than 512 numbers are
+    reduced to the 512 leading principal axes of all of them together.
+    """
+    flat = [array.reshape(len(array), -1).astype(np.float64) for array in inputs]
+    widths = {rows.shape[1] for rows in flat}
+    if len(widths) != 1 or min(len(rows) for rows in flat) == 0:
+        raise InputError(
+            f"inputs must be samples of one width, at least one a client, but widths {sorted(widths)} came"
+        )
+    if widths.pop() > WIDEST_MOMENT:
+        total = sum(rows.T @ rows / len(rows) for rows in flat)
+        axes = np.linalg.eigh(total)[1][:, -WIDEST_MOMENT:]
+        flat = [rows @ axes for rows in flat]
+    moments = np.array([(rows.T @ rows / len(rows)).ravel() for rows in flat], dtype=np.float32)
+    moments -= moments.mean(axis=0)
+    gram = (moments @ moments.T).astype(np.float64)
+    values, vectors = np.linalg.eigh(gram)
+    score = vectors[:, -1] * np.sqrt(max(values[-1], 0.0))
+    # A long tail on one side means few clients there; a sum of cubes is its sign.
+    return np.asarray(score if (score**3).sum() >= 0 else -score)
 
 
 def _counts(labels: ArrayLike) -> FloatArray:

@@ -29,7 +29,7 @@ from fedpace.core.types import (
 )
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability, AvailabilityModel
-from fedpace.delays.correlation import correlated, rarity
+from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
 from fedpace.sim.clock import Clock, RoundTiming, settle
@@ -56,7 +56,9 @@ class Fleet:
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.session.Session`.
         warmup_quota: never-seen clients in a cohort when lazy.
         delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
-        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare classes; 0 = independent.
+        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
+        rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
+            Data without classes are always judged by their features.
     """
 
     shares: ShareRule = "uniform"
@@ -64,10 +66,12 @@ class Fleet:
     warmup_quota: int = 5
     delays: DelayKnowledge = "expected"
     slow_rare: float = 0.0
+    rare: Literal["classes", "features"] = "classes"
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense; the session checks the others."""
         checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
+        checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
         if not 0 <= self.slow_rare <= 1:
             raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
 
@@ -127,7 +131,11 @@ class Simulation:
         self.delays = delays.build(clients, model_bytes=trainer.message_bytes, seed=seed)
         self.availability = _availability(self.delays, availability or Availability(), clients, seed)
         if fleet.slow_rare:
-            self.delays = _slow_rare(self.delays, histograms, fleet.slow_rare)
+            if histograms is None or fleet.rare == "features":
+                scores = outlying([client.inputs for client in trainer.data.train])
+            else:
+                scores = rarity(histograms)
+            self.delays = correlated(self.delays, scores, strength=fleet.slow_rare)
         self.clock = clock or Clock()
         self.session = Session(
             selector,
@@ -317,12 +325,6 @@ def _availability(delays: DelayModel, config: Availability, clients: int, seed: 
     if isinstance(delays, AvailabilityModel) and config == Availability():
         return delays
     return config.build(clients, seed=seed)
-
-
-def _slow_rare(delays: DelayModel, histograms: FloatArray | None, strength: float) -> DelayModel:
-    if histograms is None:
-        raise InputError("slow_rare of fleet needs data with classes: leave it at 0 for regression")
-    return correlated(delays, rarity(histograms), strength=strength)
 
 
 def _rows(selection: Selection) -> IntArray:
