@@ -72,7 +72,7 @@ def test_only_clients_that_are_there_are_chosen():
     churn = Availability(on=2, off=2, late=0.5, join_by=6)
     sim, rounds = simulate(Random(k=4), 12, availability=churn)
     model = churn.build(12, seed=2)
-    assert sim._skipped == 0
+    assert sim.time.skipped == 0
     for current in rounds[1:]:
         here = set(np.flatnonzero(model.available(current.number)).tolist())
         assert set(current.clients) <= here
@@ -83,7 +83,7 @@ def test_the_fleet_waits_while_nobody_is_there():
     first = int(np.flatnonzero([late.build(12, seed=2).available(step).any() for step in range(400)])[0])
     assert first > 1
     sim, rounds = simulate(Random(k=4), 1, availability=late)
-    assert sim._skipped == first - 1
+    assert sim.time.skipped == first - 1
     assert rounds[1].overhead == pytest.approx((first - 1) * np.median(sim.expected_delays))
 
 

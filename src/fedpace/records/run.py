@@ -27,7 +27,7 @@ import numpy as np
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, read_json, write_atomically
 from fedpace.sim.round import Round
-from fedpace.sim.stopping import Direction
+from fedpace.sim.stopping import Direction, meets
 
 FORMAT = 1
 INFO = "run.json"
@@ -74,14 +74,13 @@ class RunRecord:
     @property
     def reached(self) -> Round | None:
         """The first round that meets the target."""
-        target = self.info.target
-        if target is None:
-            return None
-        up = self.info.direction == "up"
-        for current in self.rounds:
-            if current.metric >= target if up else current.metric <= target:
-                return current
-        return None
+        info = self.info
+        return next((r for r in self.rounds if meets(r.metric, info.target, info.direction)), None)
+
+    @property
+    def evaluated(self) -> tuple[Round, ...]:
+        """The rounds after which the shared model was evaluated."""
+        return tuple(current for current in self.rounds if current.metric is not None)
 
 
 class RunWriter:

@@ -28,13 +28,13 @@ class Curve:
 def metric_over_time(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over virtual seconds."""
     kept = _telling(runs)
-    return _merge([(_column(run, "clock"), _column(run, "metric")) for run in kept])
+    return _merge([(_evaluated(run, "clock"), _evaluated(run, "metric")) for run in kept])
 
 
 def metric_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over rounds."""
     kept = _telling(runs)
-    return _merge([(_column(run, "number"), _column(run, "metric")) for run in kept])
+    return _merge([(_evaluated(run, "number"), _evaluated(run, "metric")) for run in kept])
 
 
 def cohort_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
@@ -67,8 +67,8 @@ def left_edge(curves: Sequence[Curve]) -> float:
 
 def _telling(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Leave diverged runs out of a mean, unless there are no others: their last good value is not where they stayed."""
-    sound = [run for run in runs if run.info.status != "diverged" and run.rounds]
-    return sound or [run for run in runs if run.rounds]
+    sound = [run for run in runs if run.info.status != "diverged" and run.evaluated]
+    return sound or [run for run in runs if run.evaluated]
 
 
 def _merge(runs: list[tuple[FloatArray, FloatArray]]) -> Curve | None:
@@ -84,8 +84,9 @@ def _merge(runs: list[tuple[FloatArray, FloatArray]]) -> Curve | None:
     return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def _column(run: RunRecord, name: str) -> FloatArray:
-    return np.array([getattr(current, name) for current in run.rounds], dtype=np.float64)
+def _evaluated(run: RunRecord, name: str) -> FloatArray:
+    """A column of the rounds that were evaluated: between them the curve keeps its value, as a step curve does."""
+    return np.array([getattr(current, name) for current in run.evaluated], dtype=np.float64)
 
 
 def _thin(grid: FloatArray) -> FloatArray:

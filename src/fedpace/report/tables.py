@@ -40,7 +40,7 @@ class SeedResult:
     ended: float
     """Virtual seconds at the end of the run."""
     final: float | None
-    """Metric after the last round; None where the run diverged, since what came before it is not what it ended with."""
+    """Metric when last evaluated; None where the run diverged, since what came before it is not what it ended with."""
     clients_per_round: float | None
     round_seconds: float | None
 
@@ -168,7 +168,7 @@ def _result(run: RunRecord) -> SeedResult:
         seconds=reached.clock if reached else None,
         rounds=reached.number if reached else None,
         ended=run.rounds[-1].clock if run.rounds else 0.0,
-        final=run.rounds[-1].metric if run.rounds and not diverged else None,
+        final=run.evaluated[-1].metric if run.evaluated and not diverged else None,
         clients_per_round=_mean([len(current.clients) for current in played]),
         round_seconds=_mean([current.seconds for current in played]),
     )

@@ -1,4 +1,7 @@
-"""Virtual time: a synchronous round lasts as long as the slowest client that is waited for."""
+"""Virtual time: a synchronous round lasts as long as the slowest client that is waited for.
+
+Nothing here knows of training: what was trained once can be clocked many times (`reclock.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, above, at_least, finite
+from fedpace.core import checks
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
+from fedpace.core.errors import InfeasibleError
+from fedpace.core.types import DelayModel
+from fedpace.delays.availability import AvailabilityModel
+
+LONGEST_WAIT = 1000
+"""Rounds without a single available client after which the configuration is taken to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +76,63 @@ def settle(
     finished = (drawn <= end) & ~down
     observed = np.where(down, math.nan, np.minimum(drawn, end))
     return RoundTiming(finished, end, observed)
+
+
+class VirtualTime:
+    """The time of one run: what it is now, who is there, and what everything that happens costs.
+
+    A tick is a turn of the delays and absences. Turns in which nobody is there pass without a round, so ticks may run
+    ahead of rounds.
+    """
+
+    def __init__(self, delays: DelayModel, availability: AvailabilityModel, clock: Clock, *, clients: int) -> None:
+        self.delays = delays
+        self.availability = availability
+        self.clock = clock
+        self.clients = clients
+        self.now = 0.0
+        self.skipped = 0
+        """Turns in which nobody was there."""
+
+    @property
+    def expected(self) -> FloatArray:
+        """Mean seconds of each client."""
+        return checks.delays(self.delays.expected(), count=self.clients)
+
+    def wait(self, step: int) -> tuple[int, IntArray]:
+        """Return the tick of selection `step`, and who is there; while nobody is, time goes by at the median's pace."""
+        for _ in range(LONGEST_WAIT):
+            tick = step + 1 + self.skipped
+            here = np.flatnonzero(self.availability.available(tick))
+            if here.size:
+                return tick, here
+            self.skipped += 1
+            self.now += float(np.median(self.expected))
+        raise InfeasibleError(
+            f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
+        )
+
+    def warm_up(self, tick: int, clients: IntArray) -> FloatArray:
+        """Let these clients measure; return the seconds of each."""
+        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
+        drawn = self._drawn(tick - 1)[clients]
+        self.now += self.clock.warmup_seconds(drawn)
+        return drawn
+
+    def probe(self, tick: int, clients: IntArray) -> None:
+        """Ask these clients."""
+        self.now += self.clock.probe_seconds(self._drawn(tick)[clients])
+
+    def hold(self, tick: int, clients: IntArray, deadline: float = math.inf, *, enough: int = 0) -> RoundTiming:
+        """Let these clients train; say who made it."""
+        timing = settle(
+            self._drawn(tick)[clients],
+            min(deadline, self.clock.deadline),
+            crashed=self.availability.crashes(tick)[clients],
+            enough=enough,
+        )
+        self.now += timing.seconds
+        return timing
+
+    def _drawn(self, tick: int) -> FloatArray:
+        return checks.delays(self.delays.draw(tick), count=self.clients)

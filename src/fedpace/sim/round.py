@@ -18,9 +18,9 @@ class Round:
     """How long the round itself took."""
     overhead: float
     """What was charged before it: warm-ups, probes, and waiting for anybody to be there."""
-    metric: float
-    """Accuracy or loss of the shared model on the test data, after the round."""
-    loss: float
+    metric: float | None
+    """Accuracy or loss of the shared model on the test data, after the round; None = not evaluated."""
+    loss: float | None
     clients: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()
     mode: str = "average"
@@ -31,3 +31,7 @@ class Round:
     predicted_seconds: float | None = None
     status: str = "ok"
     facts: Mapping[str, Any] = field(default_factory=dict)
+    warmed: tuple[int, ...] = ()
+    """Clients that only measured, before the round."""
+    probed: tuple[int, ...] = ()
+    """Clients that were asked before the choice."""

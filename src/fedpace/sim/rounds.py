@@ -6,16 +6,16 @@ them is known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from fedpace.core import checks
 from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.core.errors import InputError
 from fedpace.core.session import Session, ShareRule, Warmup
 from fedpace.core.types import (
     DelayConfig,
@@ -32,16 +32,17 @@ from fedpace.delays.availability import Availability, AvailabilityModel
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
-from fedpace.sim.clock import Clock, RoundTiming, settle
+from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
+from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainer import DivergedError, Trainer, Training, aggregate
+from fedpace.sim.trainer import Aggregate, DivergedError, Trainer, Training
 
 DelayKnowledge = Literal["expected", "observed"]
 
-LONGEST_WAIT = 1000
-"""Rounds without a single available client after which the configuration is taken to be wrong."""
+Evaluate = Callable[[int, float], bool]
+"""Whether a round is evaluated, by its number and by the virtual seconds at its end."""
 
 WARM_UP = 2**31
 """Stands for the step in the streams of warm-up training, so that it shares none with a round."""
@@ -86,6 +87,7 @@ def simulate(
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
+    engine: EngineOptions | None = None,
     seed: int = 0,
 ) -> Iterator[Round]:
     """Run a federation and yield its rounds for as long as they are asked for.
@@ -102,6 +104,7 @@ def simulate(
         fleet=fleet,
         availability=availability,
         clock=clock,
+        engine=engine,
         seed=seed,
     ).rounds()
 
@@ -120,6 +123,7 @@ class Simulation:
         fleet: Fleet | None = None,
         availability: Availability | None = None,
         clock: Clock | None = None,
+        engine: EngineOptions | None = None,
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
@@ -127,6 +131,8 @@ class Simulation:
         clients = trainer.data.clients
         if (k := getattr(selector, "k", None)) is not None:
             check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
+        self.engine_choice = (engine or EngineOptions()).choose(trainer, k)
+        self.engine = self.engine_choice.build(trainer)
         histograms = trainer.data.label_histograms()
         self.delays = delays.build(clients, model_bytes=trainer.message_bytes, seed=seed)
         self.availability = _availability(self.delays, availability or Availability(), clients, seed)
@@ -136,7 +142,7 @@ class Simulation:
             else:
                 scores = rarity(histograms)
             self.delays = correlated(self.delays, scores, strength=fleet.slow_rare)
-        self.clock = clock or Clock()
+        self.time = VirtualTime(self.delays, self.availability, clock or Clock(), clients=clients)
         self.session = Session(
             selector,
             seed=seed,
@@ -153,8 +159,6 @@ class Simulation:
             labels=histograms,
         )
         self.parameters = trainer.initial
-        self.now = 0.0
-        self._skipped = 0
         self._wanted = facts_wanted(selector)
         self._measured: set[int] = set()
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
@@ -165,36 +169,37 @@ class Simulation:
     @property
     def expected_delays(self) -> FloatArray:
         """Mean seconds of each client."""
-        return checks.delays(self.delays.expected(), count=self.trainer.data.clients)
+        return self.time.expected
 
-    def rounds(self) -> Iterator[Round]:
-        """Yield the initial model as round 0, then one round after the other."""
-        metric, loss = self._evaluate(0)
-        yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
-        while True:
-            yield self._round()
+    def rounds(self, evaluate: Evaluate | None = None) -> Iterator[Round]:
+        """Yield the initial model as round 0, then one round after the other.
 
-    def _round(self) -> Round:
-        before = self.now
-        here = self._wait_for_somebody()
-        tick = self.session.step + 1 + self._skipped
-        self._prepare(tick, here)
-        overhead = self.now - before
-        selection = self.session.select(now=self.now, available=here)
+        `evaluate` says by number and clock which rounds are evaluated; None = all. A simulation that was restored from
+        a checkpoint goes on after the round that it was taken in. The engine is closed with the iterator.
+        """
+        with closing(self.engine):
+            if self.session.step == 0:
+                metric, loss = self._evaluate(0)
+                yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
+            while True:
+                yield self._round(evaluate)
+
+    def _round(self, evaluate: Evaluate | None) -> Round:
+        before = self.time.now
+        tick, rows = self.time.wait(self.session.step)
+        here: list[int] = rows.tolist()
+        warmed, probed = self._prepare(tick, here)
+        overhead = self.time.now - before
+        selection = self.session.select(now=self.time.now, available=here)
         clients = _rows(selection)
-        timing = settle(
-            self._drawn(tick)[clients],
-            min(selection.deadline, self.clock.deadline),
-            crashed=self.availability.crashes(tick)[clients],
-            enough=selection.enough,
-        )
-        self.now += timing.seconds
+        timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
         losses = self._train(selection, timing)
-        metric, loss = self._evaluate(self.session.step)
+        number, clock = self.session.step, self.time.now
+        metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         why = selection.why
         return Round(
-            number=self.session.step,
-            clock=self.now,
+            number=number,
+            clock=clock,
             seconds=timing.seconds,
             overhead=overhead,
             metric=metric,
@@ -203,6 +208,8 @@ class Simulation:
             weights=tuple(selection.weights.tolist()),
             mode=selection.mode,
             failed=tuple(clients[~timing.finished].tolist()),
+            warmed=warmed,
+            probed=probed,
             train_loss=float(np.mean(losses)) if losses else None,
             objective=why.objective,
             predicted_seconds=why.predicted_seconds,
@@ -210,109 +217,116 @@ class Simulation:
             facts=why.facts,
         )
 
-    def _wait_for_somebody(self) -> list[int]:
-        """Return who is there; while nobody is, rounds that could not be held pass at the median client's pace."""
-        for _ in range(LONGEST_WAIT):
-            here = np.flatnonzero(self.availability.available(self.session.step + 1 + self._skipped))
-            if here.size:
-                return [int(client) for client in here]
-            self._skipped += 1
-            self.now += float(np.median(self.expected_delays))
-        raise InfeasibleError(
-            f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
-        )
-
-    def _prepare(self, tick: int, here: list[int]) -> None:
-        """Run the warm-ups and probes that come before a selection."""
+    def _prepare(self, tick: int, here: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Run the warm-ups and probes that come before a selection; return who took part in each."""
+        warmed: list[int] = []
         while self.session.warmup_due(available=here):
-            self._warm_up(tick, here)
-        request = self.session.probe(now=self.now, available=here)
-        if request is not None:
-            self._answer(request, tick)
+            warmed += self._warm_up(tick, here)
+        request = self.session.probe(now=self.time.now, available=here)
+        return tuple(warmed), () if request is None else self._answer(request, tick)
 
-    def _warm_up(self, tick: int, here: list[int]) -> None:
+    def _warm_up(self, tick: int, here: list[int]) -> list[int]:
         """Everybody that is asked reports as if it had trained; the shared model stays as it is."""
-        selection = self.session.select(now=self.now, available=here)
+        selection = self.session.select(now=self.time.now, available=here)
         clients = _rows(selection)
-        # Round 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
-        drawn = self._drawn(tick - 1)[clients]
-        outcomes = []
-        for client, seconds in zip(clients.tolist(), drawn.tolist(), strict=True):
-            if self._variates is not None:
-                self._variates.replace(client, self.trainer.gradient(self.parameters, client))
-            trained = self.parameters
-            if Need.UPDATE in self._wanted:
-                trained = self.trainer.train(self.parameters, client, WARM_UP).parameters
-            loss = self.trainer.local_loss(self.parameters, client)
-            outcomes.append(self._outcome(client, seconds, loss, trained))
-        self.now += self.clock.warmup_seconds(drawn)
-        self.session.observe(outcomes, now=self.now)
+        drawn = self.time.warm_up(tick, clients)
+        rows: list[int] = clients.tolist()
+        if self._variates is not None:
+            for client, gradient in zip(rows, self.engine.gradients(self.parameters, rows), strict=True):
+                self._variates.replace(client, gradient)
+        updates = self._sketches(rows, WARM_UP) if Need.UPDATE in self._wanted else {}
+        losses = dict(zip(rows, self.engine.local_losses(self.parameters, rows), strict=True))
+        self._observe(rows, drawn, losses, updates)
+        return rows
 
-    def _answer(self, request: ProbeRequest, tick: int) -> None:
+    def _sketches(self, clients: list[int], step: int) -> dict[int, FloatArray]:
+        """Train as if in a round, and keep no more than the sketches of the updates."""
+        trained = self.engine.train(self.parameters, clients, step)
+        return {
+            client: self._sketch(result.parameters - self.parameters)
+            for client, result in zip(clients, trained, strict=True)
+        }
+
+    def _answer(self, request: ProbeRequest, tick: int) -> tuple[int, ...]:
         """Give the losses, or the sketches of one full-batch gradient step, that the scheme asks for."""
         clients = np.array(request.clients, dtype=np.int64)
-        self.now += self.clock.probe_seconds(self._drawn(tick)[clients])
+        self.time.probe(tick, clients)
+        rows: list[int] = clients.tolist()
         if request.kind == "loss":
-            draw = {"samples": request.samples, "step": request.step}
-            self.session.answer({c: self.trainer.local_loss(self.parameters, c, **draw) for c in clients.tolist()})
+            losses = self.engine.local_losses(self.parameters, rows, samples=request.samples, step=request.step)
+            self.session.answer(dict(zip(rows, losses, strict=True)))
         else:
             lr = self.trainer.training.lr
-            self.session.answer(
-                {c: self._sketch(-lr * self.trainer.gradient(self.parameters, c)) for c in clients.tolist()}
-            )
+            gradients = self.engine.gradients(self.parameters, rows)
+            self.session.answer({c: self._sketch(-lr * g) for c, g in zip(rows, gradients, strict=True)})
+        return tuple(rows)
 
     def _train(self, selection: Selection, timing: RoundTiming) -> list[float]:
         """Train who makes it in time, aggregate, and report everybody; return the training losses."""
-        results: list[torch.Tensor] = []
-        weights: list[float] = []
-        losses: list[float] = []
-        outcomes: list[Outcome] = []
+        cohort = _rows(selection)
+        weights: list[float] = selection.weights[timing.finished].tolist()
+        if (total := sum(weights)) > 0 and selection.mode == "average":
+            # Who failed leaves its weight to the others in proportion. In delta mode its step is simply missing.
+            weights = [weight / total for weight in weights]
+        clients: list[int] = cohort[timing.finished].tolist()
         variates = None if self._variates is None else self._variates.round()
-        for position, client in enumerate(_rows(selection).tolist()):
-            seconds = float(timing.observed[position])
-            if not timing.finished[position]:
-                outcomes.append(Outcome(client, seconds=seconds, finished=False))
-                continue
-            correction = None if variates is None else variates.correction(client)
-            result = self.trainer.train(self.parameters, client, selection.step, correction)
+        combined = Aggregate(self.parameters, selection.mode)
+        losses: dict[int, float] = {}
+        updates: dict[int, FloatArray] = {}
+        trained = self.engine.train(
+            self.parameters, clients, selection.step, None if variates is None else variates.correction
+        )
+        for client, weight, result in zip(clients, weights, trained, strict=True):
             if variates is not None:
                 drift = (self.parameters - result.parameters) / (result.steps * self.trainer.training.lr)
                 variates.learn(client, drift)
-            results.append(result.parameters)
-            weights.append(float(selection.weights[position]))
-            losses.append(result.loss)
-            outcomes.append(self._outcome(client, seconds, result.loss, result.parameters))
-        self.session.observe(outcomes, now=self.now)
-        total = sum(weights)
-        if results and (selection.mode == "delta" or total > 0):
-            if selection.mode == "average":
-                # Who failed leaves its weight to the others in proportion. In delta mode its step is simply missing.
-                weights = [weight / total for weight in weights]
-            self.parameters = aggregate(self.parameters, results, weights, selection.mode)
-        return losses
+            combined.add(result.parameters, weight)
+            losses[client] = result.loss
+            if Need.UPDATE in self._wanted:
+                updates[client] = self._sketch(result.parameters - self.parameters)
+        self._observe(cohort.tolist(), timing.observed, losses, updates)
+        if clients and (selection.mode == "delta" or total > 0):
+            self.parameters = combined.result()
+        return list(losses.values())
 
-    def _outcome(self, client: int, seconds: float, loss: float, trained: torch.Tensor) -> Outcome:
-        return Outcome(
-            client,
-            seconds=seconds,
-            loss=loss,
-            samples=float(len(self.trainer.data.train[client])),
-            moment=self._moment(client),
-            update=self._sketch(trained - self.parameters) if Need.UPDATE in self._wanted else None,
+    def _observe(
+        self,
+        cohort: list[int],
+        seconds: FloatArray,
+        losses: Mapping[int, float],
+        updates: Mapping[int, FloatArray],
+    ) -> None:
+        """Report everybody of the cohort; who has no loss did not finish."""
+        moments = self._moments(list(losses))
+        self.session.observe(
+            [
+                Outcome(
+                    client,
+                    seconds=took,
+                    loss=losses[client],
+                    samples=float(self.trainer.samples(client)),
+                    moment=moments.get(client),
+                    update=updates.get(client),
+                )
+                if client in losses
+                else Outcome(client, seconds=took, finished=False)
+                for client, took in zip(cohort, seconds.tolist(), strict=True)
+            ],
+            now=self.time.now,
         )
 
-    def _drawn(self, tick: int) -> FloatArray:
-        return checks.delays(self.delays.draw(tick), count=self.trainer.data.clients)
-
-    def _moment(self, client: int) -> FloatArray | None:
-        """The client's moment at the model it received, unless nobody wants it or it cannot have changed."""
-        if Need.MOMENT not in self._wanted or (client in self._measured and not self.trainer.moving_features):
-            return None
-        self._measured.add(client)
-        return self.trainer.moment(self.parameters, client, targets=Need.TARGETS in self._wanted)
+    def _moments(self, clients: list[int]) -> dict[int, FloatArray]:
+        """The moments at the model that the clients received, unless nobody wants them or they cannot have changed."""
+        if Need.MOMENT not in self._wanted:
+            return {}
+        if not self.trainer.moving_features:
+            clients = [client for client in clients if client not in self._measured]
+        self._measured.update(clients)
+        moments = self.engine.moments(self.parameters, clients, targets=Need.TARGETS in self._wanted)
+        return dict(zip(clients, moments, strict=True))
 
     def _evaluate(self, number: int) -> tuple[float, float]:
-        metric, loss = self.trainer.evaluate(self.parameters)
+        metric, loss = self.engine.evaluate(self.parameters)
         if not np.isfinite(loss):
             raise DivergedError(
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
