@@ -1,0 +1,157 @@
+"""From rows to statements: geometric means, paired speed-ups, who is fastest, and what is only noise.
+
+A scheme that misses a target in any seed has no mean time: it failed. Its rows still say how long it was tried. Where
+random itself failed, its time is that at which it was given up, so such a speed-up is a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from grid.cells import LEVELS
+from grid.runs import Row
+from grid.schemes import BASELINE, camp
+
+Times = Mapping[int, float]
+"""Seconds by seed; infinite = the target was never met."""
+
+
+def summarise(rows: Iterable[Row], *, flagship: str = "pace", charged: bool = False) -> dict[str, Any]:
+    """Return everything that is said about the grid; `charged` counts the warm-up too."""
+    table: dict[str, dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        table.setdefault(row["cell"], {}).setdefault(row["scheme"], {})[row["seed"]] = row
+    cells = [_cell(name, level, table[name], flagship, charged) for name in sorted(table) for level in LEVELS]
+    return {"charged_warmup": charged, "flagship": flagship, "verdict": _verdict(cells, flagship), "cells": cells}
+
+
+def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: str, charged: bool) -> dict[str, Any]:
+    def seconds(row: Row) -> float:
+        reached = row[level]["seconds"]
+        return math.inf if reached is None else reached + charged * row["warmup"]
+
+    times = {label: {seed: seconds(row) for seed, row in by.items()} for label, by in schemes.items()}
+    floor = {label: {seed: row["clock"] for seed, row in by.items()} for label, by in schemes.items()}
+    camps = {label: camp(next(iter(by.values()))["selector"]) for label, by in schemes.items()}
+    random = {
+        seed: value if math.isfinite(value) else floor[BASELINE][seed]
+        for seed, value in times.get(BASELINE, {}).items()
+    }
+    found = {
+        label: {
+            "camp": camps[label],
+            "seconds": {str(seed): _plain(value) for seed, value in sorted(by.items())},
+            "failed": sum(not math.isfinite(value) for value in by.values()),
+            "geometric_mean": _plain(geometric_mean(by)),
+            "speed_up": ratio(random, by),
+            "clients": round(float(np.mean([row["clients"] for row in schemes[label].values()])), 1),
+        }
+        for label, by in times.items()
+    }
+    others = {label: by for label, by in times.items() if label != flagship}
+    best = {
+        "baseline": _fastest({label: by for label, by in others.items() if camps[label] == "baseline"}),
+        "paper": _fastest({label: by for label, by in others.items() if camps[label] == "paper"}),
+        "of_all_others": _fastest(others),
+    }
+    ours = times.get(flagship)
+    against = {
+        what: None if label is None or ours is None else ratio(times[label], ours) for what, label in best.items()
+    }
+    return {
+        "cell": f"{name}/{level}",
+        "targets": {
+            str(seed): round(row[level]["target"], 5) for seed, row in sorted(next(iter(schemes.values())).items())
+        },
+        "best": best,
+        "flagship_over_best": against,
+        "standing": None if ours is None else _standing(ours, best["of_all_others"], against["of_all_others"]),
+        "misses_what_random_reaches": ours is not None
+        and any(
+            not math.isfinite(ours.get(seed, 0.0)) for seed, t in times.get(BASELINE, {}).items() if math.isfinite(t)
+        ),
+        "schemes": dict(sorted(found.items(), key=lambda item: (item[1]["failed"], item[1]["geometric_mean"] or 0.0))),
+    }
+
+
+def geometric_mean(times: Times) -> float:
+    """Infinite when any is."""
+    return float(np.exp(np.mean([math.log(value) for value in times.values()]))) if times else math.inf
+
+
+def ratio(slow: Times, fast: Times) -> dict[str, float] | None:
+    """How many times sooner `fast` is there, seed by seed: geometric mean and 95 % interval; None = it failed."""
+    seeds = [seed for seed in fast if seed in slow and math.isfinite(slow[seed])]
+    logs = np.array([math.log(slow[seed] / fast[seed]) for seed in seeds if math.isfinite(fast[seed])])
+    if not seeds or logs.size < len(seeds):
+        return None
+    half = 0.0
+    if logs.size > 1:
+        half = float(stats.t.ppf(0.975, logs.size - 1) * logs.std(ddof=1) / math.sqrt(logs.size))
+    middle = float(logs.mean())
+    return {
+        name: round(math.exp(v), 4) for name, v in (("mean", middle), ("low", middle - half), ("high", middle + half))
+    }
+
+
+def _fastest(times: Mapping[str, Times]) -> str | None:
+    means = {label: geometric_mean(by) for label, by in times.items()}
+    label = min(means, key=means.__getitem__, default=None)
+    return label if label is not None and math.isfinite(means[label]) else None
+
+
+def _standing(ours: Times, best: str | None, over: Mapping[str, float] | None) -> str:
+    """`fastest`; `tied`: slower than the fastest, but the interval of the paired ratio holds 1; `slower`; `failed`."""
+    if not all(math.isfinite(value) for value in ours.values()):
+        return "failed"
+    if best is None or (over is not None and over["mean"] >= 1):
+        return "fastest"
+    return "tied" if over is not None and over["high"] >= 1 else "slower"
+
+
+def _verdict(cells: list[dict[str, Any]], flagship: str) -> dict[str, Any]:
+    judged = [cell for cell in cells if cell["standing"] is not None]
+    standings = [cell["standing"] for cell in judged]
+
+    def overall(what: str, delays: str) -> float | None:
+        """Geometric mean over cells of the flagship's speed-up over the best of each."""
+        means = [c["flagship_over_best"][what] for c in judged if f"/{delays}/" in c["cell"]]
+        logs = [math.log(found["mean"]) for found in means if found is not None]
+        return round(math.exp(np.mean(logs)), 3) if logs else None
+
+    delays = sorted({cell["cell"].split("/")[1] for cell in cells})
+    return {
+        "cells": len(judged),
+        "fastest_or_tied": sum(standing in ("fastest", "tied") for standing in standings),
+        **{standing: standings.count(standing) for standing in ("fastest", "tied", "slower", "failed")},
+        "speed_up_over_best_baseline": {name: overall("baseline", name) for name in delays},
+        "speed_up_over_best_of_paper": {name: overall("paper", name) for name in delays},
+        "speed_up_over_best_of_all_others": {name: overall("of_all_others", name) for name in delays},
+        "misses_what_random_reaches": [cell["cell"] for cell in judged if cell["misses_what_random_reaches"]],
+        "not_fastest": {
+            cell["cell"]: cell["best"]["of_all_others"] for cell in judged if cell["standing"] in ("slower", "failed")
+        },
+        "speed_up_over_random": {
+            label: _overall_speed_up(cells, label)
+            for label in sorted({name for cell in cells for name in cell["schemes"]})
+        },
+    }
+
+
+def _overall_speed_up(cells: list[dict[str, Any]], label: str) -> dict[str, Any]:
+    entries = [cell["schemes"][label] for cell in cells if label in cell["schemes"]]
+    logs = [math.log(entry["speed_up"]["mean"]) for entry in entries if entry["speed_up"] is not None]
+    return {
+        "geometric_mean_where_reached": round(math.exp(np.mean(logs)), 3) if logs else None,
+        "cells": len(entries),
+        "cells_with_a_failure": sum(entry["failed"] > 0 for entry in entries),
+    }
+
+
+def _plain(value: float) -> float | None:
+    return round(value, 2) if math.isfinite(value) else None
