@@ -12,6 +12,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.types import configuration
 from fedpace.data.federated import DataConfig, FederatedData, Metric
 from fedpace.records.run import INFO, ROUNDS, RunInfo, RunRecord, RunWriter, read_run
+from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.stopping import until
@@ -31,10 +32,11 @@ def run_one(
     folder: Path,
     watch: Watcher | None = None,
     *,
+    engine: EngineOptions | None = None,
     overwrite: bool = False,
 ) -> RunRecord:
-    """Run one scheme under one seed into `folder`; `overwrite` as for `run_all`."""
-    simulation = _simulation(experiment, scheme, seed)
+    """Run one scheme under one seed into `folder`; `engine` and `overwrite` as for `run_all`."""
+    simulation = _simulation(experiment, scheme, seed, engine)
     if overwrite:
         clear_folder(folder)
     info = RunInfo(
@@ -47,6 +49,7 @@ def run_one(
         target=experiment.stop.target,
         experiment=experiment.as_table(),
         expected_delays=tuple(simulation.expected_delays.tolist()),
+        engine=simulation.engine_choice.facts(),
     )
     with RunWriter(folder, info) as writer:
         reached = False
@@ -63,7 +66,7 @@ def run_one(
     return read_run(folder)
 
 
-def _simulation(experiment: Experiment, scheme: Scheme, seed: int) -> Simulation:
+def _simulation(experiment: Experiment, scheme: Scheme, seed: int, engine: EngineOptions | None = None) -> Simulation:
     return Simulation(
         experiment.data,
         experiment.model,
@@ -73,15 +76,22 @@ def _simulation(experiment: Experiment, scheme: Scheme, seed: int) -> Simulation
         fleet=experiment.fleet,
         availability=experiment.availability,
         clock=experiment.clock,
+        engine=engine,
         seed=seed,
     )
 
 
 def run_all(
-    experiment: Experiment, folder: Path, watch: Watcher | None = None, *, overwrite: bool = False
+    experiment: Experiment,
+    folder: Path,
+    watch: Watcher | None = None,
+    *,
+    engine: EngineOptions | None = None,
+    overwrite: bool = False,
 ) -> list[RunRecord]:
     """Run every scheme under every seed, seeds outermost: whatever is there when it is stopped is paired.
 
+    `engine` says where clients are trained, which changes nothing in what comes out; None = whichever suits.
     With `overwrite` the runs that the folder holds are removed, once all schemes have proved to be well configured.
     """
     experiment = dataclasses.replace(experiment, data=cast("DataConfig", SharedData(experiment.data)))
@@ -90,7 +100,7 @@ def run_all(
     if overwrite:
         clear_folder(folder)
     return [
-        run_one(experiment, scheme, seed, folder / scheme.label / f"seed-{seed}", watch)
+        run_one(experiment, scheme, seed, folder / scheme.label / f"seed-{seed}", watch, engine=engine)
         for seed in experiment.seeds
         for scheme in experiment.schemes
     ]

@@ -274,7 +274,9 @@ def test_moments_are_measured_anew_only_where_features_move(model, moving, monke
     simulation = make(DelayHetSubmodular(ridge=1.0), model=model)
     measured = []
     moment = simulation.trainer.moment
-    monkeypatch.setattr(simulation.trainer, "moment", lambda p, c: measured.append(c) or moment(p, c))
+    monkeypatch.setattr(
+        simulation.trainer, "moment", lambda p, c, **options: measured.append(c) or moment(p, c, **options)
+    )
     rounds = play(simulation, 3)
     assert measured[:6] == [0, 1, 2, 3, 4, 5]
     assert len(measured[6:]) == (sum(len(r.clients) for r in rounds) if moving else 0)

@@ -23,6 +23,7 @@ from fedpace.report.plots import write_png
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, render_table, summarise
 from fedpace.runner import check_folder, run_all, run_one
+from fedpace.sim.engines.choice import EngineName, EngineOptions
 
 ExperimentFile = Annotated[
     Path | None,
@@ -34,6 +35,14 @@ DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay m
 Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
 ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
 MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
+EngineNamed = Annotated[
+    EngineName, typer.Option("--engine", help="Where clients are trained; it changes the speed, never the outcome.")
+]
+Workers = Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one a core.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster to use with --engine ray; `auto` finds the one around.", show_default=False),
+]
 
 
 def compare(
@@ -46,6 +55,9 @@ def compare(
     target: Target = None,
     max_rounds: MaxRounds = None,
     charge_warmup: ChargeWarmup = False,
+    engine: EngineNamed = "auto",
+    workers: Workers = 0,
+    ray_address: RayAddress = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -56,6 +68,7 @@ def compare(
         raise InputError("--selectors names no scheme: give one or more, separated by commas")
     if seeds is not None and seeds < 1:
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
+    options = EngineOptions(engine, workers, ray_address)
     chosen = load_experiment(
         experiment, Overrides(names, delays, None if seeds is None else range(seeds), target, max_rounds, charge_warmup)
     )
@@ -64,7 +77,7 @@ def compare(
     _announce(console, chosen, folder, quiet=as_json)
     runs_wanted = len(chosen.schemes) * len(chosen.seeds)
     with RunProgress(chosen, runs_wanted, console, quiet=as_json) as progress:
-        runs = run_all(chosen, folder, progress.watch, overwrite=overwrite)
+        runs = run_all(chosen, folder, progress.watch, engine=options, overwrite=overwrite)
     comparison = _write_report(runs, folder, chosen.name)
     _show(comparison, folder, console, as_json=as_json)
 
@@ -79,6 +92,9 @@ def run(
     target: Target = None,
     max_rounds: MaxRounds = None,
     charge_warmup: ChargeWarmup = False,
+    engine: EngineNamed = "auto",
+    workers: Workers = 0,
+    ray_address: RayAddress = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -86,6 +102,7 @@ def run(
     """Run one scheme once."""
     if seed < 0:
         raise InputError(f"--seed must be at least 0, but {seed} came")
+    options = EngineOptions(engine, workers, ray_address)
     overrides = Overrides(None if selector is None else [selector], delays, [seed], target, max_rounds, charge_warmup)
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
@@ -93,7 +110,7 @@ def run(
     console = Console(stderr=as_json)
     _announce(console, chosen, folder, quiet=as_json)
     with RunProgress(chosen, 1, console, quiet=as_json) as progress:
-        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, overwrite=overwrite)
+        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, engine=options, overwrite=overwrite)
     last, info = record.rounds[-1], record.info
     summary = {
         "folder": str(folder),
@@ -105,6 +122,7 @@ def run(
         "virtual_seconds": last.clock,
         info.metric: last.metric,
         "target": info.target,
+        "engine": info.engine,
     }
     if as_json:
         print_json(summary)
@@ -115,6 +133,7 @@ def run(
             highlight=False,
             markup=False,
         )
+        console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
         console.print(f"Recorded in {folder}", highlight=False, markup=False)
 
 

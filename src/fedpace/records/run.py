@@ -53,6 +53,8 @@ class RunInfo:
     """The whole configuration, as TOML would hold it."""
     expected_delays: tuple[float, ...] = ()
     """Mean seconds of each client."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Where the clients were trained, and why there: it changes nothing in the rounds."""
     status: str = "running"
     """`running`, `reached` (the target), `finished` (a limit), `diverged` or `interrupted`."""
     message: str = ""

@@ -7,7 +7,7 @@ depend on who else is in the cohort, nor on the order in which the cohort is wor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,6 +82,18 @@ class LocalResult:
     """SGD steps taken."""
 
 
+@dataclass(frozen=True)
+class TestScore:
+    """How the shared model does on a part of the test data."""
+
+    __test__ = False  # pytest takes the name for a test's
+
+    samples: int
+    loss: float
+    """Summed over the samples."""
+    correct: int
+
+
 class Trainer:
     """The clients' data and one model instance that all of them take turns in."""
 
@@ -89,6 +101,7 @@ class Trainer:
         generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**62)))
         module = model.build(data.input_shape, data.outputs, generator=generator)
         self.data = data
+        self.model = model
         self.training = training
         self.seed = seed
         self._flat = FlatModel(module, classification=data.classes is not None)
@@ -105,6 +118,51 @@ class Trainer:
     def moving_features(self) -> bool:
         """Whether training moves the features that moments are made of."""
         return self._flat.module.moving_features
+
+    @property
+    def stackable(self) -> bool:
+        """Whether many clients can be trained at once, their models stacked."""
+        return False
+
+    @property
+    def at_once(self) -> int:
+        """Clients that one task is best made of."""
+        return 1
+
+    @property
+    def chunk(self) -> int:
+        """Test samples that are judged at once."""
+        return self._flat.module.chunk
+
+    @property
+    def test_chunks(self) -> int:
+        """Parts that the test data are judged in."""
+        return math.ceil(len(self.data.test) / self.chunk)
+
+    def samples(self, client: int) -> int:
+        """Return how many samples the client holds."""
+        return len(self._train[client][1])
+
+    def train_many(
+        self,
+        parameters: torch.Tensor,
+        clients: Sequence[int],
+        step: int,
+        corrections: torch.Tensor | None = None,
+    ) -> list[LocalResult]:
+        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
+        rows = [None] * len(clients) if corrections is None else list(corrections)
+        return [self.train(parameters, client, step, row) for client, row in zip(clients, rows, strict=True)]
+
+    def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> list[torch.Tensor]:
+        """Return the clients' full-batch gradients at `parameters`."""
+        return [self.gradient(parameters, client) for client in clients]
+
+    def local_losses(
+        self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
+    ) -> list[float]:
+        """Return the clients' training losses at `parameters`, on all their data or on some samples drawn in `step`."""
+        return [self.local_loss(parameters, client, samples=samples, step=step) for client in clients]
 
     def train(
         self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
@@ -190,19 +248,27 @@ class Trainer:
             return factor_from_features(features, bias=bias)
         return factor_from_features(features, bias=bias, labels=labels.numpy(), classes=self.data.classes)
 
-    @torch.no_grad()
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""
+        return self.total(self.score(parameters, chunk) for chunk in range(self.test_chunks))
+
+    @torch.no_grad()
+    def score(self, parameters: torch.Tensor, chunk: int) -> TestScore:
+        """Judge `parameters` on one part of the test data."""
         self._flat.parameters.copy_(parameters)
-        total_loss, correct = 0.0, 0
-        for inputs, targets, _ in self._chunks(*self._test):
-            outputs = self._flat.module(inputs)
-            total_loss += self._flat.criterion(outputs, targets).item() * len(targets)
-            if self.data.classes is not None:
-                correct += int((outputs.argmax(1) == targets).sum())
-        count = len(self.data.test)
-        loss = total_loss / count * self.data.loss_scale
-        return (loss if self.data.metric == "loss" else correct / count), loss
+        part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
+        inputs, targets = self._test[0][part], self._test[1][part]
+        outputs = self._flat.module(inputs)
+        correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
+        return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)
+
+    def total(self, scores: Iterable[TestScore]) -> tuple[float, float]:
+        """Return the metric and the scaled loss from the scores of all parts, in their order."""
+        samples, total_loss, correct = 0, 0.0, 0
+        for score in scores:
+            samples, total_loss, correct = samples + score.samples, total_loss + score.loss, correct + score.correct
+        loss = total_loss / samples * self.data.loss_scale
+        return (loss if self.data.metric == "loss" else correct / samples), loss
 
     def _chunks(
         self, inputs: torch.Tensor, targets: torch.Tensor
@@ -214,19 +280,39 @@ class Trainer:
             yield inputs[part], targets[part], len(targets[part]) / len(targets)
 
 
+class Aggregate:
+    """Combines the clients' models as they come: `average` sum a_i x_i, `delta` x + sum a_i (x_i - x).
+
+    Summed in double precision, so that the result does not depend on how far x is from 0, and in the order in which
+    the models are added.
+    """
+
+    def __init__(self, current: torch.Tensor, mode: str) -> None:
+        self._current = current
+        self._mode = mode
+        self._total = torch.zeros(current.shape, dtype=torch.float64)
+
+    def add(self, parameters: torch.Tensor, weight: float) -> None:
+        """Add a model."""
+        if self._mode == "average":
+            self._total.add_(parameters, alpha=weight)
+        else:
+            self._total.add_(parameters.double() - self._current, alpha=weight)
+
+    def result(self) -> torch.Tensor:
+        """Return the new shared model."""
+        total = self._total if self._mode == "average" else self._total + self._current
+        return total.to(self._current.dtype)
+
+
 def aggregate(
     current: torch.Tensor, results: Sequence[torch.Tensor], weights: Sequence[float], mode: str
 ) -> torch.Tensor:
-    """Combine the clients' models, in cohort order: `average` sum a_i x_i, `delta` x + sum a_i (x_i - x).
-
-    Summed in double precision, so that the result does not depend on how far x is from 0.
-    """
-    total = torch.zeros(current.shape, dtype=torch.float64)
+    """Combine the clients' models, in cohort order, as `Aggregate` does."""
+    combined = Aggregate(current, mode)
     for parameters, weight in zip(results, weights, strict=True):
-        total.add_(parameters.double() if mode == "average" else parameters.double() - current, alpha=weight)
-    if mode == "delta":
-        total.add_(current)
-    return total.to(current.dtype)
+        combined.add(parameters, weight)
+    return combined.result()
 
 
 def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,83 @@
+"""What the loop asks of an engine, and all of it but the one method in which engines differ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+
+from fedpace.core.checks import FloatArray
+from fedpace.sim.engines.tasks import GradientTask, LossTask, MomentTask, Task, TestTask, TrainTask
+from fedpace.sim.trainer import LocalResult, Trainer
+
+Corrections = Callable[[int], torch.Tensor]
+"""Client to what is added to each of its gradients."""
+
+
+class Engine(ABC):
+    """Does the clients' work. Answers come in the order in which the clients are given, whatever was done first.
+
+    A subclass writes `_run`, and `close` when it holds anything. It acquires what it needs when it is first used, so
+    that building one, as checking a configuration does, costs nothing; after `close` it may be used again.
+
+    Args:
+        trainer: the data, the model and the options of the clients.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    @abstractmethod
+    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+        """Yield the answers to each task, in the order of `tasks`; what a task raises, raise in its turn."""
+
+    def close(self) -> None:  # noqa: B027  an engine in this process holds nothing
+        """Give back what the engine holds."""
+
+    def train(
+        self,
+        parameters: torch.Tensor,
+        clients: Sequence[int],
+        step: int,
+        corrections: Corrections | None = None,
+    ) -> Iterator[LocalResult]:
+        """Train each client from `parameters`; yields, so that a large cohort's models need not all be in memory."""
+        return self._spread(
+            parameters,
+            [
+                TrainTask(part, step, None if corrections is None else torch.stack([corrections(c) for c in part]))
+                for part in self._parts(clients)
+            ],
+        )
+
+    def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> Iterator[torch.Tensor]:
+        """Yield the clients' full-batch gradients."""
+        return self._spread(parameters, [GradientTask(part) for part in self._parts(clients)])
+
+    def local_losses(
+        self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
+    ) -> list[float]:
+        """Return the clients' training losses, on all of their data or on some samples drawn in `step`."""
+        return list(self._spread(parameters, [LossTask(part, samples, step) for part in self._parts(clients)]))
+
+    def moments(self, parameters: torch.Tensor, clients: Sequence[int], *, targets: bool = False) -> list[FloatArray]:
+        """Return the factors of the moments of the clients' features, with `targets` jointly with the labels."""
+        return list(self._spread(parameters, [MomentTask(part, targets) for part in self._parts(clients)]))
+
+    def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
+        """Return the metric and the scaled loss on the test data."""
+        tasks = [TestTask(chunk) for chunk in range(self.trainer.test_chunks)]
+        return self.trainer.total(self._spread(parameters, tasks))
+
+    def _spread(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Any]:
+        return chain.from_iterable(self._run(parameters, tasks))
+
+    def _parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
+        """Cut a cohort as the trainer likes it: always the same way, or sums could differ between engines."""
+        size = self.trainer.at_once
+        return [tuple(clients[start : start + size]) for start in range(0, len(clients), size)]

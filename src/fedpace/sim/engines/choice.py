@@ -1,0 +1,70 @@
+"""Which engine a run uses. It decides how fast a run is, never what comes out: it is no part of an experiment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from fedpace.core.checks import at_least, one_of
+from fedpace.core.errors import InputError
+from fedpace.sim.engines.base import Engine
+from fedpace.sim.engines.inline import Inline
+from fedpace.sim.trainer import Trainer
+
+EngineName = Literal["auto", "inline", "processes", "ray"]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What is asked for.
+
+    Args:
+        name: `inline`, `processes`, `ray`, or `auto`: whichever suits the model and the cohort.
+        workers: processes that work at a time; 0 = one a core (of the cluster, for `ray`).
+        ray_address: the Ray cluster to join, `auto` for the one around; None = start one on this machine.
+    """
+
+    name: EngineName = "auto"
+    workers: int = 0
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        one_of(self.name, get_args(EngineName), "engine")
+        at_least(self.workers, 0, "workers of the engine")
+        if self.ray_address is not None and self.name != "ray":
+            raise InputError(f"a Ray address is for engine ray, but the engine is {self.name}")
+
+    def choose(self, trainer: Trainer, cohort: int | None = None) -> EngineChoice:
+        """Decide for this model, and cohorts of about this size (None: not known)."""
+        if self.name == "ray":
+            return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
+        if self.name == "inline":
+            return EngineChoice("inline", 1, "as asked for")
+        return EngineChoice("inline", 1, "the one that is always there")
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What a run uses, and why."""
+
+    name: Literal["inline", "processes", "ray"]
+    workers: int
+    why: str
+    ray_address: str | None = None
+
+    def build(self, trainer: Trainer) -> Engine:
+        """Return the engine, which takes what it needs when it is first used."""
+        if self.name == "inline":
+            return Inline(trainer)
+        raise InputError(f"engine {self.name} is not here yet: use inline")
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as records keep it."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
