@@ -13,7 +13,7 @@ from torch import nn
 from fedpace.core.errors import InputError
 from fedpace.flower import Privacy, report_mod
 from fedpace.flower.client import stable_name
-from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, RECORD, read_note
+from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, ASK_TARGETS, RECORD, read_note
 
 
 class Net(nn.Module):
@@ -62,6 +62,41 @@ def test_the_moment_is_that_of_the_last_layers_input(flower, bias):
         rows = np.hstack([rows, np.ones((8, 1))])
     moment = read_note(reply).moment
     np.testing.assert_allclose(moment.T @ moment, rows.T @ rows / 8, atol=1e-5)
+
+
+LABELS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "columns"),
+    [
+        (nn.functional.cross_entropy, LABELS, torch.eye(2)[LABELS]),
+        (nn.CrossEntropyLoss(), LABELS, torch.eye(2)[LABELS]),
+        (lambda outputs, y: nn.functional.nll_loss(outputs.log_softmax(1), y), LABELS, torch.eye(2)[LABELS]),
+        (nn.functional.mse_loss, BATCH[:, :2], BATCH[:, :2]),
+        (lambda outputs, y: nn.functional.mse_loss(outputs[:, 0], y), BATCH[:, 1], BATCH[:, 1:2]),
+    ],
+    ids=["function", "module", "nll", "regression", "one-column"],
+)
+def test_the_targets_are_those_of_the_first_loss(flower, loss, targets, columns):
+    net = Net()
+
+    def client(message, context):
+        for factor in (1, 100):
+            loss(net(factor * BATCH), targets).backward()
+        return reply_to(message, context)
+
+    message = train_message(flower, **{ASK_MOMENT: True, ASK_TARGETS: True})
+    moment = read_note(report_mod(module="head")(message, context(), client)).moment
+    rows = np.hstack([net.body(BATCH).detach().numpy(), np.ones((8, 1)), columns.numpy()])
+    np.testing.assert_allclose(moment.T @ moment, rows.T @ rows / 8, atol=1e-5)
+
+
+def test_without_targets_features_alone_are_sent_and_it_is_said(flower, caplog):
+    message = train_message(flower, **{ASK_MOMENT: True, ASK_TARGETS: True})
+    moment = read_note(report_mod(module="head")(message, context(), torch_client(Net()))).moment
+    assert moment.shape[1] == 4
+    assert "features alone are sent" in caplog.text
 
 
 def test_no_hook_stays_behind(flower):

@@ -110,6 +110,27 @@ def test_the_first_round_waits_for_as_many_nodes_as_the_scheme_chooses(flower, m
     assert len(grid.nodes) == 4
 
 
+def test_too_few_nodes_are_not_waited_for_without_end(flower, caplog):
+    grid = fleet(flower, 3)
+    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", nodes_seconds=0.0)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        record = flower.rounds(strategy, grid, start(flower), 2)
+    assert "3 nodes are connected after 0 s, and random chooses 5: going on" in caplog.text
+    assert sorted(grid.trained()) == [100, 100, 101, 101, 102, 102]
+    assert strategy.session.selector.k == 5  # as soon as there are five, five are chosen
+    for client in range(3, 7):
+        grid.add(100 + client, flower.app([mod(flower)]), **{"partition-id": client})
+    flower.rounds(strategy, grid, record, 1, first=3)
+    assert len(grid.trained()) == 6 + 5
+
+
+def test_fewer_nodes_than_the_inner_strategy_wants_is_an_error(flower):
+    grid = fleet(flower, 1)
+    strategy = PacedStrategy(FedAvg(min_available_nodes=2), "random", k=1, nodes_seconds=0.0)
+    with pytest.raises(InputError, match="1 nodes are connected after 0 s, but the inner strategy wants at least 2"):
+        flower.rounds(strategy, grid, start(flower), 1)
+
+
 def test_a_client_that_reconnects_keeps_its_history(flower):
     grid = fleet(flower, 4)
     strategy = PacedStrategy(FedAvg(), "random", k=4, clock="reported")
@@ -130,7 +151,7 @@ def test_names_that_two_nodes_use_are_told_apart(flower, caplog):
         flower.rounds(strategy, grid, start(flower), 1)
     assert len(strategy.session) == 2
     assert "phone" in strategy.session.clients
-    assert "as another node does" in caplog.text
+    assert "as another does" in caplog.text
 
 
 def test_a_client_without_the_mod_works_by_the_servers_clock(flower, caplog):
@@ -254,7 +275,7 @@ def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
 
 
 def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path, monkeypatch):
-    from fedpace.flower import state
+    from fedpace.hosting import state
 
     def strategy():
         return PacedStrategy(FedAvg(), "random", k=3, clock="reported", state=tmp_path)
@@ -266,7 +287,7 @@ def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path,
         flower.rounds(first, fleet(flower), record, 1, first=3)
     restored = strategy()
     assert restored.session.step == 2
-    np.testing.assert_array_equal(restored._saved_arrays["w0"].numpy(), record["w0"].numpy())
+    np.testing.assert_array_equal(restored._arrays["w0"].numpy(), record["w0"].numpy())
 
 
 def test_another_scheme_seed_or_strategy_does_not_take_over(flower, tmp_path):

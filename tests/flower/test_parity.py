@@ -10,8 +10,9 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedpace
 from fedpace import Outcome
+from fedpace.core.types import Need, facts_wanted
 from fedpace.flower import PacedStrategy, report_mod
-from fedpace.flower.wire import pack_moment, unpack_moment
+from fedpace.hosting.notes import pack_moment, unpack_moment
 from fedpace.moments import factor_from_features
 
 CLIENTS = 12
@@ -24,27 +25,53 @@ def trace(step, client):
     return float(rng.lognormal(2.0, 1.0)), float(rng.uniform(0.2, 2.0))
 
 
-def on_the_session(selector, warmup, moment):
+def gradient(step, client):
+    """One step of a client from the model of a round."""
+    return {"w0": fedpace.stream(3, "gradient", step, client).normal(size=2)}
+
+
+def update(client):
+    """What training makes of the model [1, 2], which stays as it is."""
+    start = np.array([1.0, 2.0], np.float32)
+    return (start + np.float32(0.3) * (np.float32(1.0 + client) - start)).astype(np.float64) - start
+
+
+def labels(client):
+    """How many samples of each class a client holds."""
+    return fedpace.stream(3, "labels", client).integers(1, 9, size=4).astype(float)
+
+
+def on_the_session(selector, moment, **settings):
     """Drive the session as the simulator does."""
-    session = fedpace.Session(selector, seed=5, warmup=warmup)
-    session.join([f"partition-{client}" for client in range(CLIENTS)])
+    session = fedpace.Session(selector, seed=5, **settings)
+    histograms = [labels(client) for client in range(CLIENTS)]
+    samples = [histogram.sum() for histogram in histograms]
+    session.join([f"partition-{client}" for client in range(CLIENTS)], samples=samples, labels=histograms)
     chosen, now = [], 0.0
     for number in range(1, ROUNDS + 1):
         if session.probe(now=now) is not None:
             request = session.pending_probe
-            session.answer({name: trace(number, int(name.split("-")[1]))[1] for name in request.clients})
+            asked = {name: int(name.split("-")[1]) for name in request.clients}
+            if request.kind == "loss":
+                session.answer({name: trace(number, client)[1] for name, client in asked.items()})
+            else:
+                session.answer({name: gradient(number, client)["w0"] for name, client in asked.items()})
         selection = session.select(now=now)
         outcomes = []
         for name in selection.clients:
-            seconds, loss = trace(number, int(name.split("-")[1]))
-            outcomes.append(Outcome(name, seconds=seconds, loss=loss, samples=10.0, moment=moment(name)))
+            client = int(name.split("-")[1])
+            seconds, loss = trace(number, client)
+            facts = {"samples": samples[client], "moment": moment(name)}
+            if Need.UPDATE in facts_wanted(selector):
+                facts["update"] = update(client)
+            outcomes.append(Outcome(name, seconds=seconds, loss=loss, **facts))
         now += max(outcome.seconds for outcome in outcomes)
         session.observe(outcomes, now=now)
         chosen.append((selection.clients, selection.weights.tolist(), selection.mode))
     return chosen
 
 
-def on_flower(flower, selector, warmup):
+def on_flower(flower, selector, *, rows, **settings):
     """The same clients behind a Grid, with the mod stamping the trace."""
     grid = flower.grid()
     number = {"round": 0}
@@ -53,15 +80,18 @@ def on_flower(flower, selector, warmup):
         def delay(message, context, measured):
             return trace(message.content["config"]["server-round"], context.node_config["partition-id"])[0]
 
-        def features(message, context):
-            return flower.rows(context.node_config["partition-id"])
-
         def loss(message, client=client):
             return trace(number["round"], client)[1]
 
-        app = flower.app([report_mod(features=features, delay=delay)], loss=loss)
+        mod = report_mod(
+            features=lambda message, context: rows(context.node_config["partition-id"]),
+            gradient=lambda message, context: gradient(number["round"], context.node_config["partition-id"]),
+            labels=lambda context: labels(context.node_config["partition-id"]),
+            delay=delay,
+        )
+        app = flower.app([mod], target=1.0 + client, loss=loss, examples=int(labels(client).sum()))
         grid.add(1000 + 7 * client, app, **{"partition-id": client})
-    strategy = PacedStrategy(FedAvg(), selector, seed=5, warmup=warmup, clock="reported")
+    strategy = PacedStrategy(FedAvg(), selector, seed=5, clock="reported", **settings)
     chosen = []
     record = flower.arrays([1.0, 2.0])
     for step in range(1, ROUNDS + 1):
@@ -73,29 +103,63 @@ def on_flower(flower, selector, warmup):
     return chosen
 
 
+def one_hot(client):
+    return np.eye(3)[np.arange(12) % (1 + client % 3)]
+
+
 @pytest.mark.parametrize("warmup", ["lazy", "full"])
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "settings"),
     [
-        ("delayhet-submodular", {}),
-        ("delayhet-sampling", {"k": 4}),
-        ("random", {"k": 4}),
-        ("random", {"k": 4, "variant": "uniform-unbiased"}),
-        ("power-of-choice", {"k": 3}),
+        ("delayhet-submodular", {}, {}),
+        ("delayhet-sampling", {"k": 4}, {}),
+        ("delayhet-sampling", {"k": 4}, {"shares": "samples"}),
+        ("random", {"k": 4}, {}),
+        ("random", {"k": 4}, {"shares": "samples"}),
+        ("random", {"k": 4, "variant": "uniform-unbiased"}, {}),
+        ("power-of-choice", {"k": 3}, {}),
+        ("folb", {"k": 3}, {}),
+        ("divfl", {"k": 3}, {}),
+        ("divfl", {"k": 3, "mode": "exact"}, {}),
+        ("optimal-client-sampling", {"k": 3}, {}),
+        ("fed-cbs", {"k": 3}, {}),
     ],
 )
-def test_both_hosts_choose_alike(flower, name, options, warmup):
+def test_both_hosts_choose_alike(flower, name, options, settings, warmup):
     selector = fedpace.make_selector(name, **options)
+    wanted = facts_wanted(selector)
 
     def moment(client):
         # What leaves a client is in single precision.
-        factor = factor_from_features(flower.rows(int(client.split("-")[1])), max_rank=16)
-        return unpack_moment(pack_moment(factor))
+        return unpack_moment(pack_moment(factor_from_features(flower.rows(int(client.split("-")[1])), max_rank=16)))
 
-    expected = on_the_session(selector, warmup, moment)
-    assert on_flower(flower, selector, warmup) == expected
+    expected = on_the_session(
+        selector, moment if Need.MOMENT in wanted else lambda client: None, warmup=warmup, **settings
+    )
+    assert on_flower(flower, selector, rows=flower.rows, warmup=warmup, **settings) == expected
     assert len({clients for clients, _, _ in expected}) > 1  # a trace that tells schemes' choices apart
     assert all(math.isclose(sum(weights), 1) or mode == "delta" for _, weights, mode in expected)
+
+
+class WithTargets(type(fedpace.make_selector("delayhet-submodular"))):
+    """A scheme whose moments hold the targets too."""
+
+    name = "with-targets"
+    needs = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS})
+
+
+def test_moments_of_features_and_targets_together(flower):
+    def moment(client):
+        number = int(client.split("-")[1])
+        factor = factor_from_features(flower.rows(number), labels=one_hot(number), max_rank=16)
+        assert factor.shape[1] == 7
+        return unpack_moment(pack_moment(factor))
+
+    expected = on_the_session(WithTargets(), moment, warmup="lazy")
+    both = on_flower(flower, WithTargets(), rows=lambda n: (flower.rows(n), one_hot(n)), warmup="lazy")
+    assert both == expected
+    features_alone = on_flower(flower, WithTargets(), rows=flower.rows, warmup="lazy")
+    assert features_alone != expected  # it goes on with what there is, and the targets mattered
 
 
 def test_a_moment_survives_the_journey(flower):

@@ -176,6 +176,25 @@ class HalfStep(fedpace.core.types.Stateless):
         return fedpace.Cohort(np.arange(4), np.full(4, 0.125), mode="delta"), None
 
 
+class Opposed(fedpace.core.types.Stateless):
+    """FOLB's weights may be negative, and may even sum to less than 0."""
+
+    name = "opposed"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return fedpace.Cohort(np.arange(3), np.array([0.25, -0.5, -0.125]), mode="delta"), None
+
+
+def test_negative_weights_are_what_they_say(flower, grid):
+    record = start(flower)
+    result = as_numpy(flower.rounds(PacedStrategy(FedAvg(), Opposed(), clock="reported"), grid, record, 1))
+    for key, before in as_numpy(record).items():
+        steps = [0.3 * (1.0 + 0.37 * client - before) for client in range(3)]
+        expected = before + 0.25 * steps[0] - 0.5 * steps[1] - 0.125 * steps[2]
+        np.testing.assert_allclose(result[key], expected, rtol=1e-4)
+
+
 def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):
     strategy = PacedStrategy(FedAdam(), "delayhet-submodular", warmup="full", clock="reported")
     record = start(flower)
@@ -210,10 +229,83 @@ def test_losses_are_asked_for_by_evaluation(flower, grid):
     assert strategy.session.step == 2
 
 
-def test_a_scheme_that_flower_cannot_answer_says_so(flower, grid):
+def test_a_client_without_the_mod_answers_a_gradient_probe_by_training(flower):
+    """Its model comes back whole, and the sketch is made by the server: the same numbers."""
+    sketches = []
+    for mods in ([], [report_mod()]):
+        grid = flower.grid()
+        for client in range(4):
+            grid.add(30 + client, flower.app(mods, target=1.0 + client), name=f"node-{30 + client}")
+        strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=2, sketch=4, clock="reported", warmup="full")
+        flower.rounds(strategy, grid, start(flower), 1)
+        strategy.configure_train(2, start(flower), flower.config(), grid)
+        asked = [message for message in grid.sent if "fedpace-gradient" in message.content["config"]]
+        assert asked
+        sketches.append(strategy.session.view().updates)
+    np.testing.assert_allclose(sketches[0], sketches[1], rtol=1e-6)
+    assert sketches[0].shape == (4, 4)
+    assert np.isfinite(sketches[0]).all()
+
+
+def test_a_probe_leaves_the_round_as_it_is(flower, grid):
+    """Who was asked and then chosen gets the message of the inner strategy, without the question."""
+    strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=3, clock="reported", warmup="full")
+    flower.rounds(strategy, grid, start(flower), 1)
+    messages = strategy.configure_train(2, start(flower), flower.config(), grid)
+    assert any("fedpace-gradient" in message.content["config"] for message in grid.sent)
+    assert messages
+    assert not any("fedpace-gradient" in message.content["config"] for message in messages)
+    result, _ = strategy.aggregate_train(2, grid.send_and_receive(messages))
+    assert result is not None
+
+
+def test_nobody_answering_a_probe_stops_nothing(flower, caplog):
+    grid = flower.grid()
+
+    def silent(message, context, call_next):
+        if "fedpace-gradient" in message.content.config_records.get("config", {}):
+            raise RuntimeError("no time for this")
+        return call_next(message, context)
+
+    for client in range(4):
+        grid.add(10 + client, flower.app([silent, mod(flower)]), **{"partition-id": client})
     strategy = PacedStrategy(FedAvg(), "folb", k=2, clock="reported")
-    with pytest.raises(InputError, match="folb asks clients for a gradient"):
+    with caplog.at_level(logging.WARNING, "flwr"):
         flower.rounds(strategy, grid, start(flower), 2)
+    assert "folb asks for a gradient, but nobody told one" in caplog.text
+    assert strategy.session.step == 2
+
+
+def test_label_histograms_are_asked_for_where_a_scheme_needs_them(flower):
+    def fleet(**options):
+        grid = flower.grid()
+        for client in range(4):
+            app = flower.app([report_mod(labels=lambda context: [3, context.node_config["partition-id"]], **options)])
+            grid.add(10 + client, app, **{"partition-id": client})
+        return grid
+
+    strategy = PacedStrategy(FedAvg(), "fed-cbs", k=2, clock="reported")
+    flower.rounds(strategy, fleet(), start(flower), 1)
+    np.testing.assert_array_equal(strategy.session.view().labels, [[3, 0], [3, 1], [3, 2], [3, 3]])
+    strategy = PacedStrategy(FedAvg(), "random", k=2, clock="reported")
+    flower.rounds(strategy, fleet(), start(flower), 1)
+    assert strategy.session.view().labels is None  # nobody asked, so nothing left the clients
+    strategy = PacedStrategy(FedAvg(), "random", k=2, clock="reported", shares="samples")
+    flower.rounds(strategy, fleet(samples=lambda context: 10.0), start(flower), 1)
+    np.testing.assert_allclose(strategy.session.view().share, np.full(4, 0.25))
+    assert strategy.session.view().labels is None
+
+
+def test_who_does_not_say_what_cannot_wait_is_left_out(flower, caplog):
+    grid = flower.grid()
+    for client in range(4):
+        samples = None if client == 2 else lambda context: 5.0
+        grid.add(10 + client, flower.app([report_mod(samples=samples)], examples=5), **{"partition-id": client})
+    strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported", shares="samples")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        flower.rounds(strategy, grid, start(flower), 2)
+    assert set(strategy.session.clients) == {"partition-0", "partition-1", "partition-3"}
+    assert "'partition-2' did not say how many samples it holds" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -225,7 +317,8 @@ def test_a_scheme_that_flower_cannot_answer_says_so(flower, grid):
         (lambda: PacedStrategy(FedAvg(), fedpace.make_selector("random"), k=3), "beside a ready selector"),
         (lambda: PacedStrategy(FedAvg(), "random", clock="wall"), "clock"),
         (lambda: PacedStrategy(FedAvg(), "random", deadline=0), "deadline"),
-        (lambda: PacedStrategy(FedAvg(), "fed-cbs"), "label histograms"),
+        (lambda: PacedStrategy(FedAvg(), "random", nodes_seconds=-1), "nodes_seconds"),
+        (lambda: PacedStrategy(FedAvg(), "random", shares="size"), "shares"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(call, message):

@@ -8,23 +8,42 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import ArrayLike
 
 from fedpace.core.checks import FloatArray, above, at_least
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.flower.features import Captured, last_layer_input
-from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, RECORD, asked, pack_moment
+from fedpace.flower.wire import (
+    ASK_GRADIENT,
+    ASK_LABELS,
+    ASK_MOMENT,
+    ASK_NAME,
+    ASK_SAMPLES,
+    ASK_TARGETS,
+    RECORD,
+    SKETCH_SEED,
+    SKETCH_WIDTH,
+    arrays_of,
+    asked,
+    config_value,
+)
+from fedpace.hosting.notes import pack_labels, pack_moment, pack_update
+from fedpace.hosting.sketch import UpdateSketch
 from fedpace.moments.factor import factor_from_features
 from fedpace.moments.private import private_moment
 
 Handler = Callable[[Message, Context], Message]
-Features = Callable[[Message, Context], ArrayLike]
+Features = Callable[[Message, Context], ArrayLike | tuple[ArrayLike, ArrayLike]]
+Gradient = Callable[[Message, Context], Mapping[str, ArrayLike]]
+Labels = Callable[[Context], ArrayLike]
+Samples = Callable[[Context], float]
 Delay = Callable[[Message, Context, float], float]
 
 log = logging.getLogger("flwr")
@@ -59,18 +78,27 @@ def report_mod(
     *,
     module: str = "",
     features: Features | None = None,
+    gradient: Gradient | None = None,
+    labels: Labels | None = None,
+    samples: Samples | None = None,
     max_rank: int = 16,
     privacy: Privacy | None = None,
     delay: Delay | None = None,
     transfer: bool = True,
 ) -> Callable[[Message, Context, Handler], Message]:
-    """Return a Flower mod that reports seconds, name and feature moment.
+    """Return a Flower mod that reports seconds, name and, where the server asks for it, what else is given here.
 
     Args:
         module: name of the torch model's last layer, as `named_modules()` shows it: its input in the first forward
-            pass of training is the batch of features.
-        features: for models that are not torch's: a function of (message, context) that returns (n, d) rows of
-            features at the received model, with a 1 behind them if the last layer has a bias. Not with `module`.
+            pass of training is the batch of features, and the targets of the first loss are the batch's labels.
+        features: for models that are not torch's, or for more than one batch: a function of (message, context) that
+            returns (n, d) rows of features at the received model, with a 1 behind them if the last layer has a bias;
+            or a pair of these and (n, c) targets, one-hot for classes. Not with `module`.
+        gradient: a function of (message, context) that returns name -> array of one step from the received model,
+            minus the learning rate times the gradient, for schemes that ask before they choose. None = the client
+            trains as usual, and what would have been its update is the answer: right, but as slow as a round.
+        labels: a function of the context that returns how many samples of each class the client holds.
+        samples: a function of the context that returns how many samples it holds; None = the sum of `labels`.
         max_rank: leading directions of the moment that are sent.
         privacy: None = the exact moment is sent. See docs/flower.md for what that gives away.
         delay: a function of (message, context, measured seconds) whose value is reported instead of the measured
@@ -88,13 +116,16 @@ def report_mod(
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         if asked(message, ASK_NAME):
-            return Message(RecordDict({RECORD: ConfigRecord({"name": stable_name(context)})}), reply_to=message)
+            return _note(message, {"name": stable_name(context)} | _about(message, context, labels, samples))
+        if asked(message, ASK_GRADIENT):
+            return _gradient(message, context, gradient, call_next)
         arrival = max(0.0, time.time() - message.metadata.created_at) if transfer else 0.0
         wanted = asked(message, ASK_MOMENT) and _budget_left(context, privacy)
+        targets = wanted and asked(message, ASK_TARGETS)
         # Rows are taken before training: the features of the received model, and not on the measured clock.
         rows = features(message, context) if wanted and features is not None else None
         start = time.perf_counter()
-        with last_layer_input(module) if wanted and module else nullcontext() as captured:
+        with last_layer_input(module, targets=targets) if wanted and module else nullcontext() as captured:
             reply = call_next(message, context)
         compute = time.perf_counter() - start
         if reply.has_error():
@@ -106,7 +137,7 @@ def report_mod(
             "seconds": seconds if delay is None else float(delay(message, context, seconds)),
         }
         if wanted and (rows is not None or captured is not None):
-            note |= _moment(rows, captured, max_rank, privacy, context)
+            note |= _moment(_batch(rows, captured, targets), max_rank, privacy, context)
         reply.content[RECORD] = ConfigRecord(note)
         return reply
 
@@ -121,17 +152,74 @@ def stable_name(context: Context) -> str:
     return "" if partition is None else f"partition-{partition}"
 
 
-def _moment(
-    rows: ArrayLike | None, captured: Captured | None, max_rank: int, privacy: Privacy | None, context: Context
-) -> dict[str, Any]:
+def _note(message: Message, entries: Mapping[str, Any]) -> Message:
+    """Answer a question without training."""
+    return Message(RecordDict({RECORD: ConfigRecord(dict(entries))}), reply_to=message)
+
+
+def _about(message: Message, context: Context, labels: Labels | None, samples: Samples | None) -> dict[str, Any]:
+    """What must be known of a client before it trains, if the server asks: the exact counts leave it only then."""
+    entries: dict[str, Any] = {}
+    if labels is not None and asked(message, ASK_LABELS):
+        entries |= pack_labels(labels(context))
+    if asked(message, ASK_SAMPLES):
+        if samples is not None:
+            entries["samples"] = float(samples(context))
+        elif labels is not None:
+            entries["samples"] = pack_labels(labels(context))["samples"]
+    return entries
+
+
+def _gradient(message: Message, context: Context, gradient: Gradient | None, call_next: Handler) -> Message:
+    """Sketch one step from the received model; only the sketch leaves the client."""
+    current = arrays_of(message)
+    width, seed = int(config_value(message, SKETCH_WIDTH) or 0), int(config_value(message, SKETCH_SEED) or 0)
+    sketch = UpdateSketch(current, width, seed=seed)
+    if gradient is not None:
+        step = sketch.of_step({key: np.asarray(array) for key, array in gradient(message, context).items()})
+    else:
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        step = sketch(arrays_of(reply), current)
+    if step is None:
+        raise InputError(f"the step should be finite, with the arrays {sorted(current)} in the shapes of the model's")
+    return _note(message, {"name": stable_name(context)} | pack_update(step))
+
+
+def _batch(rows: Any, captured: Captured | None, targets: bool) -> Callable[[], ArrayLike]:
+    """Return what makes the rows of the moment, when it is called: features, and targets behind them if wanted."""
+
+    def make() -> ArrayLike:
+        given = rows if isinstance(rows, tuple) else (rows, None)
+        batch, beside = given if captured is None else (captured.features(), captured.targets)
+        if not targets:
+            return np.asarray(batch)
+        if beside is None:
+            log.warning(
+                "fedpace: the scheme uses targets in the moments, but none were seen beside the features: features "
+                "alone are sent. Call one of torch.nn.functional's losses in training, or return (rows, targets) "
+                "from `features`"
+            )
+            return np.asarray(batch)
+        columns = np.asarray(beside, dtype=np.float64)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if len(columns) != len(np.asarray(batch)):
+            raise InputError(f"expected a target a row of features, but {len(columns)} came")
+        return np.hstack([np.asarray(batch, dtype=np.float64), columns])
+
+    return make
+
+
+def _moment(batch: Callable[[], ArrayLike], max_rank: int, privacy: Privacy | None, context: Context) -> dict[str, Any]:
     """Return the moment as record entries; a client that cannot measure it trains all the same, and says why."""
     try:
-        batch: Any = rows if captured is None else captured.features()
+        rows = batch()
         if privacy is None:
-            return pack_moment(factor_from_features(batch, max_rank=max_rank))
+            return pack_moment(factor_from_features(rows, max_rank=max_rank))
         # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
         context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
-        return pack_moment(_private(batch, max_rank, privacy))
+        return pack_moment(_private(rows, max_rank, privacy))
     except FedpaceError as problem:
         log.warning("fedpace: no feature moment is sent: %s", problem)
         return {}

@@ -1,14 +1,15 @@
-"""The input of a torch model's last layer, without touching the client's training code.
+"""The input of a torch model's last layer and the targets beside it, without touching the client's training code.
 
 A mod does not see the model: it is made inside the client's train function. torch lets one hook precede every module's
 forward pass; the first module that has a submodule of the wanted name is the model, and what that submodule is called
-with in the first forward pass is one batch of features at the model that the client received.
+with in the first forward pass is one batch of features at the model that the client received. The targets of this batch
+are the second argument of the first loss function that is called after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,18 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError, MissingExtraError
+
+LOSSES = (
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
+"""Functions of torch.nn.functional, called with outputs and targets; torch's loss modules call them too."""
 
 
 @dataclass(eq=False)
@@ -25,13 +38,15 @@ class Captured:
     name: str
     rows: FloatArray | None = None
     """(n, d) features, with a 1 behind them if the layer has a bias."""
-    target: Any = None
+    targets: FloatArray | None = None
+    """(n, c) one-hot labels or regression targets; None where no loss function was seen."""
+    model_part: Any = None
 
     def features(self) -> FloatArray:
         """Return the rows, or say why there are none."""
         if self.rows is not None:
             return self.rows
-        if self.target is None:
+        if self.model_part is None:
             raise InputError(
                 f"no torch model with a module {self.name!r} was used in training: give report_mod the name that "
                 "named_modules() of your model shows for its last layer"
@@ -40,8 +55,8 @@ class Captured:
 
 
 @contextmanager
-def last_layer_input(name: str) -> Iterator[Captured]:
-    """Catch the first input of the module `name` of whatever torch model runs inside the block."""
+def last_layer_input(name: str, *, targets: bool = False) -> Iterator[Captured]:
+    """Catch the first input of the module `name` of whatever torch model runs inside the block, and its targets."""
     try:
         import torch
         from torch.nn.modules.module import register_module_forward_pre_hook
@@ -53,10 +68,10 @@ def last_layer_input(name: str) -> Iterator[Captured]:
     def before(module: Any, inputs: Any) -> None:
         if found.rows is not None:
             return
-        if found.target is None and id(module) not in searched:
+        if found.model_part is None and id(module) not in searched:
             searched.add(id(module))  # once each: with a wrong name, every forward pass comes by here
-            found.target = dict(module.named_modules()).get(name)
-        if module is not found.target or not inputs or not isinstance(inputs[0], torch.Tensor):
+            found.model_part = dict(module.named_modules()).get(name)
+        if module is not found.model_part or not inputs or not isinstance(inputs[0], torch.Tensor):
             return
         batch = inputs[0].detach().to("cpu", torch.float64).numpy()
         rows = batch.reshape(-1, batch.shape[-1])
@@ -64,8 +79,44 @@ def last_layer_input(name: str) -> Iterator[Captured]:
             rows = np.hstack([rows, np.ones((len(rows), 1))])
         found.rows = rows
 
-    handle = register_module_forward_pre_hook(before)
-    try:
+    with ExitStack() as stack:
+        stack.callback(register_module_forward_pre_hook(before).remove)
+        if targets:
+            stack.enter_context(_watching_losses(found))
         yield found
-    finally:
-        handle.remove()
+
+
+def _watching_losses(found: Captured) -> Any:
+    """Return torch's own way to see every function that is called inside a block."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    losses = {getattr(torch.nn.functional, loss) for loss in LOSSES}
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if found.targets is None and found.rows is not None and func in losses:
+                given = dict(zip(("input", "target"), args, strict=False)) | (kwargs or {})
+                found.targets = _columns(given.get("input"), given.get("target"), len(found.rows))
+            return func(*args, **(kwargs or {}))
+
+    return Watch()
+
+
+def _columns(outputs: Any, target: Any, rows: int) -> FloatArray | None:
+    """Return targets as columns, one row a row of features: class numbers one-hot, others as they are."""
+    import torch
+
+    if not isinstance(outputs, torch.Tensor) or not isinstance(target, torch.Tensor):
+        return None
+    classes = not target.is_floating_point() and outputs.ndim >= 2 and target.ndim == outputs.ndim - 1
+    if classes:
+        # Images and sequences carry the classes on the second axis; features are one row a pixel or a step.
+        values = target.detach().to("cpu").reshape(-1).numpy()
+        width = int(outputs.shape[1])
+        if len(values) != rows or not ((values >= 0) & (values < width)).all():
+            return None  # a padding index, or a loss of something else
+        return np.asarray(np.eye(width)[values], dtype=np.float64)
+    values = target.detach().to("cpu", torch.float64).numpy()
+    values = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+    return np.asarray(values, dtype=np.float64) if len(values) == rows else None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
 from fedpace.core.errors import InputError
-from fedpace.core.providers import selector_class
-from fedpace.core.types import Selector
-from fedpace.flower.state import chain
+from fedpace.flower.own_arrays import chain
 
 log = logging.getLogger("flwr")
 
@@ -49,13 +46,3 @@ def check_inner(inner: Strategy) -> None:
             "fedpace: Flower's noise is made for num_sampled_clients equal weights: where a cohort is smaller or "
             "weighs one client more than 1 / num_sampled_clients, the guarantee is weaker than the multiplier says"
         )
-
-
-def make_selector(selector: str | Selector[Any], options: Mapping[str, Any]) -> Selector[Any]:
-    """Return the scheme that was named or given."""
-    if isinstance(selector, str):
-        scheme: Selector[Any] = selector_class(selector)(**options)
-        return scheme
-    if options:
-        raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
-    return selector

@@ -1,4 +1,4 @@
-"""From Flower's replies to outcomes, and from the cohort's weights to what the inner strategy averages."""
+"""From Flower's replies to answers, and from the cohort's weights to what the inner strategy averages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.flower.wire import Note, read_note
+from fedpace.core.waiting import round_end
+from fedpace.flower.wire import arrays_of, read_note
+from fedpace.hosting.memory import Answer
+from fedpace.hosting.notes import Note
 
 log = logging.getLogger("flwr")
 
@@ -21,15 +23,10 @@ LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """One client's usable reply."""
+class Reply(Answer):
+    """An answer that came in a Flower message."""
 
-    name: str
-    reply: Message
-    seconds: float
-    loss: float
-    samples: float
-    moment: FloatArray | None
+    message: Message
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,9 @@ class Waiting:
 
 def read_answers(
     replies: Iterable[Message], nodes: Mapping[int, str], waiting: Waiting, *, weight_key: str, loss_key: str
-) -> tuple[list[Answer], set[str]]:
+) -> tuple[list[Reply], set[str]]:
     """Return the usable answers in order of arrival, and the names of those that said that they failed."""
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     broken: set[str] = set()
     for reply in replies:
         name = nodes.get(reply.metadata.src_node_id)
@@ -67,7 +64,15 @@ def read_answers(
             # Without the mod: both machines' clocks, and never more than the server waited.
             seconds = min(max(0.0, reply.metadata.created_at - waiting.created[name]), waiting.elapsed)
         answers.append(
-            Answer(name, reply, seconds, math.nan if loss is None else loss, _samples(metrics, weight_key), note.moment)
+            Reply(
+                name,
+                seconds,
+                loss=math.nan if loss is None else loss,
+                samples=_samples(metrics, weight_key),
+                note=note,
+                trained=lambda reply=reply: arrays_of(reply),  # type: ignore[misc]
+                message=reply,
+            )
         )
     return answers, broken
 
@@ -98,9 +103,9 @@ def impose(replies: Sequence[Message], weights: Sequence[float], weight_key: str
     """Write the cohort's weights where the inner strategy looks for the number of examples.
 
     Strategies divide by the sum. Relative to the largest, equal weights become 1 exactly, so that the quotients are
-    those of plain FedAvg with equal counts, bit for bit.
+    those of plain FedAvg with equal counts, bit for bit; and signs cancel, where some or all weights are negative.
     """
-    largest = max(weights)
+    largest = max(weights, key=abs)
     for reply, weight in zip(replies, weights, strict=True):
         for metrics in reply.content.metric_records.values():
             metrics[weight_key] = float(weight / largest)
@@ -131,10 +136,6 @@ def _float(array: NDArray[np.generic]) -> np.dtype[np.generic]:
 
 def arrive(answers: Sequence[Answer], deadline: float, enough: int) -> tuple[set[str], float]:
     """Who makes it by the reported seconds, and when the round ends: the virtual clock's rule, as in the simulator."""
-    if not answers:
-        return set(), 0.0
     seconds = np.array([answer.seconds for answer in answers])
-    end = min(deadline, float(seconds.max()))
-    if 0 < enough <= seconds.size:
-        end = min(end, float(np.sort(seconds)[enough - 1]))
+    end = round_end(seconds, deadline, enough=enough)
     return {answer.name for answer in answers if answer.seconds <= end}, end

@@ -2,19 +2,21 @@
 
 Node ids are random numbers, new in every simulation and for every SuperNode that starts again; what is known of a
 client must survive that. So each new node is asked once, by a train message without a model: `report_mod` answers with
-the name from the node's config; a client without the mod raises, and is called by its node id until it goes away.
+the name from the node's config, and what else must be known before it trains; a client without the mod raises, and is
+called by its node id until it goes away.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpace.core.errors import InputError
 from fedpace.flower.wire import ASK_NAME, read_note
+from fedpace.hosting.notes import Note
 
 log = logging.getLogger("flwr")
 
@@ -25,12 +27,16 @@ class Roster:
     Args:
         seconds: how long to wait for a node to say its name; 0 = do not ask, call nodes by their ids.
         config_key: the ConfigRecord of the strategy's messages.
+        questions: what else to ask a new node for.
     """
 
-    def __init__(self, seconds: float, config_key: str) -> None:
+    def __init__(self, seconds: float, config_key: str, questions: Mapping[str, bool]) -> None:
         self._seconds = seconds
         self._config_key = config_key
+        self._questions = dict(questions)
         self._names: dict[int, str] = {}
+        self.notes: dict[str, Note] = {}
+        """What each node said of itself when it was asked."""
 
     def names(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
         """Return name -> node id of those `nodes` that are known by name now; ask those that are new."""
@@ -44,41 +50,44 @@ class Roster:
 
     def _ask(self, nodes: list[int], grid: Grid) -> None:
         if self._seconds <= 0:
-            self._names.update({node: f"node-{node}" for node in nodes})
+            for node in nodes:
+                self._enter(node, f"node-{node}", Note())
             return
-        content = RecordDict({self._config_key: ConfigRecord({ASK_NAME: True})})
+        content = RecordDict({self._config_key: ConfigRecord({ASK_NAME: True, **self._questions})})
         replies = grid.send_and_receive(
             [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in nodes],
             timeout=self._seconds,
         )
-        nameless = []
+        nameless = 0
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in nodes:
                 continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
-            name = _name(reply)
-            if not name:
-                nameless.append(node)
-            elif name in self._names.values():
-                log.warning("fedpace: node %d calls itself %r, as another node does: give each its own", node, name)
-                nameless.append(node)
-            else:
-                self._names[node] = name
-        self._names.update({node: f"node-{node}" for node in nameless})
+            note = _note(reply)
+            taken = note.name in self._names.values()
+            if taken:
+                log.warning("fedpace: node %d calls itself %r, as another does: give each its own", node, note.name)
+            usable = bool(note.name) and not taken
+            nameless += not usable
+            self._enter(node, note.name if usable else f"node-{node}", note)
         if nameless:
             log.warning(
                 "fedpace: %d of %d new nodes have no name of their own: what is learnt of them is lost when they "
                 "reconnect. Add report_mod to the client, and name or partition-id to --node-config",
-                len(nameless),
+                nameless,
                 len(nodes),
             )
 
+    def _enter(self, node: int, name: str, note: Note) -> None:
+        self._names[node] = name
+        self.notes[name] = note
 
-def _name(reply: Message) -> str:
+
+def _note(reply: Message) -> Note:
     if reply.has_error():
-        return ""
+        return Note()
     try:
-        return read_note(reply).name
+        return read_note(reply)
     except InputError as problem:
         log.warning("fedpace: node %d: %s", reply.metadata.src_node_id, problem)
-        return ""
+        return Note()

@@ -16,29 +16,34 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpace.core.checks import above, one_of
+from fedpace.core.checks import above, at_least, one_of
 from fedpace.core.errors import InputError
-from fedpace.core.session import Session, Warmup
-from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted
-from fedpace.flower import state as disk
+from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.types import Need, ProbeRequest, Selection, Selector
 from fedpace.flower.grid import patient
-from fedpace.flower.inner import attribute, check_inner, make_selector
-from fedpace.flower.memory import Memory
-from fedpace.flower.replies import Answer, Waiting, arrive, impose, read_answers, stretch
+from fedpace.flower.inner import attribute, check_inner
+from fedpace.flower.own_arrays import own_arrays, put_back
+from fedpace.flower.probes import loss_probe, losses, step_probe, steps
+from fedpace.flower.replies import Reply, Waiting, arrive, impose, read_answers, stretch
 from fedpace.flower.roster import Roster
-from fedpace.flower.wire import ASK_MOMENT
+from fedpace.flower.wire import ASK_LABELS, ASK_MOMENT, ASK_SAMPLES, ASK_TARGETS, asking
+from fedpace.hosting.host import Host, Settings, make_selector
+from fedpace.hosting.memory import Memory
 
 log = logging.getLogger("flwr")
 
 POLL = 1.0
 """Seconds between looks for new nodes."""
 PROBE_SECONDS = 600.0
-"""How long asked clients may take to evaluate: nobody answering must not stop the training."""
-OFFERS = frozenset(Need) - {Need.LABELS}
+"""How long asked clients may take to answer: nobody answering must not stop the training."""
+REMEDIES = {
+    Need.MOMENT: "add report_mod(module=...) to the mods of its ClientApp",
+    Need.LOSS: "put train_loss into the metrics of its reply",
+}
 
 
 class PacedStrategy(Strategy):
@@ -49,6 +54,8 @@ class PacedStrategy(Strategy):
         selector: a scheme's name, or a Selector.
         state: folder where every round is saved, and from which a restarted server goes on; None = nowhere.
         seed: names every random stream of the selection.
+        shares: what a client weighs in the objective: `uniform`, or its `samples`, which `report_mod(samples=...)` or
+            `labels=` must tell before it first trains.
         warmup: how nodes of which the scheme knows too little are met: `lazy` (a quota in each cohort) or `full`
             (one round with all of them, which counts as a Flower round and leaves the shared model as it is).
         warmup_quota: see above.
@@ -59,6 +66,8 @@ class PacedStrategy(Strategy):
         moments_every: ask a client for its feature moment again after so many selections; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
         name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
+        nodes_seconds: how long the first round waits for as many nodes as the scheme chooses. Then it goes on with
+            those that are there, if the inner strategy's `min_available_nodes` are; else it gives up.
         options: of the scheme, where it is given by name; one that is called as an argument above needs a Selector.
     """
 
@@ -69,6 +78,7 @@ class PacedStrategy(Strategy):
         *,
         state: str | Path | None = None,
         seed: int = 0,
+        shares: ShareRule = "uniform",
         warmup: Warmup = "lazy",
         warmup_quota: int = 5,
         clock: Literal["server", "reported"] = "server",
@@ -77,33 +87,47 @@ class PacedStrategy(Strategy):
         moments_every: int = 1,
         sketch: int = 256,
         name_seconds: float = 120.0,
+        nodes_seconds: float = 600.0,
         **options: Any,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         above(deadline, 0, "deadline")
-        scheme = make_selector(selector, options)
-        settings = {"seed": seed, "warmup": warmup, "warmup_quota": warmup_quota}
+        at_least(nodes_seconds, 0, "nodes_seconds")
         self.inner = inner
         self.clock = clock
-        self._deadline, self._loss_key = deadline, loss_key
+        self._deadline, self._loss_key, self._nodes_seconds = deadline, loss_key, nodes_seconds
         self._weight_key = str(attribute(inner, "weighted_by_key", "num-examples"))
         self._array_key = str(attribute(inner, "arrayrecord_key", "arrays"))
         self._config_key = str(attribute(inner, "configrecord_key", "config"))
+        self._host = host = Host(
+            make_selector(selector, options),
+            Settings(seed, shares, warmup, warmup_quota),
+            Memory(moments_every, sketch, REMEDIES, log),
+            None if state is None else Path(state),
+            log,
+        )
         check_inner(inner)
-        self.session = Session(scheme, seed=seed, warmup=warmup, warmup_quota=warmup_quota, offers=OFFERS)
-        self._folder = None if state is None else Path(state)
-        self._done = 0
-        self._saved_arrays: ArrayRecord | None = None
-        self._memory = Memory(moments_every, sketch)
-        if self._folder is not None and (saved := disk.load(self._folder, scheme, inner)) is not None:
-            self._take_over(saved, settings)
-        self._roster = Roster(name_seconds, self._config_key)
+        self._arrays: ArrayRecord | None = None
+        if host.saved is not None:
+            put_back(inner, host.saved.facts.get("inner", []), host.saved.own)
+            if host.saved.model is not None:
+                self._arrays = ArrayRecord({key: Array(array) for key, array in host.saved.model.items()})
+        questions = {ASK_LABELS: Need.LABELS in host.wanted, ASK_SAMPLES: host.asks_samples}
+        self._roster = Roster(name_seconds, self._config_key, questions)
         self._nodes: dict[str, int] = {}
         self._current: dict[str, Any] = {}
-        self._arrays: ArrayRecord | None = self._saved_arrays
         self._messages: dict[str, Message] = {}
         self._began = time.monotonic() - self.session.now
         self._sent = self._began
+
+    @property
+    def session(self) -> Session:
+        """The memory of the selection: who is there, and what is known of whom."""
+        return self._host.session
+
+    @property
+    def _scheme(self) -> str:
+        return self.session.selector.name
 
     # -- the loop --------------------------------------------------------------------------------------------
 
@@ -118,10 +142,10 @@ class PacedStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run until `num_rounds` rounds are done in all, those before a restart included."""
-        done = self._done
-        arrays = initial_arrays if self._saved_arrays is None else self._saved_arrays
+        done = self._host.done
+        arrays = initial_arrays if self._arrays is None else self._arrays
         if done:
-            log.info("fedpace: %d rounds are saved in %s: going on with round %d", done, self._folder, done + 1)
+            log.info("fedpace: %d rounds are saved in %s: going on with round %d", done, self._host.folder, done + 1)
         if done >= num_rounds:
             result = Result()
             result.arrays = arrays
@@ -138,15 +162,13 @@ class PacedStrategy(Strategy):
             shifted,
         )
         for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
-            setattr(result, history, {number + done: value for number, value in getattr(result, history).items()})
+            setattr(result, history, {number + done: record for number, record in getattr(result, history).items()})
         return result
 
     def summary(self) -> None:
         """Log what chooses, and what does the rest."""
         log.info("\t├──> fedpace chooses nodes and weights by %s", self.session.selector)
         self.inner.summary()
-
-    # -- training --------------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -157,22 +179,17 @@ class PacedStrategy(Strategy):
         self._current = {key: array.numpy().copy() for key, array in arrays.items()}
         offered = {
             message.metadata.dst_node_id: message
-            for message in self.inner.configure_train(server_round + self._done, arrays, config, grid)
+            for message in self.inner.configure_train(server_round + self._host.done, arrays, config, grid)
         }
-        self._nodes = self._roster.names(offered, grid)
+        here = self._meet(offered, grid)
         self._messages = {}
-        if not self._nodes:
+        if not here:
             log.warning("fedpace: none of the %d nodes said who it is: this round is skipped", len(offered))
             return []
-        known = set(self.session.clients)
-        # Ordered by name, short ones first: the inner strategy shuffles nodes, and rows must not depend on that.
-        new = sorted((name for name in self._nodes if name not in known), key=lambda name: (len(name), name))
-        self.session.join(new)
-        here = list(self._nodes)
-        request = self.session.probe(now=self._time(), available=here)
+        request = self._host.probe(now=self._time(), available=here)
         if request is not None:
-            self._answer(request, arrays, config, grid)
-        selection = self.session.select(now=self._time(), available=here)
+            self._answer(request, offered, grid)
+        selection = self._host.select(now=self._time(), available=here)
         names = [str(name) for name in selection.clients]
         self._messages = {name: self._asking(offered[self._nodes[name]], name) for name in names}
         log.info(
@@ -193,6 +210,7 @@ class PacedStrategy(Strategy):
         came = list(replies)
         if selection is None:
             return None, None
+        number = server_round + self._host.done
         elapsed = time.monotonic() - self._sent
         answers, broken = read_answers(
             came,
@@ -210,28 +228,28 @@ class PacedStrategy(Strategy):
             late = {answer.name: end for answer in answers if answer.name not in in_time}
         elif sum(reply.metadata.src_node_id not in self._nodes.values() for reply in came) >= len(missing):
             late = {}  # Everybody missing was reported dead by the SuperLink: nobody is merely slow.
-        self._observe(selection, finished, broken, late, self._time(end))
+        self._host.observe(selection, finished, late, self._current, self._time(end))
         metrics: MetricRecord | None = None
         arrays: ArrayRecord | None = None
         if not selection.warmup:
             errors = [reply for reply in came if reply.has_error()]
-            arrays, metrics = self._aggregate(server_round + self._done, selection, finished, errors)
+            arrays, metrics = self._aggregate(number, selection, finished, errors)
         if arrays is not None:
             self._arrays = arrays
-        self._save(server_round + self._done, selection, {answer.name for answer in finished}, end)
+        self._save(number, selection, finished, end)
         return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy."""
-        return self.inner.configure_evaluate(server_round + self._done, arrays, config, grid)
+        return self.inner.configure_evaluate(server_round + self._host.done, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Leave evaluation to the inner strategy."""
-        return self.inner.aggregate_evaluate(server_round + self._done, replies)
+        return self.inner.aggregate_evaluate(server_round + self._host.done, replies)
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- who is there ----------------------------------------------------------------------------------------
 
     def _time(self, passed: float = 0.0) -> float:
         """Seconds of the session: of this machine since the first start, or those reported."""
@@ -240,15 +258,42 @@ class PacedStrategy(Strategy):
         return max(self.session.now, time.monotonic() - self._began)
 
     def _wait_for_nodes(self, grid: Grid) -> None:
-        """Wait as Flower does: schemes refuse to choose k of fewer than k clients, and a fleet connects one by one."""
+        """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
         k = int(getattr(self.session.selector, "k", 0))
-        waiting = False
-        while len(self.session) < k and (here := len(list(grid.get_node_ids()))) < k:
-            if not waiting:
-                name = self.session.selector.name
-                log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", name, k, here)
-            waiting = True
+        least = int(attribute(self.inner, "min_available_nodes", 1))
+        if len(self.session) >= k:
+            return
+        end = time.monotonic() + self._nodes_seconds
+        said = False
+        while (here := len(list(grid.get_node_ids()))) < max(k, least):
+            if not said:
+                log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", self._scheme, k, here)
+                said = True
+            if time.monotonic() >= end:
+                if here < max(1, least):
+                    raise InputError(
+                        f"{here} nodes are connected after {self._nodes_seconds:g} s, but the inner strategy wants at "
+                        f"least {least}: start more SuperNodes, lower its min_available_nodes, or raise nodes_seconds"
+                    )
+                log.warning(
+                    "fedpace: %d nodes are connected after %g s, and %s chooses %d: going on with those that are there",
+                    here,
+                    self._nodes_seconds,
+                    self._scheme,
+                    k,
+                )
+                return
             time.sleep(POLL)
+
+    def _meet(self, offered: dict[int, Message], grid: Grid) -> list[str]:
+        """Let new nodes join, and return the names of those that can be chosen."""
+        named = self._roster.names(offered, grid)
+        self._host.join({name: self._roster.notes[name] for name in named})
+        joined = set(self.session.clients)
+        self._nodes = {name: node for name, node in named.items() if name in joined}
+        return list(self._nodes)
+
+    # -- what is asked, and what comes back --------------------------------------------------------------------
 
     def _patience(self, messages: list[Message]) -> tuple[float, int]:
         selection = self.session.pending
@@ -258,99 +303,52 @@ class PacedStrategy(Strategy):
         return min(selection.deadline, self._deadline), selection.enough
 
     def _asking(self, message: Message, name: str) -> Message:
-        """Ask for a moment where one is due. The content is shared by all messages, so it is copied first."""
-        if Need.MOMENT not in facts_wanted(self.session.selector):
+        """Ask for a moment where one is due."""
+        wanted = self._host.wanted
+        if Need.MOMENT not in wanted:
             return message
-        due = self._memory.moment_due(name, self.session.step)
-        content = RecordDict(dict(message.content.items()))
-        for key, config in message.content.config_records.items():
-            content[key] = ConfigRecord({**config, ASK_MOMENT: due})
-        message.content = content
-        return message
+        due = self._host.memory.moment_due(name, self.session.step)
+        return asking(message, **{ASK_MOMENT: due, ASK_TARGETS: due and Need.TARGETS in wanted})
 
-    def _answer(self, request: ProbeRequest, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """Ask for losses by evaluate messages: the loss at the current model, on the client's evaluation data."""
-        scheme = self.session.selector.name
-        if request.kind != "loss":
-            self.session.abandon()
-            raise InputError(
-                f"{scheme} asks clients for a gradient, which Flower has no message for: use another scheme"
-            )
-        content = RecordDict({self._array_key: arrays, self._config_key: config})
+    def _answer(self, request: ProbeRequest, offered: dict[int, Message], grid: Grid) -> None:
+        """Ask the clients that the scheme wants to hear before it chooses."""
         names = {self._nodes[str(client)]: str(client) for client in request.clients}
-        replies = grid.send_and_receive(
-            [Message(content, dst_node_id=node, message_type=MessageType.EVALUATE) for node in names],
-            timeout=PROBE_SECONDS,
-        )
+        asks_loss = request.kind == "loss"
+        probes = [loss_probe(offered[node]) if asks_loss else step_probe(offered[node], self._host) for node in names]
+        replies = grid.send_and_receive(probes, timeout=PROBE_SECONDS)
         now = Waiting(dict.fromkeys(names.values(), time.time()), 0.0)
         answers, _ = read_answers(replies, names, now, weight_key=self._weight_key, loss_key="")
-        losses = {answer.name: answer.loss for answer in answers if not math.isnan(answer.loss)}
-        if not losses:
-            log.warning("fedpace: %s asks for losses, but no evaluate reply holds one: report `loss`", scheme)
-        self.session.answer(losses)
-
-    def _observe(
-        self, selection: Selection, finished: list[Answer], broken: set[str], late: dict[str, float], now: float
-    ) -> None:
-        """Tell the session how everybody settled."""
-        outcomes = [self._memory.outcome(answer, self.session, self._current) for answer in finished]
-        settled = {answer.name for answer in finished}
-        for client in selection.clients:
-            if (name := str(client)) not in settled:
-                # A crash says nothing about speed; who was waited for in vain takes at least that long.
-                seconds = math.nan if name in broken else late.get(name, math.nan)
-                outcomes.append(Outcome(name, seconds=seconds, finished=False))
-        self.session.observe(outcomes, now=now)
+        heard = losses(answers) if asks_loss else steps(answers, self._host, self._current)
+        if not heard:
+            remedy = "put `loss` into the metrics of evaluate replies" if asks_loss else "see the clients' logs"
+            log.warning("fedpace: %s asks for a %s, but nobody told one: %s", self._scheme, request.kind, remedy)
+        self.session.answer(heard)
 
     def _aggregate(
-        self, number: int, selection: Selection, finished: list[Answer], errors: list[Message]
+        self, number: int, selection: Selection, finished: list[Reply], errors: list[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate those that finished; who failed leaves its weight to them."""
         weight = {str(name): float(value) for name, value in zip(selection.clients, selection.weights, strict=True)}
         weights = [weight[answer.name] for answer in finished]
         total = sum(weights)
-        if total <= 0:
+        if total == 0 or (total < 0 and selection.mode == "average"):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")
             return None, None
-        replies = [answer.reply for answer in finished]
+        replies = [answer.message for answer in finished]
         impose(replies, weights, self._weight_key)
         if selection.mode == "delta":
             stretch(replies, self._current, total)
         return self.inner.aggregate_train(number, [*replies, *errors])
 
-    # -- saving ----------------------------------------------------------------------------------------------
-
-    def _save(self, number: int, selection: Selection, finished: set[str], seconds: float) -> None:
-        if self._folder is None:
-            return
-        saved = disk.Saved(number, self.session, self._arrays, self._memory.moment_steps, self._memory.moment_width)
-        disk.save(self._folder, saved, self.inner)
-        names = [str(name) for name in selection.clients]
-        disk.append_round(
-            self._folder,
-            {
-                "round": number,
-                "step": selection.step,
-                "warmup": selection.warmup,
-                "clients": names,
-                "weights": selection.weights.tolist(),
-                "failed": [name for name in names if name not in finished],
-                "available": sorted(self._nodes),
-                "seconds": seconds,
-                "clock": self.session.now,
-                "status": selection.why.status,
-            },
+    def _save(self, number: int, selection: Selection, finished: list[Reply], seconds: float) -> None:
+        own, layout = own_arrays(self.inner)
+        self._host.save(
+            number,
+            selection,
+            finished=[answer.name for answer in finished],
+            available=self._nodes,
+            seconds=seconds,
+            model=None if self._arrays is None else {key: array.numpy() for key, array in self._arrays.items()},
+            own=own,
+            facts={"inner": layout},
         )
-
-    def _take_over(self, saved: disk.Saved, settings: dict[str, Any]) -> None:
-        """Go on from what was saved; what was asked for must be what is there."""
-        for name, wanted in settings.items():
-            if (found := getattr(saved.session, name)) != wanted:
-                raise InputError(
-                    f"the state in {self._folder} was made with {name} = {found!r}, but {wanted!r} is asked for: give "
-                    "the same, or use another folder"
-                )
-        saved.session.abandon()
-        self.session = saved.session
-        self._done, self._saved_arrays = saved.round, saved.arrays
-        self._memory.moment_steps, self._memory.moment_width = dict(saved.moment_steps), saved.moment_width

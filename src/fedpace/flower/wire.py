@@ -1,43 +1,40 @@
-"""What server and clients say to each other beside the model: the keys, and how a moment becomes bytes.
+"""What server and clients say to each other beside the model: the keys.
 
 Asked in the ConfigRecord that Flower's strategies send anyway: its clipping mods refuse messages with a second one.
 Answered in a ConfigRecord of its own: Flower's strategies demand one ArrayRecord and one MetricRecord with equal keys
 in every reply, but leave ConfigRecords alone, and only these hold text and bytes. So clients with and without the mod
-can be mixed, and a server without fedpace is not disturbed.
+can be mixed, and a server without fedpace is not disturbed. All questions are train messages, since those are what
+every client understands: a client without the mod simply trains, and the server makes do with that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace.hosting import notes
+from fedpace.hosting.notes import Note
 
 RECORD = "fedpace"
 """The ConfigRecord in a reply."""
 ASK_NAME = "fedpace-who"
 """In a train message without a model: say who you are, do not train."""
+ASK_SAMPLES = "fedpace-samples"
+"""Along with the name: how many samples do you hold?"""
+ASK_LABELS = "fedpace-labels"
+"""Along with the name: how many of each class?"""
 ASK_MOMENT = "fedpace-moment"
 """In a train message: True = send a feature moment too."""
-WIDEST = 65_536
-"""Features that a reported moment may have at most: a broken client must not fill the server's memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class Note:
-    """What a client's mod reported."""
-
-    name: str = ""
-    """Stable name; empty = it has none."""
-    seconds: float = math.nan
-    compute: float = math.nan
-    moment: FloatArray | None = None
+ASK_TARGETS = "fedpace-targets"
+"""Along with the moment: one of features and targets together."""
+ASK_GRADIENT = "fedpace-gradient"
+"""In a train message: send only the sketch of a step from this model; the model itself stays at home."""
+SKETCH_WIDTH = "fedpace-sketch-width"
+SKETCH_SEED = "fedpace-sketch-seed"
+"""Along with the gradient: the projection. The seed is text, since it may be larger than Flower's integers."""
 
 
 def asked(message: Message, key: str) -> bool:
@@ -45,37 +42,29 @@ def asked(message: Message, key: str) -> bool:
     return any(bool(config.get(key, False)) for config in message.content.config_records.values())
 
 
-def pack_moment(factor: FloatArray) -> dict[str, Any]:
-    """Return a factor as entries of a ConfigRecord, in single precision: half the bytes, and far below its noise."""
-    return {"moment": np.ascontiguousarray(factor, dtype="<f4").tobytes(), "shape": [int(n) for n in factor.shape]}
+def config_value(message: Message, key: str) -> Any:
+    """Return what the server put under `key`; None where it did not."""
+    return next((config[key] for config in message.content.config_records.values() if key in config), None)
 
 
-def unpack_moment(record: Mapping[str, Any]) -> FloatArray | None:
-    """Return the factor in a reply's record, None where there is none; a damaged one is an InputError."""
-    data, shape = record.get("moment"), record.get("shape")
-    if data is None:
-        return None
-    if not (isinstance(data, bytes) and isinstance(shape, list) and len(shape) == 2 and 0 < int(shape[1]) <= WIDEST):
-        raise InputError(f"a moment should be bytes with a shape of two numbers, but the shape is {shape!r}")
-    rows, width = int(shape[0]), int(shape[1])
-    if rows < 0 or len(data) != 4 * rows * width:
-        raise InputError(f"a moment of shape {shape} should have {4 * rows * width} bytes, but {len(data)} came")
-    factor = np.frombuffer(data, dtype="<f4").reshape(rows, width).astype(np.float64)
-    if not np.isfinite(factor).all():
-        raise InputError("a moment should be finite, but it holds NaN or infinity")
-    return factor
+def asking(message: Message, **questions: Any) -> Message:
+    """Put questions into a message. Its content is shared by all messages of a round, so it is copied first."""
+    content = RecordDict(dict(message.content.items()))
+    for key, config in message.content.config_records.items():
+        content[key] = ConfigRecord({**config, **questions})
+    message.content = content
+    return message
+
+
+def arrays_of(message: Message) -> dict[str, NDArray[Any]]:
+    """Return the model in a message, as NumPy arrays."""
+    record = next(iter(message.content.array_records.values()), ArrayRecord())
+    return {key: array.numpy() for key, array in record.items()}
 
 
 def read_note(reply: Message) -> Note:
     """Return what the mod put into a reply; an empty Note where there is no mod. A damaged record is an InputError."""
-    record = reply.content.config_records.get(RECORD, ConfigRecord())
-    try:
-        seconds, compute = (float(record.get(key, math.nan)) for key in ("seconds", "compute"))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as cause:
-        raise InputError(f"reported seconds should be numbers, but {dict(record)} came") from cause
-    if not math.isnan(seconds) and not (math.isfinite(seconds) and seconds >= 0):
-        raise InputError(f"reported seconds should be finite and at least 0, but {seconds} came")
-    return Note(str(record.get("name", "")), seconds, compute, unpack_moment(record))
+    return notes.read_note(reply.content.config_records.get(RECORD, ConfigRecord()))
 
 
 def reported_seconds(reply: Message) -> float:

@@ -14,6 +14,7 @@ from fedpace.core import checks
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.types import DelayModel
+from fedpace.core.waiting import round_end
 from fedpace.delays.availability import AvailabilityModel
 
 LONGEST_WAIT = 1000
@@ -69,10 +70,7 @@ def settle(
     A crash is noticed when the client would have answered (its connection breaks), and says nothing about its speed.
     """
     down = np.zeros(drawn.size, dtype=np.bool_) if crashed is None else crashed
-    end = min(deadline, float(drawn.max()))
-    answers = np.sort(drawn[~down])
-    if 0 < enough <= answers.size:
-        end = min(end, float(answers[enough - 1]))
+    end = round_end(drawn, deadline, enough=enough, answers=~down)
     finished = (drawn <= end) & ~down
     observed = np.where(down, math.nan, np.minimum(drawn, end))
     return RoundTiming(finished, end, observed)

@@ -1,0 +1,207 @@
+"""A Session with what every server around it does: who joins with what, how a round settled, state on disk.
+
+A host is given names, notes and arrays; how they travel is the business of `fedpace.flower` and `fedpace.nvflare`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.errors import InputError
+from fedpace.core.providers import selector_class
+from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted
+from fedpace.hosting import state as disk
+from fedpace.hosting.memory import Answer, Memory
+from fedpace.hosting.notes import Note
+from fedpace.hosting.sketch import Arrays
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session is set up; a restarted server must be given the same."""
+
+    seed: int = 0
+    shares: ShareRule = "uniform"
+    warmup: Warmup = "lazy"
+    warmup_quota: int = 5
+
+
+class Host:
+    """A session, a memory of moments, and the folder that both are kept in.
+
+    Args:
+        scheme: the selector.
+        settings: of the session.
+        memory: what it has in mind of moments and sketches.
+        folder: where every round is saved, and from which a restarted server goes on; None = nowhere.
+        log: where warnings go.
+    """
+
+    def __init__(
+        self, scheme: Selector[Any], settings: Settings, memory: Memory, folder: Path | None, log: logging.Logger
+    ) -> None:
+        self.memory = memory
+        self.folder = folder
+        self.done = 0
+        """Rounds that were saved before this server started."""
+        self.saved: disk.Saved | None = None if folder is None else disk.load(folder, scheme)
+        self._log = log
+        self.session = Session(
+            scheme,
+            seed=settings.seed,
+            shares=settings.shares,
+            warmup=settings.warmup,
+            warmup_quota=settings.warmup_quota,
+            offers=frozenset(Need),
+        )
+        if self.saved is not None:
+            self._take_over(self.saved, settings)
+
+    @property
+    def wanted(self) -> frozenset[Need]:
+        """What clients should report."""
+        return facts_wanted(self.session.selector)
+
+    @property
+    def asks_samples(self) -> bool:
+        """Whether a client's number of samples must be known before it trains."""
+        return self.session.share_rule == "samples"
+
+    def join(self, newcomers: Mapping[str, Note]) -> None:
+        """Let clients join with what they said of themselves; who lacks something that cannot wait is left out."""
+        known = set(self.session.clients)
+        # Ordered by name, short ones first: rows must not depend on who connected first.
+        for name in sorted(set(newcomers) - known, key=lambda name: (len(name), name)):
+            note = newcomers[name]
+            if self.asks_samples and math.isnan(note.samples):
+                self._log.warning(
+                    "fedpace: %r did not say how many samples it holds, which shares='samples' needs: it is not used",
+                    name,
+                )
+                continue
+            if Need.LABELS in self.session.selector.needs and note.labels is None:
+                self._log.warning("fedpace: %s needs label histograms, %r sent none", self.session.selector.name, name)
+            try:
+                self.session.join(
+                    [name],
+                    samples=None if math.isnan(note.samples) else [note.samples],
+                    labels=None if note.labels is None or Need.LABELS not in self.wanted else [note.labels],
+                )
+            except InputError as problem:
+                self._log.warning("fedpace: %r is not used: %s", name, problem)
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Inside, a scheme that chooses k of fewer than k clients chooses all of them."""
+        scheme: Any = self.session.selector
+        if getattr(scheme, "k", 0) > len(self.session) > 0:
+            self.session.selector = replace(scheme, k=len(self.session))
+        try:
+            yield
+        finally:
+            self.session.selector = scheme
+
+    def probe(self, *, now: float, available: Iterable[str]) -> ProbeRequest | None:
+        """Ask the scheme whom it wants to hear before it chooses."""
+        with self.fitting():
+            return self.session.probe(now=now, available=available)
+
+    def select(self, *, now: float, available: Iterable[str]) -> Selection:
+        """Choose who trains next."""
+        with self.fitting():
+            return self.session.select(now=now, available=available)
+
+    def observe(
+        self, selection: Selection, finished: Iterable[Answer], late: Mapping[str, float], current: Arrays, now: float
+    ) -> None:
+        """Tell the session how everybody settled.
+
+        Args:
+            selection: the pending one.
+            finished: who answered in time.
+            late: name -> how long it was waited for in vain. Who is in neither crashed, which says nothing about speed.
+            current: the model that was sent.
+            now: the session's time.
+        """
+        outcomes = [self.memory.outcome(answer, self.session, current) for answer in finished]
+        settled = {outcome.client for outcome in outcomes}
+        outcomes += [
+            Outcome(client, seconds=late.get(str(client), math.nan), finished=False)
+            for client in selection.clients
+            if client not in settled
+        ]
+        with self.fitting():
+            self.session.observe(outcomes, now=now)
+
+    def save(
+        self,
+        number: int,
+        selection: Selection,
+        *,
+        finished: Iterable[str],
+        available: Iterable[str],
+        seconds: float,
+        model: Mapping[str, NDArray[Any]] | None,
+        own: Mapping[str, NDArray[np.generic]] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the state after round `number`, and a line of the diary."""
+        if self.folder is None:
+            return
+        memory = {"moment_steps": self.memory.moment_steps, "moment_width": self.memory.moment_width}
+        arrays = None if model is None else dict(model)
+        disk.save(self.folder, disk.Saved(number, self.session, arrays, memory | dict(facts or {}), dict(own or {})))
+        names, settled = [str(name) for name in selection.clients], set(finished)
+        disk.append_round(
+            self.folder,
+            {
+                "round": number,
+                "step": selection.step,
+                "warmup": selection.warmup,
+                "clients": names,
+                "weights": selection.weights.tolist(),
+                "failed": [name for name in names if name not in settled],
+                "available": sorted(available),
+                "seconds": seconds,
+                "clock": self.session.now,
+                "status": selection.why.status,
+            },
+        )
+
+    def _take_over(self, saved: disk.Saved, settings: Settings) -> None:
+        """Go on from what was saved; what was asked for must be what is there."""
+        session = saved.session
+        found = Settings(session.seed, session.share_rule, session.warmup, session.warmup_quota)
+        for name, wanted in vars(settings).items():
+            if (there := getattr(found, name)) != wanted:
+                raise InputError(
+                    f"the state in {self.folder} was made with {name} = {there!r}, but {wanted!r} is asked for: give "
+                    "the same, or use another folder"
+                )
+        session.abandon()
+        self.session, self.done = session, saved.round
+        try:
+            steps = {str(name): int(step) for name, step in saved.facts["moment_steps"].items()}
+            self.memory.moment_steps, self.memory.moment_width = steps, saved.facts["moment_width"]
+        except (KeyError, TypeError, AttributeError, ValueError) as cause:
+            raise InputError(f"the state in {self.folder} is damaged: {cause!r}") from cause
+
+
+def make_selector(selector: str | Selector[Any], options: Mapping[str, Any]) -> Selector[Any]:
+    """Return the scheme that was named or given."""
+    if isinstance(selector, str):
+        scheme: Selector[Any] = selector_class(selector)(**options)
+        return scheme
+    if options:
+        raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
+    return selector

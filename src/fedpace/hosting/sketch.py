@@ -1,0 +1,45 @@
+"""Sketches of updates, of models that are named arrays.
+
+The same seeded count sketch as the simulator's, so that all hosts, and clients that sketch themselves, report alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import FloatArray
+from fedpace.numerics.count_sketch import CountSketch
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class UpdateSketch:
+    """A fixed projection of updates to `width` entries; width 0 = the updates themselves."""
+
+    def __init__(self, current: Arrays, width: int, *, seed: int) -> None:
+        """Take the shapes of the shared model's arrays."""
+        self._shapes = {key: array.shape for key, array in current.items()}
+        length = sum(int(array.size) for array in current.values())
+        self._sketch = CountSketch(length, width, seed=seed)
+        self.width = self._sketch.width
+
+    def __call__(self, trained: Arrays, current: Arrays) -> FloatArray | None:
+        """Return the sketch of trained - current; None where the client sent other arrays than the model's."""
+        if not self._fits(trained):
+            return None
+        return self.of_step(
+            {key: trained[key].astype(np.float64) - current[key].astype(np.float64) for key in self._shapes}
+        )
+
+    def of_step(self, step: Arrays) -> FloatArray | None:
+        """Return the sketch of a step that is given as such; None where it has other arrays, or is not finite."""
+        if not self._fits(step):
+            return None
+        vector = np.concatenate([np.asarray(step[key], dtype=np.float64).ravel() for key in self._shapes])
+        return self._sketch(vector) if np.isfinite(vector).all() else None
+
+    def _fits(self, arrays: Arrays) -> bool:
+        return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
