@@ -1,0 +1,9 @@
+"""What can go wrong where the clients' work is done."""
+
+from __future__ import annotations
+
+from fedpace.core.errors import FedpaceError
+
+
+class WorkerLostError(FedpaceError, RuntimeError):
+    """Workers died over a task, again and again."""

@@ -1,0 +1,198 @@
+"""The engine that works on a Ray cluster: the same tasks, on as many machines as there are.
+
+Data and model options are put into the object store once; a machine keeps one copy, which its workers map. Parameters
+are put there once a call. Tasks are Ray's own, without actors: Ray then gives the task of a worker or machine that was
+lost to another one, and machines may join and leave. Each task uses one core and one thread, and carries nothing but
+the numbers of its clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from fedpace.core.errors import InputError, MissingExtraError
+from fedpace.sim.engines.base import Engine
+from fedpace.sim.engines.choice import cores
+from fedpace.sim.engines.errors import WorkerLostError
+from fedpace.sim.engines.tasks import Task
+from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.trainer import Trainer
+
+try:
+    import ray
+    from ray._private import ray_constants
+    from ray.exceptions import RayError, RayTaskError
+except ModuleNotFoundError as cause:
+    raise MissingExtraError("engine ray", "ray", "ray") from cause
+
+RETRIES = 3
+"""Times that a task is given to another worker when the one that had it died."""
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # nor does a warning tell of a change that is to come
+}
+"""Environment of every Ray that is used here."""
+
+ALONE = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+"""Environment of a Ray that is started here: with it Ray listens on the loopback interface only."""
+
+
+class Ray(Engine):
+    """Works wherever a Ray cluster has a core to spare.
+
+    Args:
+        trainer: the data, the model and the options of the clients.
+        workers: tasks at a time; 0 = as many as the cluster has cores.
+        address: of a running cluster, `auto` for the one that this machine belongs to; None = one of this machine's
+            own, which lives as long as the engine is open.
+    """
+
+    name: ClassVar[str] = "ray"
+
+    def __init__(self, trainer: Trainer, workers: int = 0, *, address: str | None = None) -> None:
+        super().__init__(trainer)
+        self.workers = workers
+        self.address = address
+        self._cluster: Cluster | None = None
+        self._ingredients: Any = None
+
+    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+        if self._cluster is None:
+            self._cluster = Cluster(self.address, self.workers)
+            trainer = self.trainer
+            self._ingredients = ray.put((trainer.data, trainer.model, trainer.training, trainer.seed))
+        received = ray.put(parameters.numpy())
+        # The longest go first, so that nobody is left with one when the others have nothing more to do.
+        waiting = deque(sorted(range(len(tasks)), key=lambda index: -tasks[index].cost(self.trainer)))
+        at_once = self.workers or len(tasks)
+        running: dict[Any, int] = {}
+        answered: dict[int, Any] = {}
+        try:
+            for index, task in enumerate(tasks):
+                while index not in answered:
+                    while waiting and len(running) < at_once:
+                        chosen = waiting.popleft()
+                        running[_work.remote([self._ingredients], received, tasks[chosen])] = chosen
+                    # Answers stay in the object store until it is their turn: it may hold more than this process.
+                    for reference in ray.wait(list(running), fetch_local=False)[0]:
+                        answered[running.pop(reference)] = reference
+                yield _fetched(answered.pop(index), task)
+        finally:
+            for reference in running:
+                ray.cancel(reference)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        self._ingredients = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+
+class Cluster:
+    """A connection to Ray: to one that this process has already, to a running cluster, or to one of its own."""
+
+    def __init__(self, address: str | None, workers: int) -> None:
+        self._folder: Path | None = None
+        self._ours = not ray.is_initialized()
+        if not self._ours:
+            return
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is not None:
+            try:
+                with _environment(QUIET):
+                    ray.init(address=address, **quiet)
+            except (ConnectionError, ValueError) as cause:
+                raise InputError(
+                    f"no Ray cluster was found at {address!r}: start one (`ray start --head`), or give no address to "
+                    f"have one on this machine ({cause})"
+                ) from cause
+            return
+        # A short path, since sockets lie in it, whose names have a limit; and nobody else's.
+        self._folder = Path(tempfile.mkdtemp(prefix="fedpace-ray-"))
+        with _environment(QUIET | ALONE), _loopback():
+            ray.init(
+                address="local",
+                num_cpus=workers or cores(),
+                include_dashboard=False,
+                _temp_dir=str(self._folder),
+                **quiet,
+            )
+
+    def close(self) -> None:
+        """End what was begun here, nothing else."""
+        if self._ours:
+            ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@ray.remote(num_cpus=1, max_retries=RETRIES)
+def _work(ingredients: list[Any], parameters: np.ndarray[Any, Any], task: Task) -> Sequence[Any]:
+    """Do a task; the ingredients' reference comes in a list, which keeps Ray from fetching them for every task."""
+    with one_thread():
+        return task.run(_trainer(ingredients[0]), torch.tensor(parameters))
+
+
+@lru_cache(maxsize=1)
+def _trainer(ingredients: Any) -> Trainer:
+    """The trainer of a worker, which it builds once, on data that all workers of its machine share."""
+    data, model, training, seed = ray.get(ingredients)
+    with warnings.catch_warnings():
+        # The object store's arrays are read-only, and so they are used.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return Trainer(data, model, training, seed=seed)
+
+
+def _fetched(reference: Any, task: Task) -> Sequence[Any]:
+    """The answers to a task, or what it raised."""
+    try:
+        answers: Sequence[Any] = ray.get(reference)
+    except RayTaskError as failure:
+        raise failure.cause from None
+    except RayError as failure:
+        raise WorkerLostError(
+            f"{1 + RETRIES} Ray workers died, one after the other, over {task}: look for the reason (often too little "
+            f"memory) in Ray's logs ({type(failure).__name__})"
+        ) from failure
+    return answers
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """Do what `ALONE` does for a Ray that somebody imported before, which has read the environment already."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables within, and put back what was there."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
