@@ -6,9 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedpace.core.errors import InputError
-from fedpace.core.rng import seed_sequence, stream
+from fedpace.core.rng import _seeded_states, seed_sequence, stream, streams
 
 NAMES = [
     (0,),
@@ -78,3 +80,27 @@ def test_bad_seeds(seed):
 def test_bad_keys(part):
     with pytest.raises(InputError, match="a stream key is made of strings and integers"):
         stream(0, "a", part)
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    key=st.lists(st.one_of(st.text(max_size=5), st.integers(-5, 2**33)), max_size=3),
+    last=st.lists(st.integers(0, 10**6), max_size=5),
+)
+def test_many_streams_are_the_streams_one_by_one(seed, key, last):
+    together = [generator.integers(2**63, size=3).tolist() for generator in streams(seed, *key, last=last)]
+    assert together == [stream(seed, *key, part).integers(2**63, size=3).tolist() for part in last]
+
+
+def test_a_name_whose_hash_ends_in_zeros_is_no_exception():
+    entropy = np.array([[1, 2, 3, 4, 5, 6, 0, 0], [1, 2, 3, 4, 5, 6, 7, 0], [0] * 8, [0] * 7 + [1]], dtype=np.uint32)
+    expected = [
+        np.random.SeedSequence(int.from_bytes(row.tobytes(), "little")).generate_state(4, np.uint64) for row in entropy
+    ]
+    np.testing.assert_array_equal(_seeded_states(entropy), expected)
+
+
+@pytest.mark.parametrize("part", [True, 1.5, None])
+def test_many_streams_refuse_what_one_refuses(part):
+    with pytest.raises(InputError, match="a stream key is made of strings and integers"):
+        list(streams(0, "train", last=[part]))

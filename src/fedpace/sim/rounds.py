@@ -6,7 +6,7 @@ them is known here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from fedpace.core.types import (
     Selector,
     facts_wanted,
 )
-from fedpace.data.federated import DataConfig
+from fedpace.data.federated import DataConfig, FederatedData
 from fedpace.delays.availability import Availability, AvailabilityModel
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
@@ -37,15 +37,13 @@ from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainer import Aggregate, DivergedError, Trainer, Training
+from fedpace.sim.trainer import Aggregate, Trainer
+from fedpace.sim.training import WARM_UP, DivergedError, Training
 
 DelayKnowledge = Literal["expected", "observed"]
 
 Evaluate = Callable[[int, float], bool]
 """Whether a round is evaluated, by its number and by the virtual seconds at its end."""
-
-WARM_UP = 2**31
-"""Stands for the step in the streams of warm-up training, so that it shares none with a round."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,30 @@ def simulate(
     ).rounds()
 
 
+def virtual_time(
+    data: FederatedData,
+    delays: DelayConfig,
+    *,
+    fleet: Fleet | None = None,
+    availability: Availability | None = None,
+    clock: Clock | None = None,
+    model_bytes: int,
+    seed: int,
+) -> VirtualTime:
+    """Return the time of a run before its first round. It depends on the data only where `slow_rare` ties them."""
+    fleet = fleet or Fleet()
+    drawn = delays.build(data.clients, model_bytes=model_bytes, seed=seed)
+    present = _availability(drawn, availability or Availability(), data.clients, seed)
+    if fleet.slow_rare:
+        histograms = data.label_histograms()
+        if histograms is None or fleet.rare == "features":
+            scores = outlying([client.inputs for client in data.train])
+        else:
+            scores = rarity(histograms)
+        drawn = correlated(drawn, scores, strength=fleet.slow_rare)
+    return VirtualTime(drawn, present, clock or Clock(), clients=data.clients)
+
+
 class Simulation:
     """The pieces of one run. Arguments as for `simulate`."""
 
@@ -134,15 +156,15 @@ class Simulation:
         self.engine_choice = (engine or EngineOptions()).choose(trainer, k)
         self.engine = self.engine_choice.build(trainer)
         histograms = trainer.data.label_histograms()
-        self.delays = delays.build(clients, model_bytes=trainer.message_bytes, seed=seed)
-        self.availability = _availability(self.delays, availability or Availability(), clients, seed)
-        if fleet.slow_rare:
-            if histograms is None or fleet.rare == "features":
-                scores = outlying([client.inputs for client in trainer.data.train])
-            else:
-                scores = rarity(histograms)
-            self.delays = correlated(self.delays, scores, strength=fleet.slow_rare)
-        self.time = VirtualTime(self.delays, self.availability, clock or Clock(), clients=clients)
+        self.time = virtual_time(
+            trainer.data,
+            delays,
+            fleet=fleet,
+            availability=availability,
+            clock=clock,
+            model_bytes=trainer.message_bytes,
+            seed=seed,
+        )
         self.session = Session(
             selector,
             seed=seed,
@@ -171,7 +193,7 @@ class Simulation:
         """Mean seconds of each client."""
         return self.time.expected
 
-    def rounds(self, evaluate: Evaluate | None = None) -> Iterator[Round]:
+    def rounds(self, evaluate: Evaluate | None = None) -> Generator[Round, None, None]:
         """Yield the initial model as round 0, then one round after the other.
 
         `evaluate` says by number and clock which rounds are evaluated; None = all. A simulation that was restored from

@@ -9,77 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, above, at_least, finite, one_of
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.checks import FloatArray
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
 from fedpace.moments.factor import factor_from_features
 from fedpace.sim.flat import FlatModel
+from fedpace.sim.stacked import Stacked, linear_layers
+from fedpace.sim.training import WARM_UP, DivergedError, LocalResult, Training
 
-
-class DivergedError(FedpaceError, ArithmeticError):
-    """Training left the finite numbers."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """How clients train.
-
-    Args:
-        epochs: passes over the client's data in a round (E of the paper).
-        batch: samples in a step; 0 = all of the client's data.
-        lr: step size.
-        momentum: of SGD, starting at 0 in every round.
-        weight_decay: of SGD.
-        algorithm: `fedavg`, `fedprox` or `scaffold`.
-        mu: weight of FedProx's pull towards the received model.
-        sketch: entries of the update sketches that are reported to schemes that need them; 0 = whole updates.
-        moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
-    """
-
-    epochs: int = 5
-    batch: int = 32
-    lr: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    algorithm: Literal["fedavg", "fedprox", "scaffold"] = "fedavg"
-    mu: float = 0.01
-    sketch: int = 256
-    moment_samples: int = 100
-
-    def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
-        at_least(self.epochs, 1, "epochs of training")
-        at_least(self.batch, 0, "batch of training")
-        above(self.lr, 0, "lr of training")
-        at_least(self.weight_decay, 0, "weight_decay of training")
-        at_least(self.moment_samples, 1, "moment_samples of training")
-        at_least(self.sketch, 0, "sketch of training")
-        at_least(self.mu, 0, "mu of training")
-        for option in ("lr", "weight_decay", "mu"):
-            finite(getattr(self, option), f"{option} of training")
-        one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
-        if self.algorithm == "scaffold" and self.momentum:
-            raise InputError("scaffold is defined for plain SGD: set momentum = 0")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
-
-
-@dataclass(frozen=True, eq=False)
-class LocalResult:
-    """What came out of one client's round."""
-
-    parameters: torch.Tensor
-    loss: float
-    """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
-    steps: int
-    """SGD steps taken."""
+__all__ = ["Aggregate", "DivergedError", "LocalResult", "TestScore", "Trainer", "Training", "aggregate"]
 
 
 @dataclass(frozen=True)
@@ -105,14 +49,22 @@ class Trainer:
         self.training = training
         self.seed = seed
         self._flat = FlatModel(module, classification=data.classes is not None)
-        self._train = [_tensors(samples) for samples in data.train]
         self._test = _tensors(data.test)
         self.initial = self._flat.parameters.clone()
+        layers = linear_layers(module)
+        self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
+        self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
 
     @property
     def message_bytes(self) -> int:
         """Bytes that travel each way in a round: the model, and for SCAFFOLD its control variate too."""
         return self._flat.bytes * (2 if self.training.algorithm == "scaffold" else 1)
+
+    def named(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return `parameters` as the module's tensors, by their names there."""
+        self._flat.parameters.copy_(parameters)
+        named = self._flat.module.named_parameters()
+        return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named}
 
     @property
     def moving_features(self) -> bool:
@@ -121,13 +73,12 @@ class Trainer:
 
     @property
     def stackable(self) -> bool:
-        """Whether many clients can be trained at once, their models stacked."""
-        return False
+        """Whether many clients are trained at once, their models stacked."""
+        return self._stacked is not None
 
-    @property
-    def at_once(self) -> int:
-        """Clients that one task is best made of."""
-        return 1
+    def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
+        """Cut a cohort into pieces that are worked on at once, always the same way."""
+        return [(client,) for client in clients] if self._stacked is None else self._stacked.parts(clients)
 
     @property
     def chunk(self) -> int:
@@ -151,23 +102,49 @@ class Trainer:
         corrections: torch.Tensor | None = None,
     ) -> list[LocalResult]:
         """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
-        rows = [None] * len(clients) if corrections is None else list(corrections)
-        return [self.train(parameters, client, step, row) for client, row in zip(clients, rows, strict=True)]
+        if self._stacked is not None:
+            results = self._stacked.train(parameters, clients, step, corrections)
+        else:
+            rows = [None] * len(clients) if corrections is None else list(corrections)
+            results = [self.train_alone(parameters, c, step, row) for c, row in zip(clients, rows, strict=True)]
+        for client, result in zip(clients, results, strict=True):
+            if not math.isfinite(result.loss) or not math.isfinite(result.parameters.sum().item()):
+                self._refuse(client, step, result)
+        return results
+
+    def _refuse(self, client: int, step: int, result: LocalResult) -> None:
+        """Raise where training has diverged: a sum that is not finite may also be one of large numbers."""
+        if not math.isfinite(result.loss) or not torch.isfinite(result.parameters).all():
+            raise DivergedError(
+                f"client {client} diverged in {_round_name(step)} (training loss {result.loss}): "
+                f"lower lr = {self.training.lr}"
+            )
 
     def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> list[torch.Tensor]:
         """Return the clients' full-batch gradients at `parameters`."""
-        return [self.gradient(parameters, client) for client in clients]
+        if self._stacked is not None:
+            return self._stacked.gradients(parameters, clients)
+        return [self._gradient(parameters, client) for client in clients]
 
     def local_losses(
         self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
         """Return the clients' training losses at `parameters`, on all their data or on some samples drawn in `step`."""
-        return [self.local_loss(parameters, client, samples=samples, step=step) for client in clients]
+        chosen = [self._probed(client, samples, step) for client in clients]
+        if self._stacked is not None:
+            return self._stacked.losses(parameters, clients, chosen)
+        return [self._local_loss(parameters, client, rows) for client, rows in zip(clients, chosen, strict=True)]
 
     def train(
         self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
     ) -> LocalResult:
         """Train `client` from `parameters` and return where it ended; `correction` is added to every gradient."""
+        return self.train_many(parameters, [client], step, None if correction is None else correction[None])[0]
+
+    def train_alone(
+        self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
+    ) -> LocalResult:
+        """Train as `train` does, with any model: step by step, on gradients that torch derives."""
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
@@ -191,10 +168,6 @@ class Trainer:
                     flat.gradients.add_(correction)
                 self._descend(velocity)
                 steps += 1
-        if not math.isfinite(first_epoch) or not torch.isfinite(flat.parameters).all():
-            raise DivergedError(
-                f"client {client} diverged in round {step + 1} (training loss {first_epoch}): lower lr = {options.lr}"
-            )
         return LocalResult(flat.parameters.clone(), first_epoch, steps)
 
     def _descend(self, velocity: torch.Tensor | None) -> None:
@@ -209,22 +182,34 @@ class Trainer:
 
     def gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
         """Return the client's full-batch gradient at `parameters`."""
+        return self.gradients(parameters, [client])[0]
+
+    def _gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
         self._flat.parameters.copy_(parameters)
         self._flat.gradients.zero_()
         for inputs, targets, share in self._chunks(*self._train[client]):
             (share * self._flat.loss(inputs, targets)).backward()  # type: ignore[no-untyped-call]
         return self._flat.gradients.clone()
 
-    @torch.no_grad()
     def local_loss(self, parameters: torch.Tensor, client: int, *, samples: int = 0, step: int = 0) -> float:
         """Return the client's training loss at `parameters`, on all its data or on some samples drawn in `step`."""
+        return self.local_losses(parameters, [client], samples=samples, step=step)[0]
+
+    @torch.no_grad()
+    def _local_loss(self, parameters: torch.Tensor, client: int, chosen: NDArray[np.int64] | None) -> float:
         self._flat.parameters.copy_(parameters)
         inputs, targets = self._train[client]
-        if 0 < samples < len(targets):
-            rng = stream(self.seed, "probe", step, client)
-            chosen = torch.from_numpy(np.sort(rng.choice(len(targets), samples, replace=False)))
-            inputs, targets = inputs[chosen], targets[chosen]
+        if chosen is not None:
+            rows = torch.from_numpy(chosen)
+            inputs, targets = inputs[rows], targets[rows]
         return self._flat.loss(inputs, targets).item()
+
+    def _probed(self, client: int, samples: int, step: int) -> NDArray[np.int64] | None:
+        """Return the samples that a probe of `samples` looks at; None = all of them."""
+        count = self.samples(client)
+        if not 0 < samples < count:
+            return None
+        return np.sort(stream(self.seed, "probe", step, client).choice(count, samples, replace=False))
 
     @torch.no_grad()
     def moment(self, parameters: torch.Tensor, client: int, *, targets: bool = False) -> FloatArray:
@@ -313,6 +298,10 @@ def aggregate(
     for parameters, weight in zip(results, weights, strict=True):
         combined.add(parameters, weight)
     return combined.result()
+
+
+def _round_name(step: int) -> str:
+    return "the warm-up" if step == WARM_UP else f"round {step + 1}"
 
 
 def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:

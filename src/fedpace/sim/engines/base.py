@@ -51,23 +51,23 @@ class Engine(ABC):
             parameters,
             [
                 TrainTask(part, step, None if corrections is None else torch.stack([corrections(c) for c in part]))
-                for part in self._parts(clients)
+                for part in self.trainer.parts(clients)
             ],
         )
 
     def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> Iterator[torch.Tensor]:
         """Yield the clients' full-batch gradients."""
-        return self._spread(parameters, [GradientTask(part) for part in self._parts(clients)])
+        return self._spread(parameters, [GradientTask(part) for part in self.trainer.parts(clients)])
 
     def local_losses(
         self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
         """Return the clients' training losses, on all of their data or on some samples drawn in `step`."""
-        return list(self._spread(parameters, [LossTask(part, samples, step) for part in self._parts(clients)]))
+        return list(self._spread(parameters, [LossTask(part, samples, step) for part in self.trainer.parts(clients)]))
 
     def moments(self, parameters: torch.Tensor, clients: Sequence[int], *, targets: bool = False) -> list[FloatArray]:
         """Return the factors of the moments of the clients' features, with `targets` jointly with the labels."""
-        return list(self._spread(parameters, [MomentTask(part, targets) for part in self._parts(clients)]))
+        return list(self._spread(parameters, [MomentTask(part, targets) for part in self.trainer.parts(clients)]))
 
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
         """Return the metric and the scaled loss on the test data."""
@@ -76,8 +76,3 @@ class Engine(ABC):
 
     def _spread(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Any]:
         return chain.from_iterable(self._run(parameters, tasks))
-
-    def _parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a cohort as the trainer likes it: always the same way, or sums could differ between engines."""
-        size = self.trainer.at_once
-        return [tuple(clients[start : start + size]) for start in range(0, len(clients), size)]

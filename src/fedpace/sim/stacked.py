@@ -1,0 +1,320 @@
+"""Many clients trained at once: their models stacked, each step one batched matrix product a layer.
+
+For models of linear layers and ReLU, whose steps take less time than torch takes to start an operation. The arithmetic
+is that of the loop over clients, minibatch by minibatch: the same samples in the same order, a short last batch divided
+by its own size, and a client that has no more batches stops while the others go on.
+
+Whom a client is stacked with shows in the last bits of some models, since the kernels of the product look at where a
+matrix lies in memory. So stacks are cut by the cohort alone (`Stacked.parts`), never by an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpace.data.federated import FederatedData
+from fedpace.models.base import FeatureModel
+from fedpace.sim.minibatches import IntArray, Plan, plan
+from fedpace.sim.training import LocalResult, Training
+
+LARGEST = 200_000
+"""Parameters up to which clients are stacked: above, the products are large enough by themselves."""
+
+NARROW = 64
+"""Rows up to which all clients are padded to one width; wider batches are padded to powers of 2."""
+
+MOST = 128
+"""Clients in a stack."""
+
+CACHED = 2**22
+"""Bytes of batches and models in a stack: what the caches hold."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer as it lies in the flat vector of parameters."""
+
+    outputs: int
+    inputs: int
+    start: int
+    bias: bool
+
+    @property
+    def middle(self) -> int:
+        """Where the weights end and the bias starts."""
+        return self.start + self.outputs * self.inputs
+
+    @property
+    def end(self) -> int:
+        """Where the layer ends."""
+        return self.middle + (self.outputs if self.bias else 0)
+
+    def weight(self, stack: torch.Tensor) -> torch.Tensor:
+        """Return the (clients, outputs, inputs) weights within a (clients, parameters) stack."""
+        return stack[:, self.start : self.middle].view(-1, self.outputs, self.inputs)
+
+    def offset(self, stack: torch.Tensor) -> torch.Tensor:
+        """Return the (clients, outputs) biases within a stack."""
+        return stack[:, self.middle : self.end]
+
+
+def linear_layers(module: FeatureModel) -> tuple[Layer, ...] | None:
+    """Return the layers of a model that is nothing but linear layers with ReLU between them; None for any other."""
+    if type(module) is not FeatureModel:
+        return None
+    body = list(module.body) if isinstance(module.body, nn.Sequential) else [module.body]
+    linears = [part for part in (*body[1::2], module.head) if type(part) is nn.Linear]
+    if (
+        len(body) % 2 == 0
+        or type(body[0]) is not nn.Flatten
+        or any(type(part) is not nn.ReLU for part in body[2::2])
+        or len(linears) <= len(body) // 2
+    ):
+        return None
+    layers: list[Layer] = []
+    for part in linears:
+        start = layers[-1].end if layers else 0
+        layers.append(Layer(part.out_features, part.in_features, start, part.bias is not None))
+    return tuple(layers) if layers[-1].end <= LARGEST else None
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """The clients' samples, and how to train many models on them at once.
+
+    Args:
+        layers: of the model, as `linear_layers` finds them.
+        inputs: of all clients, one after the other, (n, d).
+        targets: likewise, (n,): classes, or values to regress on.
+        counts: samples of each client.
+        training: how clients train.
+        classification: cross-entropy rather than half the squared error.
+        seed: of the order of samples.
+    """
+
+    layers: tuple[Layer, ...]
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    counts: IntArray
+    training: Training
+    classification: bool
+    seed: int
+
+    @classmethod
+    def of(cls, layers: tuple[Layer, ...], data: FederatedData, training: Training, *, seed: int) -> Stacked:
+        """Return the clients of `data`."""
+        inputs = np.concatenate([samples.inputs.reshape(len(samples), -1) for samples in data.train])
+        targets = np.concatenate([samples.targets for samples in data.train])
+        return cls(
+            layers,
+            torch.from_numpy(inputs),
+            torch.from_numpy(targets),
+            np.array([len(samples) for samples in data.train], dtype=np.int64),
+            training,
+            classification=data.classes is not None,
+            seed=seed,
+        )
+
+    def views(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return each client's inputs and targets."""
+        sizes = self.counts.tolist()
+        return list(zip(torch.split(self.inputs, sizes), torch.split(self.targets, sizes), strict=True))
+
+    def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
+        """Cut a cohort into stacks that stay in the processor's caches."""
+        parts: list[list[int]] = []
+        filled = CACHED
+        for client in clients:
+            width = self.width(int(self.counts[client]))
+            size = 4 * (width * self.inputs.shape[1] + 2 * self.layers[-1].end)
+            if filled + size > CACHED or len(parts[-1]) == MOST:
+                parts.append([])
+                filled = 0
+            parts[-1].append(client)
+            filled += size
+        return [tuple(part) for part in parts]
+
+    def width(self, count: int, *, whole: bool = False) -> int:
+        """Return the rows that the batches of a client with `count` samples are padded to; `whole` = of all of them."""
+        largest = int(self.counts.max())
+        batch = largest if whole else self.training.batch or largest
+        return max(2, min(batch, largest, max(NARROW, 1 << (min(batch, count) - 1).bit_length())))
+
+    @torch.no_grad()
+    def train(
+        self, parameters: torch.Tensor, clients: Sequence[int], step: int, corrections: torch.Tensor | None = None
+    ) -> list[LocalResult]:
+        """Train each client from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
+        results: dict[int, LocalResult] = {}
+        for width, positions in self._by_width(clients):
+            # Who has the most steps comes first: those that still train are then the first rows of the stack.
+            positions.sort(key=lambda position: -self.counts[clients[position]])
+            members = np.array([clients[position] for position in positions])
+            plan_ = plan(
+                self.seed,
+                step,
+                members.tolist(),
+                self._starts[members],
+                self.counts[members],
+                batch=self.training.batch,
+                epochs=self.training.epochs,
+                width=width,
+            )
+            added = None if corrections is None else corrections[positions]
+            results.update(zip(positions, self._train_stack(parameters, plan_, added), strict=True))
+        return [results[position] for position in range(len(clients))]
+
+    @torch.no_grad()
+    def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> list[torch.Tensor]:
+        """Return the clients' full-batch gradients at `parameters`."""
+        found = torch.empty(len(clients), parameters.numel())
+        for positions, inputs, targets, weights in self._all_samples(clients, [None] * len(clients)):
+            stack = parameters.expand(len(positions), -1)
+            activations = self._forward(stack, inputs)
+            slopes, _ = self._slopes(activations[-1], targets, weights, with_loss=False)
+            for layer, weight, offset in self._backward(stack, activations, slopes):
+                layer.weight(found)[positions] = weight
+                if offset is not None:
+                    layer.offset(found)[positions] = offset
+        return list(found)
+
+    @torch.no_grad()
+    def losses(
+        self, parameters: torch.Tensor, clients: Sequence[int], chosen: Sequence[IntArray | None]
+    ) -> list[float]:
+        """Return the clients' mean losses at `parameters`, on the `chosen` of their samples; None = all."""
+        found = [0.0] * len(clients)
+        for positions, inputs, targets, weights in self._all_samples(clients, chosen):
+            outputs = self._forward(parameters.expand(len(positions), -1), inputs)[-1]
+            _, losses = self._slopes(outputs, targets, weights, with_loss=True)
+            for position, loss in zip(positions, losses.tolist(), strict=True):
+                found[position] = loss
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def _starts(self) -> IntArray:
+        return np.cumsum(self.counts) - self.counts
+
+    def _by_width(self, clients: Sequence[int]) -> list[tuple[int, list[int]]]:
+        """Group positions by the width that their batches are padded to."""
+        groups: dict[int, list[int]] = {}
+        for position, client in enumerate(clients):
+            groups.setdefault(self.width(int(self.counts[client])), []).append(position)
+        return list(groups.items())
+
+    def _all_samples(
+        self, clients: Sequence[int], chosen: Sequence[IntArray | None]
+    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield positions with their inputs, targets and weights, padded, a stack at a time."""
+        starts = self._starts
+        groups: dict[int, list[int]] = {}
+        for position, client in enumerate(clients):
+            rows = chosen[position]
+            count = int(self.counts[client]) if rows is None else len(rows)
+            groups.setdefault(self.width(count, whole=True), []).append(position)
+        for width, together in groups.items():
+            room = max(1, CACHED // (4 * width * self.inputs.shape[1]))
+            for begin in range(0, len(together), room):
+                positions = together[begin : begin + room]
+                rows = np.empty((len(positions), width), dtype=np.int64)
+                weights = np.zeros((len(positions), width, 1), dtype=np.float32)
+                for place, position in enumerate(positions):
+                    client = clients[position]
+                    some = chosen[position]
+                    own = np.arange(self.counts[client]) if some is None else some
+                    rows[place] = starts[client]
+                    rows[place, : len(own)] += own
+                    weights[place, : len(own)] = 1 / len(own)
+                inputs, targets = self._gather(torch.from_numpy(rows))
+                yield positions, inputs, targets, torch.from_numpy(weights)
+
+    def _gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        flat = rows.reshape(-1)
+        inputs = self.inputs.index_select(0, flat).view(*rows.shape, -1)
+        return inputs, self.targets.index_select(0, flat).view(*rows.shape, 1)
+
+    def _train_stack(
+        self, parameters: torch.Tensor, steps: Plan, corrections: torch.Tensor | None
+    ) -> Iterator[LocalResult]:
+        """Train clients whose batches are of one width, those with the most steps first."""
+        options = self.training
+        stack = parameters.repeat(len(steps.steps), 1)
+        velocity = torch.zeros_like(stack) if options.momentum else None
+        losses = torch.zeros(len(steps.steps), dtype=torch.float64)
+        inputs, targets = self._gather(steps.rows[0])
+        for number, active in enumerate(steps.training):
+            if number and not steps.same:
+                inputs, targets = self._gather(steps.rows[number, :active])
+            current = stack[:active]
+            activations = self._forward(current, inputs)
+            first = number < len(steps.first_epoch)
+            slopes, loss = self._slopes(activations[-1], targets, steps.weights[number, :active], with_loss=first)
+            if first:
+                losses[:active].addcmul_(loss.double(), steps.first_epoch[number, :active])
+            moved = list(self._backward(current, activations, slopes))
+            for layer, weight, offset in moved:
+                for part, gradient in ((layer.weight, weight), (layer.offset, offset)):
+                    if gradient is None:
+                        continue
+                    own = part(current)
+                    if options.algorithm == "fedprox":
+                        gradient.add_(own - part(parameters[None]), alpha=options.mu)
+                    if corrections is not None:
+                        gradient.add_(part(corrections[:active]))
+                    if options.weight_decay:
+                        gradient.add_(own, alpha=options.weight_decay)
+                    if velocity is not None:
+                        gradient = part(velocity[:active]).mul_(options.momentum).add_(gradient)
+                    own.sub_(gradient, alpha=options.lr)
+        for row, loss_, taken in zip(stack, losses.tolist(), steps.steps, strict=True):
+            yield LocalResult(row, loss_, taken)
+
+    def _forward(self, stack: torch.Tensor, inputs: torch.Tensor) -> list[torch.Tensor]:
+        """Return the inputs of every layer, and the outputs of the last."""
+        activations = [inputs]
+        for layer in self.layers:
+            weight = layer.weight(stack).transpose(1, 2)
+            if layer.bias:
+                outputs = torch.baddbmm(layer.offset(stack).unsqueeze(1), activations[-1], weight)
+            else:
+                outputs = torch.bmm(activations[-1], weight)
+            activations.append(outputs if layer is self.layers[-1] else outputs.relu_())
+        return activations
+
+    def _slopes(
+        self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, with_loss: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradient of the weighted loss by the outputs, and with `with_loss` the loss of each client."""
+        losses = torch.empty(0)
+        if not self.classification:
+            residuals = outputs - targets
+            if with_loss:
+                losses = (residuals.square() * weights).sum((1, 2)) * 0.5
+            return residuals.mul_(weights), losses
+        if with_loss:
+            logs = outputs.log_softmax(2)
+            losses = -(logs.gather(2, targets) * weights).sum((1, 2))
+            slopes = logs.exp_()
+        else:
+            slopes = outputs.softmax(2)
+        slopes.scatter_add_(2, targets, slopes.new_full((1, 1, 1), -1.0).expand_as(targets))
+        return slopes.mul_(weights), losses
+
+    def _backward(
+        self, stack: torch.Tensor, activations: Sequence[torch.Tensor], slopes: torch.Tensor
+    ) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor | None]]:
+        """Yield each layer, the last first, with the gradients of its weights and biases."""
+        for depth in range(len(self.layers) - 1, -1, -1):
+            layer, inputs = self.layers[depth], activations[depth]
+            weight = torch.bmm(slopes.transpose(1, 2), inputs)
+            offset = slopes.sum(1) if layer.bias else None
+            if depth:
+                slopes = torch.bmm(slopes, layer.weight(stack)).mul_(inputs > 0)
+            yield layer, weight, offset

@@ -1,0 +1,73 @@
+"""How clients train, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedpace.core.checks import above, at_least, finite, one_of
+from fedpace.core.errors import FedpaceError, InputError
+
+WARM_UP = 2**31
+"""Stands for the step in the streams of warm-up training, so that it shares none with a round."""
+
+
+class DivergedError(FedpaceError, ArithmeticError):
+    """Training left the finite numbers."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How clients train.
+
+    Args:
+        epochs: passes over the client's data in a round (E of the paper).
+        batch: samples in a step; 0 = all of the client's data.
+        lr: step size.
+        momentum: of SGD, starting at 0 in every round.
+        weight_decay: of SGD.
+        algorithm: `fedavg`, `fedprox` or `scaffold`.
+        mu: weight of FedProx's pull towards the received model.
+        sketch: entries of the update sketches that are reported to schemes that need them; 0 = whole updates.
+        moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
+    """
+
+    epochs: int = 5
+    batch: int = 32
+    lr: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    algorithm: Literal["fedavg", "fedprox", "scaffold"] = "fedavg"
+    mu: float = 0.01
+    sketch: int = 256
+    moment_samples: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.epochs, 1, "epochs of training")
+        at_least(self.batch, 0, "batch of training")
+        above(self.lr, 0, "lr of training")
+        at_least(self.weight_decay, 0, "weight_decay of training")
+        at_least(self.moment_samples, 1, "moment_samples of training")
+        at_least(self.sketch, 0, "sketch of training")
+        at_least(self.mu, 0, "mu of training")
+        for option in ("lr", "weight_decay", "mu"):
+            finite(getattr(self, option), f"{option} of training")
+        one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
+        if self.algorithm == "scaffold" and self.momentum:
+            raise InputError("scaffold is defined for plain SGD: set momentum = 0")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalResult:
+    """What came out of one client's round."""
+
+    parameters: torch.Tensor
+    loss: float
+    """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
+    steps: int
+    """SGD steps taken."""

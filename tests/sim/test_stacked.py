@@ -1,0 +1,145 @@
+"""Clients trained at once, against the loop over clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedpace.core.rng import stream
+from fedpace.data.federated import FederatedData, Samples
+from fedpace.models.base import FeatureModel
+from fedpace.models.conv2 import Conv2
+from fedpace.models.linear import Linear
+from fedpace.models.mlp import Mlp
+from fedpace.models.softmax import Softmax
+from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.stacked import MOST, linear_layers
+from fedpace.sim.trainer import DivergedError, Trainer, Training
+
+
+def federation(counts, *, classes=3, width=5, seed=0):
+    rng = stream(seed, "stack")
+
+    def draw(count):
+        inputs = rng.normal(size=(count, width)).astype(np.float32)
+        targets = rng.normal(size=count).astype(np.float32) if classes is None else rng.integers(0, classes, count)
+        return Samples(inputs, targets)
+
+    metric = "loss" if classes is None else "accuracy"
+    return FederatedData("toy", tuple(draw(count) for count in counts), draw(4), classes=classes, metric=metric)
+
+
+TRAININGS = st.builds(
+    Training,
+    epochs=st.integers(1, 3),
+    batch=st.sampled_from([0, 1, 3, 8, 70]),
+    lr=st.just(0.05),
+    momentum=st.sampled_from([0.0, 0.9]),
+    weight_decay=st.sampled_from([0.0, 0.1]),
+    algorithm=st.sampled_from(["fedavg", "fedprox"]),
+    mu=st.just(0.3),
+)
+MODELS = st.sampled_from(
+    [(Softmax(), 3), (Mlp(hidden=4), 3), (Mlp(hidden=4, layers=2), None), (Linear(), None), (Linear(bias=True), None)]
+)
+COUNTS = st.lists(st.integers(1, 90), min_size=1, max_size=7)
+
+
+def moved(trainer, seed=1):
+    """Parameters away from the start, where ReLU and softmax do something."""
+    noise = torch.from_numpy(stream(seed, "parameters").normal(size=trainer.initial.numel()) * 0.3)
+    return trainer.initial + noise.float()
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts=COUNTS, kind=MODELS, training=TRAININGS, corrected=st.booleans(), step=st.integers(0, 5))
+def test_it_is_the_loop_over_clients(counts, kind, training, corrected, step):
+    model, classes = kind
+    trainer = Trainer(federation(counts, classes=classes), model, training, seed=2)
+    clients = list(range(len(counts)))
+    start = moved(trainer)
+    added = torch.randn(len(counts), start.numel(), generator=torch.Generator().manual_seed(3)) if corrected else None
+    at_once = trainer.train_many(start, clients, step, added)
+    for client, result in zip(clients, at_once, strict=True):
+        alone = trainer.train_alone(start, client, step, None if added is None else added[client])
+        torch.testing.assert_close(result.parameters, alone.parameters, rtol=1e-4, atol=1e-5)
+        assert result.loss == pytest.approx(alone.loss, rel=1e-4, abs=1e-6)
+        assert result.steps == alone.steps
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts=COUNTS, kind=MODELS, training=TRAININGS, samples=st.sampled_from([0, 1, 5]), data=st.data())
+def test_whom_a_client_is_stacked_with_shows_in_rounding_only(counts, kind, training, samples, data):
+    model, classes = kind
+    trainer = Trainer(federation(counts, classes=classes), model, training, seed=2)
+    start = moved(trainer)
+    clients = data.draw(st.permutations(range(len(counts))))
+    with one_thread():
+        together = trainer.train_many(start, clients, 4)
+        gradients = trainer.gradients(start, clients)
+        losses = trainer.local_losses(start, clients, samples=samples, step=1)
+        again = trainer.train_many(start, clients, 4)
+        for position, client in enumerate(clients):
+            assert torch.equal(again[position].parameters, together[position].parameters), (
+                "the same stack, the same bits"
+            )
+            alone = trainer.train(start, client, 4)
+            torch.testing.assert_close(alone.parameters, together[position].parameters, rtol=1e-5, atol=1e-6)
+            assert alone.loss == pytest.approx(together[position].loss, rel=1e-5)
+            torch.testing.assert_close(trainer.gradient(start, client), gradients[position], rtol=1e-5, atol=1e-6)
+            loss = trainer.local_loss(start, client, samples=samples, step=1)
+            assert loss == pytest.approx(losses[position], rel=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(counts=COUNTS, kind=MODELS)
+def test_gradients_and_losses_are_those_that_torch_derives(counts, kind):
+    model, classes = kind
+    trainer = Trainer(federation(counts, classes=classes), model, Training(), seed=2)
+    start = moved(trainer)
+    clients = list(range(len(counts)))
+    gradients, losses = trainer.gradients(start, clients), trainer.local_losses(start, clients)
+    for client in clients:
+        torch.testing.assert_close(gradients[client], trainer._gradient(start, client), rtol=1e-4, atol=1e-5)
+        assert losses[client] == pytest.approx(trainer._local_loss(start, client, None), rel=1e-5)
+
+
+def test_a_cohort_is_cut_into_stacks_that_fit_the_caches():
+    many = Trainer(federation([3] * 300), Softmax(), Training(), seed=0)
+    parts = many.parts(range(300))
+    assert [client for part in parts for client in part] == list(range(300))
+    assert max(map(len, parts)) == MOST
+    wide = Trainer(federation([40] * 60, width=3000), Softmax(), Training(batch=0), seed=0)
+    assert max(map(len, wide.parts(range(60)))) < 60
+    assert many.parts([]) == []
+
+
+def test_a_client_that_diverges_is_named_and_spoils_nobody_else():
+    counts = [4, 4, 4]
+    data = federation(counts, classes=None)
+    data.train[1].inputs[:] *= 1e18
+    trainer = Trainer(data, Linear(), Training(epochs=3), seed=0)
+    with pytest.raises(DivergedError, match=r"client 1 diverged in round 8 "):
+        trainer.train_many(trainer.initial, [0, 1, 2], 7)
+    assert all(torch.isfinite(r.parameters).all() for r in trainer.train_many(trainer.initial, [0, 2], 7))
+
+
+@pytest.mark.parametrize(
+    ("module", "stackable"),
+    [
+        (FeatureModel(nn.Flatten(), nn.Linear(3, 2)), True),
+        (FeatureModel(nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU()), nn.Linear(4, 2)), True),
+        (FeatureModel(nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)), False),
+        (FeatureModel(nn.Sequential(nn.Flatten(), nn.Linear(3, 4)), nn.Linear(4, 2)), False),
+        (FeatureModel(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.Linear(4, 2)), False),
+        (FeatureModel(nn.Sequential(nn.Flatten(), nn.Linear(800, 800), nn.ReLU()), nn.Linear(800, 2)), False),
+        (Conv2().build((1, 28, 28), 10, generator=torch.Generator()), False),
+    ],
+    ids=["softmax", "mlp", "another activation", "no activation", "no flatten", "large", "convolutions"],
+)
+def test_which_models_are_stacked(module, stackable):
+    assert (linear_layers(module) is not None) is stackable
