@@ -87,7 +87,7 @@ RUNS = [
     f"{label}/seed-{seed}/{name}"
     for label in ("random", "submodular")
     for seed in (0, 1)
-    for name in ("rounds.jsonl", "run.json")
+    for name in ("model.safetensors", "rounds.jsonl", "run.json")
 ]
 
 
@@ -95,7 +95,7 @@ def test_compare_prints_a_table_and_writes_the_reports(call, tiny, tmp_path):
     out = tmp_path / "out"
     code, printed, errors = call("compare", tiny, "--out", out)
     assert (code, errors) == (0, "")
-    assert everything(out) == sorted(["comparison.json", "report.html", "report.png", *RUNS])
+    assert everything(out) == sorted(["comparison.json", "plan.json", "report.html", "report.png", *RUNS])
     assert "tiny: quadratic with linear under lognormal delays; random, submodular; 2 seeds; into" in printed
     assert "[4/4] submodular, seed 1: 3 rounds" in printed
     for name in ("random", "submodular", "report.html", "report.png", "comparison.json"):
@@ -153,7 +153,7 @@ def test_run(call, tiny, tmp_path):
     assert (code, errors) == (0, "")
     assert "submodular, seed 5: finished after 3 rounds and " in printed
     assert f"Recorded in {out}" in printed
-    assert everything(out) == ["rounds.jsonl", "run.json"]
+    assert everything(out) == ["model.safetensors", "rounds.jsonl", "run.json"]
     assert read_run(out).info.seed == 5
 
 

@@ -106,13 +106,14 @@ class Overrides:
     target: float | None = None
     max_rounds: int | None = None
     charge_warmup: bool = False
+    evaluate_every: int | None = None
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
         changed = dict(table)
         if self.seeds is not None:
             changed["seeds"] = list(self.seeds)
-        limits = {"target": self.target, "max_rounds": self.max_rounds}
+        limits = {"target": self.target, "max_rounds": self.max_rounds, "evaluate_every": self.evaluate_every}
         stop = changed.get("stop", {})
         if isinstance(stop, dict):
             changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}

@@ -1,93 +1,113 @@
-"""What a person sees while runs go on: a live bar on a terminal, a line a run elsewhere."""
+"""What a person sees while runs go on: a live bar for each on a terminal, a line a run elsewhere."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedpace.config import Experiment, Scheme
+from fedpace.runner import Job
 from fedpace.sim.round import Round
 
 
-class RunProgress:
-    """Follows the runs of an experiment. Its `watch` is what the runner calls after every round."""
+@dataclass
+class _Running:
+    """A run that has begun and not ended."""
 
-    def __init__(self, experiment: Experiment, runs: int, console: Console, *, quiet: bool = False) -> None:
-        self._experiment = experiment
+    job: Job
+    bar: TaskID
+    last: Round
+    metric: float | None
+    """When last evaluated."""
+
+    @property
+    def fraction(self) -> float:
+        """How much of its budget is used: an upper bound of what is done."""
+        return self.job.experiment.stop.progress(self.last)
+
+    def state(self) -> str:
+        """Where it is, in words."""
+        metric = "" if self.metric is None else f"  {self.job.experiment.data.metric} {self.metric:.4g}"
+        return f"round {self.last.number}  {self.last.clock:,.0f} s virtual{metric}"
+
+
+class RunProgress:
+    """Follows `runs` runs, one after the other or side by side: `watch` and `done` are what the runner calls."""
+
+    def __init__(self, runs: int, console: Console, *, quiet: bool = False) -> None:
         self._runs = runs
         self._console = console
         self._lines = not quiet and not console.is_terminal
-        self._bar = Progress(
-            TextColumn("{task.fields[scheme]}"),
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[state]}"),
-            TextColumn("runs"),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[eta]}"),
             console=console,
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._task: TaskID | None = None
+        self._all = self._bars.add_task("all runs", total=runs, state="")
+        self._running: dict[Path, _Running] = {}
         self._done = 0
-        self._current: tuple[str, int] | None = None
-        self._last: Round | None = None
         self._began = time.monotonic()
 
     def __enter__(self) -> RunProgress:
-        """Show the bar."""
-        self._bar.start()
-        self._task = self._bar.add_task("", total=self._runs, scheme="", state="", eta="")
+        """Show the bars."""
+        self._bars.start()
         return self
 
-    def watch(self, scheme: Scheme, seed: int, current: Round) -> None:
+    def watch(self, job: Job, current: Round) -> None:
         """Take in a round."""
-        if self._current != (scheme.label, seed):
-            self._close_run()
-            self._current = (scheme.label, seed)
-        self._last = current
-        assert self._task is not None
-        fraction = self._done + self._experiment.stop.progress(current)
-        self._bar.update(
-            self._task,
-            completed=self._done,
-            scheme=f"{scheme.label}, seed {seed}",
-            state=f"round {current.number}  {current.clock:,.0f} s virtual  {self._metric(current)}",
-            eta=f"ETA {self._remaining(fraction)}",
-        )
+        run = self._running.get(job.folder)
+        if run is None:
+            bar = self._bars.add_task(job.name, total=1.0, state="", visible=self._runs > 1)
+            run = self._running[job.folder] = _Running(job, bar, current, None)
+        run.last = current
+        run.metric = run.metric if current.metric is None else current.metric
+        self._bars.update(run.bar, completed=run.fraction, state=run.state())
+        self._show_all(run)
+
+    def done(self, job: Job) -> None:
+        """Take in that a job, with all that was clocked from it, has ended."""
+        for each in job.all:
+            run = self._running.pop(each.folder, None)
+            if run is None:
+                continue  # it had ended before it was resumed
+            self._done += 1
+            self._bars.remove_task(run.bar)
+            self._show_all(run)
+            if self._lines:
+                metric = "" if run.metric is None else f", {each.experiment.data.metric} {run.metric:.4g}"
+                self._console.print(
+                    f"[{self._done}/{self._runs}] {each.name}: {run.last.number} rounds, "
+                    f"{run.last.clock:,.0f} s virtual{metric}",
+                    highlight=False,
+                    markup=False,
+                )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Take the bars away."""
         if error is None:
-            self._close_run()
-        self._bar.stop()
+            for run in list(self._running.values()):
+                self.done(run.job)
+        self._bars.stop()
 
-    def _close_run(self) -> None:
-        if self._current is None or self._last is None:
-            return
-        self._done += 1
-        if self._lines:
-            label, seed = self._current
-            self._console.print(
-                f"[{self._done}/{self._runs}] {label}, seed {seed}: {self._last.number} rounds, "
-                f"{self._last.clock:,.0f} s virtual, {self._metric(self._last)}",
-                highlight=False,
-                markup=False,
-            )
-
-    def _metric(self, current: Round) -> str:
-        return f"{self._experiment.data.metric} {current.metric:.4g}"
+    def _show_all(self, run: _Running) -> None:
+        fraction = self._done + sum(other.fraction for other in self._running.values())
+        state = f"{self._done} of {self._runs}" if self._runs > 1 else f"{run.job.name}  {run.state()}"
+        self._bars.update(self._all, completed=fraction, state=f"{state}  {self._remaining(fraction)}")
 
     def _remaining(self, fraction: float) -> str:
         """An upper estimate: a run that reaches its target early hands its time back."""
         if fraction <= 0:
-            return "--:--"
+            return "ETA --:--"
         elapsed = time.monotonic() - self._began
-        seconds = int(elapsed * (self._runs - fraction) / fraction)
-        return f"{seconds // 60}:{seconds % 60:02d}"
+        seconds = int(elapsed * max(0.0, self._runs - fraction) / fraction)
+        return f"ETA {seconds // 60}:{seconds % 60:02d}"

@@ -97,7 +97,7 @@ def test_what_was_run_is_written_down(tmp_path):
     assert raw["wall_seconds"] >= 0
     assert raw["started"].endswith("+00:00")
     assert record.info.expected_delays == tuple(raw["expected_delays"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.jsonl", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "rounds.jsonl", "run.json"]
 
 
 def test_how_a_run_ended(tmp_path):
@@ -115,7 +115,7 @@ def test_how_a_run_ended(tmp_path):
 def test_all_runs_seeds_outermost(tmp_path):
     chosen = experiment(stop={"max_rounds": 1})
     seen = []
-    records = run_all(chosen, tmp_path, lambda scheme, seed, current: seen.append((seed, scheme.label, current.number)))
+    records = run_all(chosen, tmp_path, lambda job, current: seen.append((job.seed, job.scheme.label, current.number)))
     assert [(r.info.seed, r.info.label) for r in records] == [
         (seed, label) for seed in (0, 1) for label in ("random", "submodular", "delayhet-sampling")
     ]

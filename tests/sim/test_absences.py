@@ -124,7 +124,7 @@ class OverCommitted(Stateless):
 def test_over_commitment_ends_the_round_early():
     sim, rounds = simulate(OverCommitted(), 3)
     for current in rounds[1:]:
-        drawn = sim.delays.draw(current.number)[:6]
+        drawn = sim.time.delays.draw(current.number)[:6]
         assert current.seconds == np.sort(drawn)[3]
         assert len(current.failed) == 2
 

@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(runs.compare)
 app.command()(runs.run)
+app.command()(runs.resume)
 app.command()(runs.report)
 app.command("list")(listing.list_components)
 app.add_typer(data.app, name="data")

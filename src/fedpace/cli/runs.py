@@ -1,9 +1,12 @@
-"""`fedpace compare`, `fedpace run` and `fedpace report`."""
+"""`fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +15,14 @@ import typer
 from rich.console import Console
 
 from fedpace.cli.common import AsJson, print_json
+from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, write_atomically
+from fedpace.core.errors import InputError, StorageError
 from fedpace.progress import RunProgress
-from fedpace.records.run import RunRecord, find_runs
+from fedpace.records.run import INFO, RunRecord, find_runs
 from fedpace.report.numbers import counted
-from fedpace.report.page import write_page
-from fedpace.report.plots import write_png
-from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, render_table, summarise
-from fedpace.runner import check_folder, run_all, run_one
+from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan
+from fedpace.runner import resume as resume_runs
 from fedpace.sim.engines.choice import EngineName, EngineOptions
 
 ExperimentFile = Annotated[
@@ -35,6 +35,21 @@ DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay m
 Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
 ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
 MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")]
+CheckpointEvery = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds between checkpoints; 0 = after every round, inf = none (default: as often as costs little).",
+        show_default=False,
+    ),
+]
+KeepModel = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-model/--drop-model", help="Keep final models (default: those of up to 16 MiB).", show_default=False
+    ),
+]
+Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one a core where one run cannot use all cores.")]
 EngineNamed = Annotated[
     EngineName, typer.Option("--engine", help="Where clients are trained; it changes the speed, never the outcome.")
 ]
@@ -50,36 +65,53 @@ def compare(
     selectors: Annotated[
         str | None, typer.Option(help="Comma-separated labels or names of schemes; others are left out.")
     ] = None,
-    delays: DelayName = None,
+    delays: Annotated[
+        str | None, typer.Option(help="Another delay model with its defaults, or several, separated by commas.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     target: Target = None,
     max_rounds: MaxRounds = None,
+    evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
+    jobs: Jobs = 0,
     engine: EngineNamed = "auto",
     workers: Workers = 0,
     ray_address: RayAddress = None,
+    checkpoint_every: CheckpointEvery = None,
+    keep_model: KeepModel = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes: virtual seconds until each brings the shared model to the target."""
-    names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
-    if names == []:
-        raise InputError("--selectors names no scheme: give one or more, separated by commas")
+    names = _listed(selectors, "--selectors names no scheme")
+    models = _listed(delays, "--delays names no delay model")
     if seeds is not None and seeds < 1:
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
-    options = EngineOptions(engine, workers, ray_address)
-    chosen = load_experiment(
-        experiment, Overrides(names, delays, None if seeds is None else range(seeds), target, max_rounds, charge_warmup)
-    )
-    folder = _folder(out, chosen, overwrite)
+    execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
+    chosen = [
+        load_experiment(
+            experiment,
+            Overrides(
+                names,
+                model,
+                None if seeds is None else range(seeds),
+                target,
+                max_rounds,
+                charge_warmup,
+                evaluate_every,
+            ),
+        )
+        for model in (models or [None])  # type: ignore[list-item]
+    ]
+    plan = Plan.under(chosen)
+    folder = _folder(out, chosen[0], overwrite)
     console = Console(stderr=as_json)
     _announce(console, chosen, folder, quiet=as_json)
-    runs_wanted = len(chosen.schemes) * len(chosen.seeds)
-    with RunProgress(chosen, runs_wanted, console, quiet=as_json) as progress:
-        runs = run_all(chosen, folder, progress.watch, engine=options, overwrite=overwrite)
-    comparison = _write_report(runs, folder, chosen.name)
-    _show(comparison, folder, console, as_json=as_json)
+    runs = sum(len(job.all) for job in plan.jobs(folder))
+    with _resumable(folder), RunProgress(runs, console, quiet=as_json) as progress:
+        run_plan(plan, folder, progress.watch, progress.done, execution=execution, jobs=jobs, overwrite=overwrite)
+    report_folder(folder, console, as_json=as_json)
 
 
 def run(
@@ -91,10 +123,13 @@ def run(
     delays: DelayName = None,
     target: Target = None,
     max_rounds: MaxRounds = None,
+    evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
     engine: EngineNamed = "auto",
     workers: Workers = 0,
     ray_address: RayAddress = None,
+    checkpoint_every: CheckpointEvery = None,
+    keep_model: KeepModel = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -102,39 +137,50 @@ def run(
     """Run one scheme once."""
     if seed < 0:
         raise InputError(f"--seed must be at least 0, but {seed} came")
-    options = EngineOptions(engine, workers, ray_address)
-    overrides = Overrides(None if selector is None else [selector], delays, [seed], target, max_rounds, charge_warmup)
+    execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
+    names = None if selector is None else [selector]
+    overrides = Overrides(names, delays, [seed], target, max_rounds, charge_warmup, evaluate_every)
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
     folder = _folder(out, chosen, overwrite)
     console = Console(stderr=as_json)
-    _announce(console, chosen, folder, quiet=as_json)
-    with RunProgress(chosen, 1, console, quiet=as_json) as progress:
-        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, engine=options, overwrite=overwrite)
-    last, info = record.rounds[-1], record.info
-    summary = {
-        "folder": str(folder),
-        "label": info.label,
-        "seed": info.seed,
-        "status": info.status,
-        "message": info.message,
-        "rounds": last.number,
-        "virtual_seconds": last.clock,
-        info.metric: last.metric,
-        "target": info.target,
-        "engine": info.engine,
-    }
-    if as_json:
-        print_json(summary)
-    else:
-        console.print(
-            f"{info.label}, seed {seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
-            f"seconds, {info.metric} {last.metric:.4g}. {info.message}",
-            highlight=False,
-            markup=False,
+    _announce(console, [chosen], folder, quiet=as_json)
+    with _resumable(folder), RunProgress(1, console, quiet=as_json) as progress:
+        record = run_one(
+            chosen, chosen.schemes[0], seed, folder, progress.watch, execution=execution, overwrite=overwrite
         )
-        console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
-        console.print(f"Recorded in {folder}", highlight=False, markup=False)
+    _show_run(record, folder, console, as_json=as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a `fedpace compare` or `fedpace run` that was stopped.")],
+    jobs: Jobs = 0,
+    engine: EngineNamed = "auto",
+    workers: Workers = 0,
+    ray_address: RayAddress = None,
+    checkpoint_every: CheckpointEvery = None,
+    keep_model: KeepModel = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on where a run or a comparison was stopped, as if it never had been.
+
+    Each unfinished run goes on from its last checkpoint, and runs that had not begun are begun. The records and the
+    models are those of an uninterrupted run, byte for byte, however often and at whatever instant it was killed.
+    """
+    execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
+    console = Console(stderr=as_json)
+    wanted = [each for job in pending(folder) for each in job.all]
+    left = [job for job in wanted if not job.ended]
+    if not as_json:
+        ended = len(wanted) - len(left)
+        state = "all finished already" if not left else f"{ended} finished already, {len(left)} to go"
+        console.print(f"{folder}: {counted(len(wanted), 'run')}, {state}", highlight=False, markup=False)
+    with _resumable(folder), RunProgress(len(left), console, quiet=as_json) as progress:
+        records = resume_runs(folder, progress.watch, progress.done, execution=execution, jobs=jobs)
+    if (folder / INFO).exists():
+        _show_run(records[0], folder, console, as_json=as_json)
+    else:
+        report_folder(folder, console, as_json=as_json)
 
 
 def report(
@@ -142,9 +188,30 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Build table, page and picture anew from recorded runs, finished or not."""
-    runs = find_runs(folder)
-    name = str(runs[0].info.experiment.get("name", folder.name))
-    _show(_write_report(runs, folder, name), folder, Console(), as_json=as_json)
+    find_runs(folder)  # says what is expected where there are none
+    report_folder(folder, Console(), as_json=as_json)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on where runs were stopped."""
+    command = f"`fedpace resume {shlex.quote(str(folder))}`"
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{error} with {command}") from error
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted: what was recorded so far is kept; {command} goes on\n")
+        raise typer.Exit(130) from None
+
+
+def _listed(text: str | None, nothing: str) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError(f"{nothing}: give one or more, separated by commas")
+    return names
 
 
 def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
@@ -153,32 +220,46 @@ def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
     return folder
 
 
-def _announce(console: Console, experiment: Experiment, folder: Path, *, quiet: bool) -> None:
+def _announce(console: Console, experiments: list[Experiment], folder: Path, *, quiet: bool) -> None:
     if quiet:
         return
-    names = ", ".join(scheme.label for scheme in experiment.schemes)
-    seeds = counted(len(experiment.seeds), "seed")
+    first = experiments[0]
+    names = ", ".join(scheme.label for scheme in first.schemes)
+    seeds = counted(len(first.seeds), "seed")
+    delays = ", ".join(experiment.delays.name for experiment in experiments)
     console.print(
-        f"{experiment.name}: {experiment.data.name} with {experiment.model.name} under {experiment.delays.name} "
-        f"delays; {names}; {seeds}; into {folder}",
+        f"{first.name}: {first.data.name} with {first.model.name} under {delays} delays; {names}; {seeds}; "
+        f"into {folder}",
         highlight=False,
         markup=False,
     )
 
 
-def _write_report(runs: Sequence[RunRecord], folder: Path, title: str) -> Comparison:
-    comparison = summarise(runs)
-    write_atomically(folder / "comparison.json", json_bytes(comparison.as_json()))
-    write_page(runs, comparison, folder / "report.html", title=title)
-    write_png(runs, comparison, folder / "report.png")
-    return comparison
-
-
-def _show(comparison: Comparison, folder: Path, console: Console, *, as_json: bool) -> None:
+def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: bool) -> None:
+    last, info = record.rounds[-1], record.info
+    metric = record.evaluated[-1].metric
     if as_json:
-        print_json({"folder": str(folder), **comparison.as_json()})
+        print_json(
+            {
+                "folder": str(folder),
+                "label": info.label,
+                "seed": info.seed,
+                "status": info.status,
+                "message": info.message,
+                "rounds": last.number,
+                "virtual_seconds": last.clock,
+                info.metric: metric,
+                "target": info.target,
+                "engine": info.engine,
+            }
+        )
         return
-    console.print(render_table(comparison))
-    console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
-    for name in ("report.html", "report.png", "comparison.json"):
-        console.print(f"  {folder / name}", highlight=False, markup=False)
+    console.print(
+        f"{info.label}, seed {info.seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
+        f"seconds, {info.metric} {metric:.4g}. {info.message}",
+        highlight=False,
+        markup=False,
+    )
+    if info.engine:
+        console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
+    console.print(f"Recorded in {folder}", highlight=False, markup=False)

@@ -22,6 +22,10 @@ class InfeasibleError(FedpaceError, RuntimeError):
     """The problem has no admissible answer, and no fallback was asked for."""
 
 
+class StorageError(FedpaceError, OSError):
+    """What was to be kept could not be written: a full disk, a quota, a lost mount."""
+
+
 class MissingExtraError(FedpaceError, ImportError):
     """An optional dependency is not installed."""
 

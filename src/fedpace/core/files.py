@@ -8,14 +8,14 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import InputError, StorageError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -33,6 +33,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextlib.contextmanager
+def keeping(path: Path) -> Iterator[None]:
+    """Turn what the system says of a failed write into an error that says what to do."""
+    try:
+        yield
+    except OSError as cause:
+        raise StorageError(
+            f"cannot write {path}: {cause.strerror or cause}. What was recorded before is intact: make room, and go on"
+        ) from cause
 
 
 def json_bytes(value: Any) -> bytes:

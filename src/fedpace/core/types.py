@@ -309,6 +309,15 @@ def facts_wanted(selector: Any) -> frozenset[Need]:
     return needs | getattr(selector, "uses", frozenset())
 
 
+def is_timeless(selector: Any) -> bool:
+    """Whether a selector looks neither at delays nor at time, as it declares in an optional `timeless = True`.
+
+    Its rounds are then the same under every delay model, and need to be trained only once (`fedpace.sim.reclock`). What
+    it predicts of a round's length, if anything, is the longest delay of the cohort; it sets no deadline.
+    """
+    return bool(getattr(selector, "timeless", False))
+
+
 class DelayModel(Protocol):
     """How long each client takes, round by round, for ALL clients: schemes are compared on the same draws."""
 

@@ -3,17 +3,23 @@
 `rounds.jsonl` holds nothing that depends on the machine or the hour: one seed gives one sequence of bytes. Each line is
 flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in
 half is ignored when the folder is read.
+
+A run may take several sittings. Rounds that were recorded after the last checkpoint are played again, and must come
+out as they were.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.files import json_bytes, read_json, write_atomically
+from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.sim.round import Round
 from fedpace.sim.stopping import Direction, meets
 
@@ -60,10 +66,22 @@ class RunInfo:
     message: str = ""
     started: str = ""
     wall_seconds: float | None = None
+    """Real time, all sittings together; where one was killed, up to its last checkpoint."""
+    sittings: int = 1
+    """How often the run was begun or resumed."""
+    message_bytes: int | None = None
+    """What travels each way in a round: what delays are made of."""
+    clocked_from: str | None = None
+    """The delay model under which these rounds were trained, where it is not the experiment's own: see `reclock`."""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
     """Of the git checkout that fedpace was run in, where there is one; `+` = with uncommitted changes."""
     format: int = FORMAT
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.status not in ("running", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -99,29 +117,113 @@ class RunWriter:
         self.info = dataclasses.replace(
             info, started=datetime.now(UTC).isoformat(timespec="seconds"), versions=versions(), commit=commit()
         )
-        self._began = datetime.now(UTC)
+        self._began = time.monotonic()
+        self._before = 0.0
+        self._resumed = False
         self._written = 0
+        self._again: deque[bytes] = deque()
         self._created: list[Path] = []
 
+    @classmethod
+    def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0) -> RunWriter:
+        """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again."""
+        info = read_run(folder).info
+        writer = cls.__new__(cls)
+        writer.folder = folder
+        writer.info = dataclasses.replace(
+            info,
+            status="running",
+            message="",
+            sittings=info.sittings + 1,
+            versions={name: _both(info.versions.get(name), now) or now for name, now in versions().items()},
+            commit=_both(info.commit, commit()),
+        )
+        writer._began = time.monotonic()
+        writer._before = max(wall_seconds, info.wall_seconds or 0.0)
+        writer._resumed = True
+        writer._written = rounds
+        writer._again = deque()
+        writer._created = []
+        return writer
+
+    @property
+    def wall_seconds(self) -> float:
+        """Real time that the run has taken so far, in all sittings."""
+        return self._before + time.monotonic() - self._began
+
     def __enter__(self) -> RunWriter:
-        """Create the folder."""
+        """Create or open the folder; two writers of one run would ruin it, so the second is refused."""
         missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self._created = missing  # innermost first
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._write_info()
-            self._file = (self.folder / ROUNDS).open("w", encoding="utf-8")
+            if not self._resumed:
+                self._write_info()
+            self._file = os.open(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as cause:
             self._vanish()
             raise InputError(f"cannot write a run into {self.folder}: {cause}; give another folder") from cause
+        try:
+            self._lock()
+            self._pick_up()
+        except BaseException:
+            os.close(self._file)
+            raise
         return self
 
+    def _lock(self) -> None:
+        patience = time.monotonic() + 2.0  # workers of a process that was killed take a moment to notice
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as cause:
+                if time.monotonic() > patience:
+                    raise InputError(f"{self.folder} is being written by another process: let it end first") from cause
+            time.sleep(0.05)
+
+    def _pick_up(self) -> None:
+        """Find where to go on: after the last whole line, with those to be played again at hand."""
+        if not self._resumed:
+            os.ftruncate(self._file, 0)
+            self._length = 0
+            return
+        lines = (self.folder / ROUNDS).read_bytes().split(b"\n")[:-1]
+        if len(lines) < self._written:
+            raise InputError(
+                f"{self.folder / ROUNDS} should hold {self._written} rounds, as the checkpoint beside it does, but it "
+                f"holds {len(lines)}: it was changed; run it anew"
+            )
+        self._again = deque(lines[self._written :])
+        self._length = sum(len(line) + 1 for line in lines)
+        with keeping(self.folder / ROUNDS):
+            os.ftruncate(self._file, self._length)
+            self._write_info()
+
     def add(self, current: Round) -> None:
-        """Append a round, and make sure that it is on disk."""
-        self._file.write(round_line(current) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Append a round, and make sure that it is on disk; one that is there already must be the same."""
+        line = round_line(current).encode()
+        if self._again:
+            if self._again.popleft() != line:
+                raise InputError(
+                    f"round {current.number} came out otherwise than it is recorded in {self.folder / ROUNDS}: the "
+                    f"program, its libraries or the data have changed since ({INFO} names versions); run it anew"
+                )
+        else:
+            self._append(line + b"\n")
         self._written += 1
+
+    def _append(self, line: bytes) -> None:
+        with keeping(self.folder / ROUNDS):
+            try:
+                done = 0
+                while done < len(line):
+                    done += os.pwrite(self._file, line[done:], self._length + done)
+                os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, self._length)  # half a round is none
+                raise
+        self._length += len(line)
 
     def finish(self, status: str, message: str = "") -> None:
         """Say how the run ended."""
@@ -131,15 +233,21 @@ class RunWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the files. A run that an error ended is marked as interrupted, with its rounds kept."""
-        self._file.close()
-        if isinstance(error, FedpaceError) and self._written <= 1:
-            self._vanish()
-            return
-        if error is not None and self.info.status == "running":
-            self.finish("interrupted", str(error) or type(error).__name__)
-        elapsed = (datetime.now(UTC) - self._began).total_seconds()
-        self.info = dataclasses.replace(self.info, wall_seconds=round(elapsed, 3))
-        self._write_info()
+        try:
+            if isinstance(error, FedpaceError) and self._written <= 1 and not self._resumed:
+                self._vanish()
+                return
+            if error is not None and self.info.status == "running":
+                self.finish("interrupted", str(error) or type(error).__name__)
+            self.info = dataclasses.replace(self.info, wall_seconds=round(self.wall_seconds, 3))
+            if error is None:
+                with keeping(self.folder / INFO):
+                    self._write_info()
+            else:
+                with contextlib.suppress(OSError):  # on a full disk the error itself is what counts
+                    self._write_info()
+        finally:
+            os.close(self._file)
 
     def _vanish(self) -> None:
         """Take back a run that was refused before its first round: a mistake leaves nothing behind."""
@@ -152,6 +260,13 @@ class RunWriter:
 
     def _write_info(self) -> None:
         write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
+
+
+def _both(before: str | None, now: str | None) -> str | None:
+    """What was so in the sittings before, and what is so now, where that differs."""
+    if before is None or now is None:
+        return before or now
+    return before if before.split(", ")[-1] == now else f"{before}, {now}"
 
 
 def read_run(folder: Path) -> RunRecord:

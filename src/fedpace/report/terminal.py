@@ -44,13 +44,14 @@ def build_table(comparison: Comparison) -> Table:
             min_width=longest if column.number else None,
             overflow="fold",
         )
-        rows.append([_text(cell) for cell in cells])
+        rows.append([text_of(cell) for cell in cells])
     for row in zip(*rows, strict=True):
         table.add_row(*row)
     return table
 
 
-def _text(cell: Cell) -> Text:
+def text_of(cell: Cell) -> Text:
+    """Return a cell as rich shows it."""
     text = Text(cell.text, style=STYLES[cell.tone])
     if cell.note:
         text.append(f"\n{cell.note}", style="not bold dim default")

@@ -43,6 +43,7 @@ class DivFL:
 
     name: ClassVar[str] = "divfl"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+    timeless: ClassVar[bool] = True
 
     k: int = 10
     mode: Literal["exact", "every-q", "no-overhead"] = "no-overhead"

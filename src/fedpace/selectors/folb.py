@@ -49,6 +49,7 @@ class Folb:
 
     name: ClassVar[str] = "folb"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    timeless: ClassVar[bool] = True
 
     k: int = 10
     sets: Literal["one", "two"] = "one"

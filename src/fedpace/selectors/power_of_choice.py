@@ -42,6 +42,7 @@ class PowerOfChoice:
 
     name: ClassVar[str] = "power-of-choice"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    timeless: ClassVar[bool] = True
 
     k: int = 10
     d: int = 0

@@ -34,6 +34,7 @@ class Random(Stateless):
 
     name: ClassVar[str] = "random"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    timeless: ClassVar[bool] = True
 
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"

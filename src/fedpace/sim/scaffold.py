@@ -11,6 +11,8 @@ of the others at 0 for ever: the warm-up initialises everybody's with its gradie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from fedpace.core.checks import FloatArray
@@ -33,6 +35,15 @@ class ControlVariates:
         """Set c_i, and move c by the client's share of the change."""
         self.server = self.server + (variate - self.of(client)) * float(self._shares[client])
         self._own[client] = variate
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all that is needed to go on later."""
+        return {"server": self.server} | {str(client): variate for client, variate in self._own.items()}
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` gave."""
+        self.server = tensors["server"]
+        self._own = {int(client): variate for client, variate in tensors.items() if client != "server"}
 
     def round(self) -> RoundVariates:
         """Return the variates as the cohort of this round sees them: c does not move while it trains."""

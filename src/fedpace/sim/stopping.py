@@ -47,6 +47,10 @@ class Stop:
         """Whether the round of that number, which ends at `clock`, is the last one allowed."""
         return number >= self.max_rounds or clock >= self.max_seconds
 
+    def ends(self, current: Round, direction: Direction) -> bool:
+        """Whether `current` is the last round."""
+        return self.reached(current.metric, direction) or self.exhausted(current.number, current.clock)
+
     def evaluates(self, number: int, clock: float) -> bool:
         """Whether the round of that number, which ends at `clock`, is evaluated."""
         return number % self.evaluate_every == 0 or self.exhausted(number, clock)
@@ -67,5 +71,5 @@ def until(rounds: Iterable[Round], stop: Stop, direction: Direction) -> Iterator
     """Yield rounds up to and with the one that ends the run."""
     for current in rounds:
         yield current
-        if stop.reached(current.metric, direction) or stop.exhausted(current.number, current.clock):
+        if stop.ends(current, direction):
             return

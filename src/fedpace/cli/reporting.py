@@ -1,0 +1,60 @@
+"""What the commands that run things, or look at what was run, write and print at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedpace.cli.common import print_json
+from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.run import INFO, RunRecord, find_runs
+from fedpace.report.delay_grid import build_grid
+from fedpace.report.page import write_page
+from fedpace.report.plots import write_png
+from fedpace.report.summary import sentences
+from fedpace.report.tables import Comparison, render_table, summarise
+from fedpace.runner import read_plan
+
+REPORTS = ("report.html", "report.png", "comparison.json")
+
+
+def report_folder(folder: Path, console: Console, *, as_json: bool) -> None:
+    """Write and print the reports of all that `folder` holds: of one experiment, or of one a delay model."""
+    plan = None if (folder / INFO).exists() else read_plan(folder)
+    if plan is None or len(plan.experiments) == 1:
+        comparison = _write(find_runs(folder), folder)
+        if as_json:
+            print_json({"folder": str(folder), **comparison.as_json()})
+            return
+        console.print(render_table(comparison))
+        console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
+        _name_files([folder], console)
+        return
+    begun = [name for name in plan.experiments if any((folder / name).rglob(INFO))]
+    found = {name: _write(find_runs(folder / name), folder / name) for name in begun}
+    content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
+    with keeping(folder / "comparison.json"):
+        write_atomically(folder / "comparison.json", json_bytes(content))
+    if as_json:
+        print_json({"folder": str(folder), **content})
+        return
+    console.print(build_grid(found))
+    _name_files([folder / name for name in found], console)
+
+
+def _write(runs: Sequence[RunRecord], folder: Path) -> Comparison:
+    comparison = summarise(runs)
+    title = str(runs[0].info.experiment.get("name", folder.name))
+    with keeping(folder / "comparison.json"):
+        write_atomically(folder / "comparison.json", json_bytes(comparison.as_json()))
+        write_page(runs, comparison, folder / "report.html", title=title)
+        write_png(runs, comparison, folder / "report.png")
+    return comparison
+
+
+def _name_files(folders: Sequence[Path], console: Console) -> None:
+    for folder in folders:
+        for name in REPORTS:
+            console.print(f"  {folder / name}", highlight=False, markup=False)

@@ -1,0 +1,29 @@
+"""Runs the schemes of an experiment under its seeds: recorded as they go, resumed where they stopped, side by side.
+
+records = run_all(load_experiment(None), Path("runs/mine"), jobs=2)
+records = resume(Path("runs/mine"))
+"""
+
+from fedpace.runner.carrying import Execution, Watcher, carry_out, clock_run, run_one
+from fedpace.runner.folders import check_folder, clear_folder
+from fedpace.runner.jobs import Job, SharedData
+from fedpace.runner.many import pending, resume, run_all, run_plan
+from fedpace.runner.plan import Plan, read_plan
+
+__all__ = [
+    "Execution",
+    "Job",
+    "Plan",
+    "SharedData",
+    "Watcher",
+    "carry_out",
+    "check_folder",
+    "clear_folder",
+    "clock_run",
+    "pending",
+    "read_plan",
+    "resume",
+    "run_all",
+    "run_one",
+    "run_plan",
+]

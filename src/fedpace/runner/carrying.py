@@ -1,0 +1,185 @@
+"""Carries out one job: from its first round, or from where it stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedpace.config import Experiment, Scheme
+from fedpace.core.checks import at_least
+from fedpace.core.errors import InputError
+from fedpace.core.files import keeping
+from fedpace.records.run import INFO, RunRecord, RunWriter, read_run
+from fedpace.runner.folders import MODEL, clear_folder, sweep
+from fedpace.runner.jobs import Job
+from fedpace.sim.checkpoint import Checkpoints, save_model
+from fedpace.sim.clock import VirtualTime
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.reclock import absences_apart, obstacle, reclock
+from fedpace.sim.round import Round
+from fedpace.sim.rounds import Simulation, virtual_time
+from fedpace.sim.stopping import until
+from fedpace.sim.trainer import DivergedError
+
+Watcher = Callable[[Job, Round], None]
+"""Called after every round: what a progress bar lives on."""
+
+SMALL_MODEL = 16 * 2**20
+"""Bytes up to which the final model is kept unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are carried out: none of it changes what comes out.
+
+    Args:
+        engine: where clients are trained.
+        checkpoint_every: see `Checkpoints`.
+        keep_model: whether the final model is kept as `model.safetensors`; None = where it is small.
+    """
+
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    checkpoint_every: float | None = None
+    keep_model: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        if self.checkpoint_every is not None:
+            at_least(self.checkpoint_every, 0, "the seconds between two checkpoints")
+
+    def keeps(self, simulation: Simulation) -> bool:
+        """Whether the final model of this run is kept."""
+        if self.keep_model is not None:
+            return self.keep_model
+        return simulation.parameters.numel() * simulation.parameters.element_size() <= SMALL_MODEL
+
+
+def run_one(
+    experiment: Experiment,
+    scheme: Scheme,
+    seed: int,
+    folder: Path,
+    watch: Watcher | None = None,
+    *,
+    execution: Execution | None = None,
+    overwrite: bool = False,
+) -> RunRecord:
+    """Run one scheme under one seed into `folder`, which holds no run yet; `overwrite` as for `run_all`."""
+    job = Job(experiment, scheme, seed, folder)
+    execution = execution or Execution()
+    simulation = job.simulation(execution.engine)
+    if overwrite:
+        clear_folder(folder)
+    with RunWriter(folder, job.info(simulation)) as writer:
+        _play(job, simulation, writer, execution, watch)
+    Checkpoints(folder).clear()
+    return read_run(folder)
+
+
+def carry_out(job: Job, execution: Execution | None = None, watch: Watcher | None = None) -> list[RunRecord]:
+    """Do what is left of a job: nothing, the rest of a run, or all of it. Returns the record of each of `job.all`."""
+    execution = execution or Execution()
+    trained = _finished(job, execution, watch)
+    if job.clocked and not all(absences_apart(_time(each.experiment, each.seed, 0)) for each in job.all):
+        # A trace that knows who was there: under other delays other rounds would be played.
+        return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
+    return [trained, *(_clocked(other, job, trained, watch) for other in job.clocked)]
+
+
+def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
+    """Return a recorded run as it would have been under the delays and the clock of `experiment`, without training.
+
+    The rest of `experiment` must be as in the record.
+    """
+    info = record.info
+    scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
+    if scheme is None:
+        raise InputError(f"expected {info.label!r} among the schemes of the experiment, but it is not there")
+    reason = obstacle(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
+    if reason is not None:
+        raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
+    if info.message_bytes is None:
+        raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
+    time = _time(experiment, info.seed, info.message_bytes)
+    expected = tuple(time.expected.tolist())
+    rounds = tuple(reclock(record.rounds, time))
+    trained_under = info.clocked_from or str(info.experiment.get("delays", {}).get("name"))
+    clocked = replace(
+        info,
+        experiment=experiment.as_table(),
+        expected_delays=expected,
+        clocked_from=trained_under,
+        sittings=1,
+        wall_seconds=None,
+    )
+    return RunRecord(clocked, rounds)
+
+
+def _time(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
+    return virtual_time(
+        experiment.data.build(seed=seed),
+        experiment.delays,
+        fleet=experiment.fleet,
+        availability=experiment.availability,
+        clock=experiment.clock,
+        model_bytes=model_bytes,
+        seed=seed,
+    )
+
+
+def _finished(job: Job, execution: Execution, watch: Watcher | None) -> RunRecord:
+    if not (job.folder / INFO).exists():
+        return run_one(job.experiment, job.scheme, job.seed, job.folder, watch, execution=execution)
+    record = read_run(job.folder)
+    if record.info.ended:
+        Checkpoints(job.folder).clear()
+        return record
+    sweep(job.folder)
+    simulation = job.simulation(execution.engine)
+    restored = Checkpoints(job.folder).restore(simulation)
+    rounds, seconds = (0, 0.0) if restored is None else (restored.round + 1, restored.wall_seconds)
+    with RunWriter.resume(job.folder, rounds=rounds, wall_seconds=seconds) as writer:
+        _play(job, simulation, writer, execution, watch)
+    Checkpoints(job.folder).clear()
+    return read_run(job.folder)
+
+
+def _play(job: Job, simulation: Simulation, writer: RunWriter, execution: Execution, watch: Watcher | None) -> None:
+    stop, direction = job.experiment.stop, job.experiment.direction
+    checkpoints = Checkpoints(job.folder, every=execution.checkpoint_every)
+    try:
+        with closing(simulation.rounds(stop.evaluates)) as rounds:
+            for current in until(rounds, stop, direction):
+                writer.add(current)
+                if watch is not None:
+                    watch(job, current)
+                # A checkpoint of the last round would have nothing after it to go on with.
+                if current.number > 0 and not stop.ends(current, direction):
+                    checkpoints.offer(simulation, wall_seconds=writer.wall_seconds)
+        if execution.keeps(simulation):
+            save_model(simulation, job.folder / MODEL)
+        writer.finish("reached" if stop.reached(current.metric, direction) else "finished")
+    except DivergedError as error:
+        # A scheme that diverges is a result, not an accident: the others go on.
+        writer.finish("diverged", str(error))
+
+
+def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -> RunRecord:
+    if (job.folder / INFO).exists():
+        if read_run(job.folder).info.ended:
+            return read_run(job.folder)
+        clear_folder(job.folder)  # clocking takes no time: half of it is not worth keeping
+    record = clock_run(trained, job.experiment)
+    with RunWriter(job.folder, replace(record.info, status="running", message="")) as writer:
+        for current in record.rounds:
+            writer.add(current)
+            if watch is not None:
+                watch(job, current)
+        if (source.folder / MODEL).exists():
+            with keeping(job.folder / MODEL):
+                shutil.copyfile(source.folder / MODEL, job.folder / MODEL)
+        writer.finish(record.info.status, record.info.message)
+    return read_run(job.folder)

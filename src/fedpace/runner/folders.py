@@ -1,0 +1,65 @@
+"""Folders that runs are written into: what in them is fedpace's, and may be removed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedpace.core.errors import InputError
+from fedpace.records.run import INFO, ROUNDS
+from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
+
+MODEL = "model.safetensors"
+PLAN = "plan.json"
+
+OURS = frozenset({INFO, ROUNDS, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
+"""Names of the files that fedpace writes into a folder of runs: all that `overwrite` may remove."""
+IN_CHECKPOINTS = re.compile(rf"{re.escape(STATE)}|{re.escape(TENSORS)}|session\.json|arrays-[0-9a-f]{{16}}\.npz")
+"""Names that are ours too, in the folder of a checkpoint."""
+UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}")
+"""Name of a file that was being written when the process was killed."""
+
+
+def check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot take new runs; nothing is changed yet."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder to write into")
+    if _our_files(folder) and not overwrite:
+        raise InputError(f"{folder} holds runs already: give another folder, or --overwrite")
+
+
+def clear_folder(folder: Path) -> None:
+    """Remove the runs that `folder` holds; where it holds anything else, nothing is removed."""
+    for path in _our_files(folder):
+        path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
+        path.rmdir()
+
+
+def take_back_plan(folder: Path, created: list[Path]) -> None:
+    """Leave nothing behind where not even a first run came about; `created`: the folders made for it, inner first."""
+    if list(folder.rglob("*")) == [folder / PLAN]:
+        (folder / PLAN).unlink()
+        for each in created:
+            each.rmdir()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half-written beside the files of a run."""
+    for path in folder.iterdir():
+        if UNFINISHED.fullmatch(path.name) and path.is_file() and _is_ours(path):
+            path.unlink(missing_ok=True)
+
+
+def _our_files(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    foreign = [path for path in files if path.is_symlink() or not _is_ours(path)]
+    if foreign:
+        raise InputError(f"{folder} holds files that are not fedpace's, such as {foreign[0]}: give another folder")
+    return files
+
+
+def _is_ours(path: Path) -> bool:
+    unfinished = UNFINISHED.fullmatch(path.name)
+    name = unfinished.group(1) if unfinished else path.name
+    return name in OURS or (is_checkpoint(path.parent) and IN_CHECKPOINTS.fullmatch(name) is not None)

@@ -1,0 +1,114 @@
+"""What there is to do: one scheme under one seed, into one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from fedpace.config import Experiment, Scheme
+from fedpace.core.types import configuration
+from fedpace.data.federated import DataConfig, FederatedData, Metric
+from fedpace.records.run import INFO, RunInfo, read_run
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.rounds import Simulation
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    experiment: Experiment
+    scheme: Scheme
+    seed: int
+    folder: Path
+    clocked: tuple[Job, ...] = ()
+    """The same run under other delay models, which needs no training of its own."""
+    title: str = ""
+    """What to call it where several delay models are compared; empty: by scheme and seed."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on a screen."""
+        return f"{self.title + ', ' if self.title else ''}{self.scheme.label}, seed {self.seed}"
+
+    @property
+    def all(self) -> tuple[Job, ...]:
+        """The job itself, and those that are clocked from it."""
+        return (self, *self.clocked)
+
+    @property
+    def ended(self) -> bool:
+        """Whether this run is on disk from its first round to its last."""
+        return (self.folder / INFO).exists() and read_run(self.folder).info.ended
+
+    def simulation(self, engine: EngineOptions | None = None) -> Simulation:
+        """Build the run; a mistake in its configuration shows here."""
+        return Simulation(
+            self.experiment.data,
+            self.experiment.model,
+            self.experiment.delays,
+            self.scheme.selector,
+            training=self.experiment.training,
+            fleet=self.experiment.fleet,
+            availability=self.experiment.availability,
+            clock=self.experiment.clock,
+            engine=engine,
+            seed=self.seed,
+        )
+
+    def info(self, simulation: Simulation) -> RunInfo:
+        """Return what `run.json` says before the first round."""
+        return RunInfo(
+            label=self.scheme.label,
+            selector=self.scheme.selector.name,
+            options=configuration(self.scheme.selector),
+            seed=self.seed,
+            metric=self.experiment.data.metric,
+            direction=self.experiment.direction,
+            target=self.experiment.stop.target,
+            experiment=self.experiment.as_table(),
+            expected_delays=tuple(simulation.expected_delays.tolist()),
+            message_bytes=simulation.trainer.message_bytes,
+            engine=simulation.engine_choice.facts(),
+        )
+
+
+class SharedData:
+    """A data set that all schemes of a seed share: drawn once, kept until another seed is asked for."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self.config = config
+        self._kept: tuple[int, FederatedData] | None = None
+
+    @property
+    def name(self) -> str:
+        """As registered."""
+        return self.config.name
+
+    @property
+    def metric(self) -> Metric:
+        """What the data set is judged by."""
+        return self.config.metric
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Return the data of `seed`."""
+        if self._kept is None or self._kept[0] != seed:
+            self._kept = None  # two large data sets need not be in memory at once
+            self._kept = (seed, self.config.build(seed=seed))
+        return self._kept[1]
+
+
+def sharing(jobs: list[Job]) -> list[Job]:
+    """Return the jobs with one data set in common: they differ in schemes, seeds and delays, never in data."""
+    if not jobs:
+        return []
+    shared = SharedData(jobs[0].experiment.data)
+    return [with_data(job, shared) for job in jobs]
+
+
+def with_data(job: Job, data: SharedData) -> Job:
+    """Return the job, and what is clocked from it, on that data set."""
+    experiment = dataclasses.replace(job.experiment, data=cast("DataConfig", data))
+    return dataclasses.replace(job, experiment=experiment, clocked=tuple(with_data(each, data) for each in job.clocked))

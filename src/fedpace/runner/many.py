@@ -1,0 +1,147 @@
+"""Carries out all runs of a comparison, one after the other or side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fedpace.config import Experiment
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.records.run import INFO, RunRecord, read_run
+from fedpace.runner.carrying import Execution, Watcher, carry_out
+from fedpace.runner.folders import clear_folder, sweep, take_back_plan
+from fedpace.runner.jobs import Job, sharing
+from fedpace.runner.plan import Plan, read_plan, recorded_jobs
+from fedpace.runner.pool import carry_out_together
+from fedpace.sim.engines.choice import EngineOptions, cores
+
+WORTHWHILE = 15.0
+"""Seconds of work left from which worker processes, which take some to start, are worth their start."""
+
+Done = Callable[[Job], None]
+"""Called when a job, and all that is clocked from it, is done."""
+
+
+def run_all(
+    experiment: Experiment,
+    folder: Path,
+    watch: Watcher | None = None,
+    *,
+    execution: Execution | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+) -> list[RunRecord]:
+    """Run every scheme under every seed; see `run_plan`."""
+    return run_plan(Plan.under([experiment]), folder, watch, execution=execution, jobs=jobs, overwrite=overwrite)
+
+
+def run_plan(
+    plan: Plan,
+    folder: Path,
+    watch: Watcher | None = None,
+    done: Done | None = None,
+    *,
+    execution: Execution | None = None,
+    jobs: int = 1,
+    overwrite: bool = False,
+) -> list[RunRecord]:
+    """Run everything that is planned, into `folder`, and return the records.
+
+    Args:
+        plan: what to run.
+        folder: where; it holds no runs yet.
+        watch: called after every round.
+        done: called after every job.
+        execution: how; nothing of it changes what comes out.
+        jobs: runs at a time, in processes of their own; 0 = one a core where a single run cannot use the cores.
+        overwrite: remove the runs that the folder holds, once all schemes have proved to be well configured.
+    """
+    execution = execution or Execution()
+    wanted = plan.jobs(folder)
+    useful = _check(wanted, execution, jobs)
+    if overwrite:
+        clear_folder(folder)
+    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    plan.save(folder)
+    try:
+        return _carry_out(wanted, execution, useful, watch, done, spread_later=jobs == 0)
+    except FedpaceError:
+        take_back_plan(folder, created)
+        raise
+
+
+def resume(
+    folder: Path,
+    watch: Watcher | None = None,
+    done: Done | None = None,
+    *,
+    execution: Execution | None = None,
+    jobs: int = 1,
+) -> list[RunRecord]:
+    """Finish what was begun in `folder`, a run's or a comparison's, and return all its records.
+
+    Each unfinished run goes on from its last checkpoint; those not yet begun are begun. Arguments as for `run_plan`.
+    """
+    execution = execution or Execution()
+    wanted = pending(folder)
+    if folder.is_dir():
+        sweep(folder)
+    left = [job for job in wanted if not all(each.ended for each in job.all)]
+    if left:
+        _carry_out(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
+    return [read_run(each.folder) for job in wanted for each in job.all]
+
+
+def pending(folder: Path) -> list[Job]:
+    """Return all jobs of `folder`, done or not."""
+    if (folder / INFO).exists():
+        return recorded_jobs(folder)
+    plan = read_plan(folder)
+    return recorded_jobs(folder) if plan is None else plan.jobs(folder)
+
+
+def _check(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
+    """Build one simulation of each scheme, so that a mistake in the last shows before the first runs.
+
+    Returns how many runs at a time make sense.
+    """
+    if at_a_time < 0:
+        raise InputError(f"jobs must be at least 1, or 0 for as many as are useful, but {at_a_time} came")
+    if at_a_time > 1 and execution.engine.name not in ("auto", "inline"):
+        raise InputError(
+            f"{at_a_time} jobs at a time share the cores already: leave out engine {execution.engine.name}, or the jobs"
+        )
+    first: dict[tuple[str, str], Job] = {}
+    for job in sharing(jobs):
+        for each in job.all:
+            first.setdefault((each.title, each.scheme.label), each)
+    engines = {job.simulation(execution.engine).engine_choice.name for job in first.values()}
+    useful = cores() if engines == {"inline"} else 1
+    return min(at_a_time or useful, len(jobs))
+
+
+def _carry_out(
+    jobs: list[Job],
+    execution: Execution,
+    at_a_time: int,
+    watch: Watcher | None,
+    done: Done | None,
+    *,
+    spread_later: bool,
+) -> list[RunRecord]:
+    """Carry out `jobs`; with `spread_later` the first ones here, and the others side by side once that is worth it."""
+    left = list(jobs)
+    if at_a_time == 1 or spread_later:
+        began = time.monotonic()
+        for count, job in enumerate(sharing(jobs), start=1):
+            carry_out(job, execution, watch)
+            left = jobs[count:]
+            if done is not None:
+                done(job)
+            if at_a_time > 1 and len(left) > 1 and (time.monotonic() - began) / count * len(left) > WORTHWHILE:
+                break
+    if left:
+        carry_out_together(left, replace(execution, engine=EngineOptions("inline")), at_a_time, watch, done)
+    return [read_run(each.folder) for job in jobs for each in job.all]

@@ -1,0 +1,96 @@
+"""What a comparison consists of, on disk before its first run: so that it can be resumed with those not yet begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedpace.config import Experiment, Scheme, parse_experiment
+from fedpace.core.errors import InputError
+from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
+from fedpace.records.run import INFO, plain, read_run
+from fedpace.runner.folders import PLAN
+from fedpace.runner.jobs import Job
+from fedpace.sim.reclock import obstacle
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment, or the same one under several delay models: by the folder below the comparison's own."""
+
+    experiments: Mapping[str, Experiment]
+    """`{"": experiment}` for one; `{"nycmesh": ..., "synthetic": ...}` for several."""
+
+    @staticmethod
+    def under(experiments: list[Experiment]) -> Plan:
+        """Return the plan of one experiment, or of several that differ in their delay models only."""
+        if len(experiments) == 1:
+            return Plan({"": experiments[0]})
+        names = [experiment.delays.name for experiment in experiments]
+        if len(set(names)) < len(names):
+            raise InputError(f"each delay model can be named once, but {', '.join(names)} came")
+        first = experiments[0]
+        if any(replace(experiment, delays=first.delays) != first for experiment in experiments):
+            raise InputError("experiments that are compared in one plan may differ in their delays only")
+        return Plan(dict(zip(names, experiments, strict=True)))
+
+    def jobs(self, folder: Path) -> list[Job]:
+        """Return all runs, seeds outermost: whatever is there when they are stopped is paired.
+
+        A scheme that looks neither at delays nor at time is trained under the first delay model only.
+        """
+        first = next(iter(self.experiments.values()))
+        found: list[Job] = []
+        for seed in first.seeds:
+            for scheme in first.schemes:
+                each = [self._job(folder, name, scheme, seed) for name in self.experiments]
+                if obstacle(scheme.selector, fleet=first.fleet, clock=first.clock, stop=first.stop) is None:
+                    each = [replace(each[0], clocked=tuple(each[1:]))]
+                found += each
+        return found
+
+    def _job(self, folder: Path, name: str, scheme: Scheme, seed: int) -> Job:
+        place = folder / name / scheme.label / f"seed-{seed}"
+        return Job(self.experiments[name], scheme, seed, place, title=name)
+
+    def save(self, folder: Path) -> None:
+        """Write the plan into the folder of the comparison."""
+        tables = {name: experiment.as_table() for name, experiment in self.experiments.items()}
+        with keeping(folder / PLAN):
+            write_atomically(folder / PLAN, json_bytes({"format": FORMAT, "experiments": plain(tables)}))
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """Return what was planned in `folder`; None where no plan is."""
+    path = folder / PLAN
+    if not path.exists():
+        return None
+    raw = read_json(path)
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not isinstance(raw.get("experiments"), dict):
+        raise InputError(f"{path} is not a plan of format {FORMAT}")
+    return Plan({name: _experiment(table, path) for name, table in raw["experiments"].items()})
+
+
+def recorded_jobs(folder: Path) -> list[Job]:
+    """Return the runs that are recorded in `folder` or below it."""
+    found = []
+    for path in sorted(folder.rglob(INFO)):
+        info = read_run(path.parent).info
+        experiment = _experiment(info.experiment, path)
+        scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
+        if scheme is None:
+            raise InputError(f"{path} is damaged: the scheme {info.label!r} is not in its experiment")
+        found.append(Job(experiment, scheme, info.seed, path.parent))
+    if not found:
+        raise InputError(f"expected a run to resume in {folder} or below it (a folder with a {INFO}): there is none")
+    return found
+
+
+def _experiment(table: Any, path: Path) -> Experiment:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{path} is damaged: it holds no experiment")
+    return parse_experiment(table, str(path))

@@ -1,0 +1,174 @@
+"""Several jobs at a time, each in a worker process with one thread.
+
+For models so small that one run cannot use the cores. A worker gets a job, tells of each round, and asks for the next.
+The records are the same bytes as those of one job after the other: nothing that a run draws depends on other runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+
+import torch
+
+from fedpace.core.errors import FedpaceError
+from fedpace.runner.carrying import Execution, Watcher, carry_out
+from fedpace.runner.jobs import Job, SharedData, with_data
+
+PATIENCE = 20.0
+"""Seconds that a worker is given to record that it was interrupted."""
+
+
+class WorkerError(FedpaceError, RuntimeError):
+    """A worker process died, or met an error that is none of ours."""
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    job: Job | None = None
+
+
+def carry_out_together(
+    jobs: list[Job],
+    execution: Execution,
+    at_a_time: int,
+    watch: Watcher | None = None,
+    done: Callable[[Job], None] | None = None,
+) -> None:
+    """Carry out `jobs`, begun in their order. The first error ends all; what was recorded by then is kept."""
+    waiting = list(reversed(jobs))
+    workers = [_start(execution) for _ in range(at_a_time)]
+    try:
+        for worker in workers:
+            _next_job(worker, waiting)
+        while busy := [worker for worker in workers if worker.job is not None]:
+            ready = wait([worker.pipe for worker in busy])
+            for worker in busy:
+                if worker.pipe in ready:
+                    _listen(worker, waiting, watch, done)
+        for worker in workers:
+            worker.process.join(PATIENCE)
+    finally:
+        _end(workers)
+
+
+def _listen(worker: _Worker, waiting: list[Job], watch: Watcher | None, done: Callable[[Job], None] | None) -> None:
+    job = worker.job
+    assert job is not None
+    try:
+        kind, *content = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join(PATIENCE)
+        raise WorkerError(
+            f"the process that ran {job.name} died with code {worker.process.exitcode}: "
+            "is memory scarce? Ask for fewer jobs, and resume"
+        ) from None
+    if kind == "round":
+        if watch is not None:
+            which, current = content
+            watch(job.all[which], current)
+    elif kind == "done":
+        if done is not None:
+            done(job)
+        _next_job(worker, waiting)
+    elif kind == "refused":
+        raise content[0]
+    else:
+        raise WorkerError(f"{job.name} failed:\n{content[0]}")
+
+
+def _start(execution: Execution) -> _Worker:
+    # Spawned, not forked: a copy of a process with threads can hang on a lock that nobody holds.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, execution), daemon=True)
+    with _single_threaded():
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextlib.contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Let processes that start within have numerical libraries of one thread each."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _next_job(worker: _Worker, waiting: list[Job]) -> None:
+    worker.job = waiting.pop() if waiting else None
+    with contextlib.suppress(OSError):  # one that died is found out when it is listened to
+        worker.pipe.send(worker.job)
+
+
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(PATIENCE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.pipe.close()
+
+
+def _work(pipe: Connection, execution: Execution) -> None:
+    """Do jobs until there are no more: what a worker process runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the one that started us decides
+    signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    shared: SharedData | None = None
+    with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
+        while (job := pipe.recv()) is not None:
+            shared = shared or SharedData(job.experiment.data)
+            _do(with_data(job, shared), execution, pipe)
+
+
+def _do(job: Job, execution: Execution, pipe: Connection) -> None:
+    places = {each.folder: place for place, each in enumerate(job.all)}
+    try:
+        carry_out(job, execution, lambda each, current: pipe.send(("round", places[each.folder], current)))
+    except FedpaceError as error:
+        try:
+            pipe.send(("refused", error))
+        except (TypeError, AttributeError, ValueError):  # a plug-in's own error may not be sendable
+            pipe.send(("refused", FedpaceError(str(error))))
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception:
+        pipe.send(("failed", traceback.format_exc()))
+    else:
+        pipe.send(("done",))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _die_with_parent() -> None:
+    """A worker whose parent was killed must not go on writing behind the back of whoever resumes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

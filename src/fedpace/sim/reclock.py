@@ -1,0 +1,83 @@
+"""Rounds that were trained once, clocked under other delays.
+
+A scheme that looks neither at delays nor at time (`is_timeless`) plays the same rounds under every delay model: the
+same clients, weights and models. Only how long each round takes differs, and that needs no training:
+
+    time = virtual_time(data, NycMeshDelays(), model_bytes=record.info.message_bytes, seed=record.info.seed)
+    for current in reclock(record.rounds, time):
+        ...
+
+What comes out is bit for bit what a run under those delays gives. `obstacle` says where that does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.errors import InputError
+from fedpace.core.types import Need, Selector, is_timeless
+from fedpace.delays.availability import ChurnModel
+from fedpace.sim.clock import Clock, VirtualTime
+from fedpace.sim.round import Round
+from fedpace.sim.rounds import Fleet
+from fedpace.sim.stopping import Stop
+
+
+def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
+    """Yield `rounds` as they would have been under the delays of `time`, which must be new (see `virtual_time`).
+
+    The run that they come from must have had no `obstacle`, and the same absences and crashes.
+    """
+    if not absences_apart(time):
+        raise InputError("these delays come with absences of their own, under which other rounds would be played")
+    expected = time.expected
+    for current in rounds:
+        if current.number == 0:
+            yield current
+            continue
+        before = time.now
+        tick, _ = time.wait(current.number - 1)
+        if current.warmed:
+            time.warm_up(tick, np.array(current.warmed))
+        if current.probed:
+            time.probe(tick, np.array(current.probed))
+        overhead = time.now - before
+        clients = np.array(current.clients)
+        timing = time.hold(tick, clients)
+        if (failed := tuple(clients[~timing.finished].tolist())) != current.failed:
+            raise InputError(
+                f"clients {list(current.failed)} failed in round {current.number}, but now {list(failed)} do: "
+                "a run can be clocked anew only under the same absences, and without deadlines"
+            )
+        yield replace(
+            current,
+            clock=time.now,
+            seconds=timing.seconds,
+            overhead=overhead,
+            predicted_seconds=None if current.predicted_seconds is None else float(expected[clients].max()),
+        )
+
+
+def obstacle(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop) -> str | None:
+    """Return why runs of this configuration depend on the delays; None = they can be clocked anew."""
+    if not is_timeless(selector):
+        return f"{selector.name} looks at delays or at time"
+    if math.isfinite(clock.deadline):
+        return "the deadline of [clock] decides by the delays who fails"
+    if math.isfinite(stop.max_seconds):
+        return "max_seconds of [stop] ends the run by the clock"
+    if fleet.delays == "observed":
+        return "delays are estimated from those observed, and recorded as predictions"
+    if fleet.warmup == "lazy" and selector.needs - {Need.LABELS}:
+        return "clients that ride along in a lazy warm-up are no part of the scheme's prediction"
+    return None
+
+
+def absences_apart(time: VirtualTime) -> bool:
+    """Whether who is there is configured, rather than part of the delay model as in a trace."""
+    return isinstance(time.availability, ChurnModel)
