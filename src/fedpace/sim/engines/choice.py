@@ -58,6 +58,10 @@ class EngineChoice:
         """Return the engine, which takes what it needs when it is first used."""
         if self.name == "inline":
             return Inline(trainer)
+        if self.name == "ray":
+            from fedpace.sim.engines.ray import Ray  # the one module that needs ray
+
+            return Ray(trainer, self.workers, address=self.ray_address)
         raise InputError(f"engine {self.name} is not here yet: use inline")
 
     def facts(self) -> dict[str, Any]:
