@@ -1,7 +1,7 @@
 """One run of the grid: simulate until the hard target, and note when each target was met.
 
-Schemes that do not look at delays train the same models under every delay model: they are simulated once, and the
-clock is read anew for each cell. A warm-up only moves the clock by a constant, so every row has the time without it and
+Schemes that do not look at delays train the same models under every delay model: they are simulated once, and clocked
+anew for each cell. A warm-up only moves the clock by a constant, so every row has the time without it and
 the seconds that it would add.
 """
 
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedpace.core.types import DelayModel
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
-from fedpace.sim.clock import Clock
+from fedpace.sim.clock import Clock, VirtualTime
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.reclock import reclock
 from fedpace.sim.round import Round
-from fedpace.sim.rounds import Simulation
+from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.trainer import DivergedError
 from grid.cells import LEVELS, Cell, Level, Task
 from grid.schemes import Scheme
@@ -91,7 +93,6 @@ def run(job: Job) -> list[Row]:
     """Return one row a cell."""
     began = time.process_time()
     first = _simulation(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme.deadline)
-    warmed_up = first.session.warmup_due(available=range(job.task.data.clients))
     rounds: list[Round] = []
     status = "limit"
     try:
@@ -105,10 +106,11 @@ def run(job: Job) -> list[Row]:
     spent = time.process_time() - began
     rows = []
     for cell in job.cells:
-        delays = first.delays
+        time_here, held = first.time, rounds
         if cell is not job.cells[0]:
-            delays = _simulation(cell, job.scheme.selector, job.rate, job.seed).delays
-        clock = [r.clock for r in rounds] if len(job.cells) == 1 else list(_clock(delays, rounds))
+            time_here = _time(first, cell, job.seed)
+            held = list(reclock(rounds, time_here))
+        clock = [r.clock for r in held]
         rows.append(
             {
                 "cell": cell.name,
@@ -120,7 +122,7 @@ def run(job: Job) -> list[Row]:
                 "status": status,
                 "rounds": len(rounds) - 1,
                 "clock": clock[-1] if clock else 0.0,
-                "warmup": float(delays.draw(0).max()) if warmed_up else 0.0,
+                "warmup": sum(_measuring(time_here.delays, r) for r in rounds),
                 "clients": float(np.mean([len(r.clients) for r in rounds[1:]])) if rounds[1:] else 0.0,
                 **{level: _met(job.task, job.targets[level], rounds, clock) for level in LEVELS},
                 "cpu_seconds": round(spent / len(job.cells), 2),
@@ -137,13 +139,9 @@ def _met(task: Task, target: float, rounds: list[Round], clock: list[float]) -> 
     return {"target": target, "round": None, "seconds": None}
 
 
-def _clock(delays: Any, rounds: list[Round]) -> Iterator[float]:
-    """Virtual seconds at the end of each round, had it been held under these delays."""
-    now = 0.0
-    for current in rounds:
-        if current.clients:
-            now += float(delays.draw(current.number)[list(current.clients)].max())
-        yield now
+def _measuring(delays: DelayModel, current: Round) -> float:
+    """What the warm-up before a round would have cost, had it been charged."""
+    return float(delays.draw(current.number - 1)[list(current.warmed)].max()) if current.warmed else 0.0
 
 
 class _NoDelays:
@@ -168,6 +166,12 @@ class _NoDelays:
 _NO_DELAYS = _NoDelays()
 
 
+def _time(simulation: Simulation, cell: Cell, seed: int) -> VirtualTime:
+    """The time of another cell in which the same rounds are held."""
+    trainer = simulation.trainer
+    return virtual_time(trainer.data, cell.delays, fleet=cell.fleet, model_bytes=trainer.message_bytes, seed=seed)
+
+
 def _simulation(cell: Cell, selector: Any, rate: float, seed: int, deadline: float = 1.0) -> Simulation:
     task = cell.task
     if task.name not in _kept:
@@ -183,6 +187,7 @@ def _simulation(cell: Cell, selector: Any, rate: float, seed: int, deadline: flo
             training=task.at(rate),
             fleet=cell.fleet,
             clock=clock,
+            engine=EngineOptions("inline"),
             seed=seed,
         )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fedpace import registry
 from fedpace.config import build
 from fedpace.core.errors import InputError
-from fedpace.core.types import Need, facts_wanted
+from fedpace.core.types import Need, is_timeless
 
 Camp = Literal["baseline", "paper", "ours"]
 OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
@@ -45,7 +45,7 @@ class Scheme:
     @property
     def blind(self) -> bool:
         """Whether delays cannot change what is trained: one trajectory then serves every delay model."""
-        return self.deadline == 1.0 and Need.DELAY not in facts_wanted(self.selector)
+        return self.deadline == 1.0 and is_timeless(self.selector)
 
     def runs_on(self, data: Any) -> bool:
         """Whether the data have what the scheme needs."""
