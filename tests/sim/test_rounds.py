@@ -224,7 +224,7 @@ def test_schemes_under_one_seed_meet_the_same_world():
     first, second = make(Random(k=2)), make(DelayHetSubmodular())
     np.testing.assert_array_equal(first.expected_delays, second.expected_delays)
     for tick in range(5):
-        np.testing.assert_array_equal(first.delays.draw(tick), second.delays.draw(tick))
+        np.testing.assert_array_equal(first.time.delays.draw(tick), second.time.delays.draw(tick))
     one, two = play(first, 3), play(second, 3)
     assert one[0] == two[0]
     for a, b in zip(first.trainer.data.train, second.trainer.data.train, strict=True):
