@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # One process a core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: setup demo test test-slow test-flower bench lint unit clean constraints help
+.PHONY: setup demo test test-slow test-flower test-nvflare test-ray bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -38,6 +38,13 @@ test-slow: setup ## the suites that take minutes
 
 test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kills and restarts
 	$(BIN)/python -m pytest -v -m flower tests/flower
+
+test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopback, a client that fails
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare]'
+	$(ONE_THREAD) $(BIN)/python -m pytest -v tests/nvflare
+
+test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
+	$(ONE_THREAD) $(BIN)/python -m pytest -v -m ray tests/sim/test_ray_engine.py
 
 bench: setup     ## speed and memory, one JSON object a benchmark
 	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

@@ -15,8 +15,9 @@ try:
 except ModuleNotFoundError as cause:
     raise MissingExtraError("fedpace on Flower", "flower", "flwr") from cause
 
-from fedpace.flower.client import Privacy, report_mod
+from fedpace.flower.client import report_mod
 from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import reported_seconds
+from fedpace.hosting.release import Privacy
 
 __all__ = ["PacedStrategy", "Privacy", "report_mod", "reported_seconds"]

@@ -6,18 +6,16 @@ Put it first in `mods`, so that its time includes the others' work and clipping 
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, above, at_least
+from fedpace.core.checks import at_least
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.flower.features import Captured, last_layer_input
 from fedpace.flower.wire import (
@@ -34,10 +32,9 @@ from fedpace.flower.wire import (
     asked,
     config_value,
 )
-from fedpace.hosting.notes import pack_labels, pack_moment, pack_update
+from fedpace.hosting.notes import pack_labels, pack_update
+from fedpace.hosting.release import Privacy, packed_moment, with_targets
 from fedpace.hosting.sketch import UpdateSketch
-from fedpace.moments.factor import factor_from_features
-from fedpace.moments.private import private_moment
 
 Handler = Callable[[Message, Context], Message]
 Features = Callable[[Message, Context], ArrayLike | tuple[ArrayLike, ArrayLike]]
@@ -47,31 +44,6 @@ Samples = Callable[[Context], float]
 Delay = Callable[[Message, Context, float], float]
 
 log = logging.getLogger("flwr")
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """Release moments by the Gaussian mechanism: see `fedpace.moments.private`.
-
-    Args:
-        epsilon: privacy loss of one release, for one row of the batch.
-        delta: probability of exceeding it.
-        clip: longest row of features kept as it is; choose it without looking at the data.
-        releases: moments that the client gives away in one run; each spends (epsilon, delta) anew. Then none is sent.
-    """
-
-    epsilon: float
-    delta: float
-    clip: float
-    releases: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse options that make no sense, at the client's start and not in its first round."""
-        above(self.epsilon, 0, "epsilon of Privacy")
-        above(self.clip, 0, "clip of Privacy")
-        at_least(self.releases, 1, "releases of Privacy")
-        if not 0 < self.delta < 1:
-            raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
 
 
 def report_mod(
@@ -202,11 +174,7 @@ def _batch(rows: Any, captured: Captured | None, targets: bool) -> Callable[[], 
                 "from `features`"
             )
             return np.asarray(batch)
-        columns = np.asarray(beside, dtype=np.float64)
-        columns = columns[:, None] if columns.ndim == 1 else columns
-        if len(columns) != len(np.asarray(batch)):
-            raise InputError(f"expected a target a row of features, but {len(columns)} came")
-        return np.hstack([np.asarray(batch, dtype=np.float64), columns])
+        return with_targets(batch, beside)
 
     return make
 
@@ -216,24 +184,13 @@ def _moment(batch: Callable[[], ArrayLike], max_rank: int, privacy: Privacy | No
     try:
         rows = batch()
         if privacy is None:
-            return pack_moment(factor_from_features(rows, max_rank=max_rank))
+            return packed_moment(rows, max_rank)
         # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
         context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
-        return pack_moment(_private(rows, max_rank, privacy))
+        return packed_moment(rows, max_rank, privacy)
     except FedpaceError as problem:
         log.warning("fedpace: no feature moment is sent: %s", problem)
         return {}
-
-
-def _private(batch: ArrayLike, max_rank: int, privacy: Privacy) -> FloatArray:
-    return private_moment(
-        batch,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        clip=privacy.clip,
-        seed=secrets.randbits(128),
-        max_rank=max_rank,
-    ).factor
 
 
 def _spent(context: Context) -> int:

@@ -45,10 +45,17 @@ class Host:
         memory: what it has in mind of moments and sketches.
         folder: where every round is saved, and from which a restarted server goes on; None = nowhere.
         log: where warnings go.
+        offers: what the clients can report.
     """
 
     def __init__(
-        self, scheme: Selector[Any], settings: Settings, memory: Memory, folder: Path | None, log: logging.Logger
+        self,
+        scheme: Selector[Any],
+        settings: Settings,
+        memory: Memory,
+        folder: Path | None,
+        log: logging.Logger,
+        offers: frozenset[Need] = frozenset(Need),
     ) -> None:
         self.memory = memory
         self.folder = folder
@@ -62,7 +69,7 @@ class Host:
             shares=settings.shares,
             warmup=settings.warmup,
             warmup_quota=settings.warmup_quota,
-            offers=frozenset(Need),
+            offers=offers,
         )
         if self.saved is not None:
             self._take_over(self.saved, settings)

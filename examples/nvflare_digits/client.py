@@ -1,0 +1,65 @@
+"""A usual training script of NVFlare's Client API. The lines for fedpace are the reporter's."""
+
+from __future__ import annotations
+
+import argparse
+
+import nvflare.client as flare
+import torch
+from task import Net, accuracy, load, train
+
+from fedpace import registry
+from fedpace.nvflare import Reporter
+
+torch.set_num_threads(1)
+
+
+def main() -> None:
+    """Train whenever the server sends a model."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sites", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--delays", default="lognormal", help="a delay model of fedpace; none = measured times")
+    parser.add_argument("--raises", default="none", help="the site that fails, in its second round")
+    options = parser.parse_args()
+    flare.init()
+    number = int(flare.get_site_name().removeprefix("site-")) - 1
+    data = load(options.sites, options.seed)
+    x, y = torch.from_numpy(data.train[number].inputs), torch.from_numpy(data.train[number].targets)
+    delays = None
+    if options.delays != "none":
+        delays = registry.delays.make(options.delays).build(options.sites, model_bytes=10_000, seed=options.seed)
+    reporter = Reporter()
+    trained = 0
+    while flare.is_running():
+        received = flare.receive()
+        if received is None:
+            break
+        reporter.started()
+        trained += 1
+        if flare.get_site_name() == options.raises and trained == 2:
+            raise RuntimeError("this client was told to fail")
+        net = Net()
+        net.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        tested = accuracy(net, torch.from_numpy(data.test.inputs), torch.from_numpy(data.test.targets))
+        with torch.no_grad():
+            features = torch.hstack([net.features(x), torch.ones(len(x), 1)]).numpy()
+        seed = 1000 * int(received.current_round) + number
+        loss = train(net, x, y, epochs=5, lr=0.2, seed=seed)
+        note = reporter.meta(
+            received,
+            seconds=None if delays is None else float(delays.draw(int(received.current_round) + 1)[number]),
+            features=features,
+            targets=torch.nn.functional.one_hot(y, 10).numpy(),
+        )
+        flare.send(
+            flare.FLModel(
+                params={key: value.numpy() for key, value in net.state_dict().items()},
+                metrics={"loss": loss, "accuracy": tested},
+                meta={"NUM_STEPS_CURRENT_ROUND": len(y), **note},
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The job, in NVFlare's simulator (default) or on its POC deployment: a server and sites as processes of their own.
+
+python job.py --sites 8 --rounds 20 --selector delayhet-sampling --k 3 --state /tmp/digits-state
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+os.chdir(HERE)  # NVFlare takes scripts and the modules beside them from where it is started
+sys.path.insert(0, str(HERE))
+
+import torch  # noqa: E402
+from nvflare.job_config.api import FedJob  # noqa: E402
+from nvflare.job_config.script_runner import FrameworkType, ScriptRunner  # noqa: E402
+from nvflare.recipe.poc_env import PocEnv  # noqa: E402
+from task import Net, accuracy, load  # noqa: E402
+
+from fedpace.core.files import read_npz  # noqa: E402
+from fedpace.nvflare import PacedFedAvg  # noqa: E402
+from fedpace.registry import selectors  # noqa: E402
+
+
+def make_job(options: argparse.Namespace) -> FedJob:
+    """Return the controller and a script for each site."""
+    torch.manual_seed(options.seed)
+    scheme = {"k": options.k} if any(field.name == "k" for field in fields(selectors[options.selector])) else {}
+    job = FedJob(name="digits", min_clients=min(options.sites, max(1, options.k)))
+    controller = PacedFedAvg(
+        selector=options.selector,
+        options=scheme,
+        state=str(Path(options.state).resolve()),
+        seed=options.seed,
+        warmup=options.warmup,
+        clock="server" if options.delays == "none" else "reported",
+        deadline=options.deadline,
+        num_rounds=options.rounds,
+        stop_cond=f"accuracy >= {options.target}",
+        persistor_id="",
+        model={key: value.tolist() for key, value in Net().state_dict().items()},
+    )
+    job.to_server(controller)
+    arguments = f"--sites {options.sites} --seed {options.seed} --delays {options.delays} --raises {options.raises}"
+    for number in range(1, options.sites + 1):
+        site = f"site-{number}"
+        job.to(ScriptRunner("client.py", script_args=arguments, framework=FrameworkType.NUMPY), site)
+        job.to("task.py", site)
+    return job
+
+
+def run(job: FedJob, options: argparse.Namespace) -> None:
+    """Run the job to its end."""
+    if not options.poc:
+        job.simulator_run(options.workspace, n_clients=None, threads=options.sites, log_config="concise")
+        return
+    environment = PocEnv(num_clients=options.sites)
+    identifier = environment.deploy(job)
+    try:
+        while "FINISHED" not in str(environment.get_job_status(identifier)):
+            time.sleep(3)
+    finally:
+        environment.stop()
+
+
+def main() -> None:
+    """Run, and print what the state folder says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", type=int, default=8)
+    parser.add_argument("--k", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--selector", default="delayhet-sampling")
+    parser.add_argument("--warmup", default="lazy", choices=["lazy", "full"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", type=float, default=0.9)
+    parser.add_argument("--delays", default="lognormal", help="a delay model of fedpace; none = measured times")
+    parser.add_argument("--deadline", type=float, default=0.0)
+    parser.add_argument("--raises", default="none", help="the site that fails, in its second round")
+    parser.add_argument("--poc", action="store_true", help="NVFlare's POC deployment instead of its simulator")
+    parser.add_argument("--state", default="/tmp/fedpace-nvflare/state")
+    parser.add_argument("--workspace", default="/tmp/fedpace-nvflare/workspace")
+    options = parser.parse_args()
+    run(make_job(options), options)
+    state = Path(options.state)
+    for line in (state / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        failed = f", failed: {', '.join(entry['failed'])}" if entry["failed"] else ""
+        print(f"DIGITS round {entry['round']} clock {entry['clock']:.1f} clients {', '.join(entry['clients'])}{failed}")
+    index = json.loads((state / "paced.json").read_text(encoding="utf-8"))
+    stored = read_npz(state / index["model"])
+    net = Net()
+    net.load_state_dict({key: torch.from_numpy(stored[f"model-{i}"]) for i, key in enumerate(index["arrays"])})
+    test = load(options.sites, options.seed).test
+    reached = accuracy(net, torch.from_numpy(test.inputs), torch.from_numpy(test.targets))
+    print(f"DIGITS accuracy {reached:.4f} after {index['round']} rounds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The model, the data of a site, training and testing: what any NVFlare job has."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from fedpace.data.digits import Digits
+from fedpace.data.federated import FederatedData
+
+
+class Net(nn.Module):
+    """One hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(64, 32)
+        self.classifier = nn.Linear(32, 10)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the last layer's inputs, which the note's moment is of."""
+        return torch.relu(self.hidden(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        return self.classifier(self.features(x))
+
+
+@lru_cache(maxsize=1)
+def load(sites: int, seed: int) -> FederatedData:
+    """Return the digits, split over the sites with a Dirichlet label mix."""
+    return Digits(clients=sites, alpha=2.0).build(seed=seed)
+
+
+def train(net: Net, x: torch.Tensor, y: torch.Tensor, *, epochs: int, lr: float, seed: int) -> float:
+    """Train in place; return the mean loss of the first epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.SGD(net.parameters(), lr=lr)
+    first = 0.0
+    for epoch in range(epochs):
+        for batch in torch.randperm(len(y), generator=generator).split(16):
+            loss = nn.functional.cross_entropy(net(x[batch]), y[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if epoch == 0:
+                first += float(loss.detach()) * len(batch) / len(y)
+    return first
+
+
+@torch.no_grad()
+def accuracy(net: Net, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the share of images that are recognised."""
+    return float((net(x).argmax(dim=1) == y).float().mean())

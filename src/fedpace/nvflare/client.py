@@ -1,0 +1,96 @@
+"""The client's side: a few entries of the answer's meta, which NVFlare carries along untouched."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from nvflare.app_common.abstract.fl_model import FLModel
+
+from fedpace.core.checks import at_least
+from fedpace.core.errors import FedpaceError
+from fedpace.hosting.release import Privacy, packed_moment, with_targets
+
+NOTE = "fedpace"
+"""The entry of a model's meta, in both directions."""
+MOMENTS = "moments_of"
+"""In the server's: names of those whose moment is due."""
+TARGETS = "targets"
+"""In the server's: True = moments of features and targets together."""
+
+log = logging.getLogger("fedpace")
+
+Rows = ArrayLike | Callable[[], ArrayLike]
+
+
+class Reporter:
+    """Makes the notes of one client, in one run of its script.
+
+    Args:
+        max_rank: leading directions of the moment that are sent.
+        privacy: None = the exact moment is sent. It counts the releases of this object.
+    """
+
+    def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
+        at_least(max_rank, 1, "max_rank of Reporter")
+        self._max_rank = max_rank
+        self._privacy = privacy
+        self._releases = 0
+        self._start = math.nan
+
+    def started(self) -> None:
+        """Start the client's own clock: call it when the model has been received."""
+        self._start = time.perf_counter()
+
+    def meta(
+        self,
+        received: FLModel,
+        *,
+        seconds: float | None = None,
+        features: Rows | None = None,
+        targets: Rows | None = None,
+    ) -> dict[str, Any]:
+        """Return what to put into the meta of the answer, beside whatever is there.
+
+        Args:
+            received: the server's model, which says what it wants to know.
+            seconds: that the client took; None = since `started`, or the server's clock if that was not called.
+            features: (n, d) rows of last-layer inputs at the received model, with a 1 behind them if the layer has a
+                bias; or a function that makes them, called only if the server asks.
+            targets: (n, c) targets beside them, one-hot for classes; or a function.
+        """
+        taken = time.perf_counter() - self._start if seconds is None else float(seconds)
+        note: dict[str, Any] = {} if math.isnan(taken) else {"seconds": taken}
+        if features is not None and self._due(received):
+            note |= self._moment(features, targets if _asked(received).get(TARGETS) else None)
+        return {NOTE: note}
+
+    def _due(self, received: FLModel) -> bool:
+        name = (received.meta or {}).get("site_name")
+        budget = self._privacy is None or self._releases < self._privacy.releases
+        return budget and name in _asked(received).get(MOMENTS, ())
+
+    def _moment(self, features: Rows, targets: Rows | None) -> dict[str, Any]:
+        try:
+            rows = _made(features)
+            if targets is not None:
+                rows = with_targets(rows, _made(targets))
+            self._releases += 1
+            return packed_moment(rows, self._max_rank, self._privacy)
+        except FedpaceError as problem:
+            log.warning("fedpace: no feature moment is sent: %s", problem)
+            return {}
+
+
+def _asked(received: FLModel) -> dict[str, Any]:
+    asked = (received.meta or {}).get(NOTE)
+    return asked if isinstance(asked, dict) else {}
+
+
+def _made(rows: Rows) -> ArrayLike:
+    return np.asarray(rows() if callable(rows) else rows)

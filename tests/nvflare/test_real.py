@@ -1,0 +1,89 @@
+"""NVFlare for real, on loopback: its simulator, its POC deployment, a client that fails, a job that goes on.
+
+`make test-nvflare` runs these; they take minutes. Nothing here asserts a duration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+import fedpace
+
+pytestmark = [pytest.mark.nvflare, pytest.mark.slow]
+
+JOB = Path(__file__).resolve().parents[2] / "examples" / "nvflare_digits" / "job.py"
+PATIENCE = 540
+"""Seconds after which a federation is given up."""
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """Run the example, and return its diary and what it printed."""
+
+    def run(*arguments):
+        environment = os.environ | {
+            "HOME": str(tmp_path),
+            "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "OMP_NUM_THREADS": "1",
+        }
+        folders = ["--state", str(tmp_path / "state"), "--workspace", str(tmp_path / "workspace")]
+        command = [sys.executable, str(JOB), *folders, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-5000:]
+        lines = (tmp_path / "state" / "rounds.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines], output
+
+    return run
+
+
+def accuracy(output):
+    return float(re.findall(r"^DIGITS accuracy (\S+)", output, re.M)[-1])
+
+
+def column(folder, name):
+    session = fedpace.Session.restore(next(folder.glob("session-*")))
+    return dict(zip(session.clients, session._ledger.columns[name].tolist(), strict=True))
+
+
+def test_the_simulator_reaches_the_target_and_a_second_job_goes_on(digits, tmp_path):
+    arguments = ["--sites", "5", "--k", "3", "--selector", "delayhet-sampling", "--target", "1.0"]
+    rounds, first = digits(*arguments, "--rounds", "4")
+    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
+    assert accuracy(first) >= 0.85
+    known = column(tmp_path / "state", "participations")
+    assert set(known) == {f"site-{number}" for number in range(1, 6)}
+    assert all(
+        seconds > 1 for seconds in column(tmp_path / "state", "delay").values()
+    )  # the model's, not the machine's
+    assert fedpace.Session.restore(next((tmp_path / "state").glob("session-*"))).view().moments is not None
+    rounds, second = digits(*arguments, "--rounds", "6")
+    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds[4]["clock"] > rounds[3]["clock"]
+    assert sum(column(tmp_path / "state", "participations").values()) > sum(known.values())
+    assert accuracy(second) >= 0.85
+
+
+def test_a_deployment_survives_a_client_that_fails(digits, tmp_path):
+    """Server and three sites as processes of their own; times are measured."""
+    rounds, output = digits(
+        *["--poc", "--sites", "3", "--k", "3", "--rounds", "4", "--selector", "random", "--target", "1.0"],
+        *["--delays", "none", "--deadline", "30", "--raises", "site-2"],
+    )
+    assert len(rounds) == 4, output[-5000:]
+    failures, finished = column(tmp_path / "state", "failures"), column(tmp_path / "state", "participations")
+    assert failures["site-2"] >= 1
+    assert failures["site-1"] == failures["site-3"] == 0
+    assert finished["site-1"] == finished["site-3"] == 4
+    assert all(seconds > 0 for seconds in column(tmp_path / "state", "delay").values())
+    assert accuracy(output) >= 0.8
