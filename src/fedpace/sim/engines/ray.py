@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections import deque
@@ -20,8 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedpace.core.errors import InputError, MissingExtraError
 from fedpace.sim.engines.base import Engine
@@ -29,11 +30,13 @@ from fedpace.sim.engines.choice import cores
 from fedpace.sim.engines.errors import WorkerLostError
 from fedpace.sim.engines.tasks import Task
 from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.engines.worker import Briefing, briefed_trainer, share
 from fedpace.sim.trainer import Trainer
 
 try:
     import ray
     from ray._private import ray_constants
+    from ray._private import worker as ray_worker
     from ray.exceptions import RayError, RayTaskError
 except ModuleNotFoundError as cause:
     raise MissingExtraError("engine ray", "ray", "ray") from cause
@@ -73,8 +76,7 @@ class Ray(Engine):
     def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
         if self._cluster is None:
             self._cluster = Cluster(self.address, self.workers)
-            trainer = self.trainer
-            self._ingredients = ray.put((trainer.data, trainer.model, trainer.training, trainer.seed))
+            self._ingredients = ray.put(_ingredients(self.trainer))
         received = ray.put(parameters.numpy())
         # The longest go first, so that nobody is left with one when the others have nothing more to do.
         waiting = deque(sorted(range(len(tasks)), key=lambda index: -tasks[index].cost(self.trainer)))
@@ -92,8 +94,10 @@ class Ray(Engine):
                         answered[running.pop(reference)] = reference
                 yield _fetched(answered.pop(index), task)
         finally:
-            for reference in running:
-                ray.cancel(reference)
+            if ray.is_initialized():  # asking Ray for anything would start it again
+                for reference in running:
+                    # By force: an interrupted worker would live on, with whatever it was importing half imported.
+                    ray.cancel(reference, force=True)
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""
@@ -111,6 +115,7 @@ class Cluster:
         self._ours = not ray.is_initialized()
         if not self._ours:
             return
+        ray_worker.print_worker_logs = _to_standard_error
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is not None:
             try:
@@ -137,25 +142,32 @@ class Cluster:
         """End what was begun here, nothing else."""
         if self._ours:
             ray.shutdown()
+            ray_worker.print_worker_logs = _print_worker_logs
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @ray.remote(num_cpus=1, max_retries=RETRIES)
-def _work(ingredients: list[Any], parameters: np.ndarray[Any, Any], task: Task) -> Sequence[Any]:
+def _work(ingredients: list[Any], parameters: NDArray[Any], task: Task) -> Sequence[Any]:
     """Do a task; the ingredients' reference comes in a list, which keeps Ray from fetching them for every task."""
     with one_thread():
         return task.run(_trainer(ingredients[0]), torch.tensor(parameters))
 
 
+def _ingredients(trainer: Trainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
+    """All that a worker must know, the data in a few large arrays that the object store shares out uncopied."""
+    arrays, briefing = share(trainer, workers=0)
+    arrays.close()  # the arrays themselves live on
+    return {name: arrays[name] for name in arrays.places}, briefing
+
+
 @lru_cache(maxsize=1)
 def _trainer(ingredients: Any) -> Trainer:
-    """The trainer of a worker, which it builds once, on data that all workers of its machine share."""
-    data, model, training, seed = ray.get(ingredients)
+    """The trainer of a worker, which builds it once."""
     with warnings.catch_warnings():
         # The object store's arrays are read-only, and so they are used.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return Trainer(data, model, training, seed=seed)
+        return briefed_trainer(*ray.get(ingredients))
 
 
 def _fetched(reference: Any, task: Task) -> Sequence[Any]:
@@ -170,6 +182,14 @@ def _fetched(reference: Any, task: Task) -> Sequence[Any]:
             f"memory) in Ray's logs ({type(failure).__name__})"
         ) from failure
     return answers
+
+
+_print_worker_logs = ray_worker.print_worker_logs
+
+
+def _to_standard_error(data: dict[str, str], print_file: Any, ignore_prefix: bool = False) -> None:
+    """Print what Ray has to say of lost workers where it does not mix with a command's output."""
+    _print_worker_logs(data, sys.stderr, ignore_prefix)
 
 
 @contextmanager
