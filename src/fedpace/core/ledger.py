@@ -26,10 +26,14 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
     "loss_step": (np.int64, -1),
     "update_step": (np.int64, -1),
     "participations": (np.int64, 0),
+    "recent_weight": (np.float64, 0.0),
     "failures": (np.int64, 0),
     "asked": (np.bool_, False),
 }
 """Per-client scalars: type, and the value that means "nothing known"."""
+
+MEMORY = 0.7
+"""What a round counts for against the next one in `recent_weight`."""
 
 
 class Ledger:
@@ -197,6 +201,14 @@ class Ledger:
             self.set_losses({row: outcome.loss}, step)
         column["asked"][row] = True
         column["participations" if outcome.finished else "failures"][row] += 1
+
+    def remember_weights(self, weights: Mapping[ClientId, float], outcomes: Sequence[Outcome]) -> None:
+        """Fold a round's weights, as the aggregate had them: who failed left its weight to the others."""
+        finished = {self.row(o.client): weights[o.client] for o in outcomes if o.finished}
+        recent, total = self.columns["recent_weight"], sum(finished.values())
+        for row, weight in finished.items():
+            recent[row] += weight / total if total > 0 else 0.0
+        recent *= MEMORY
 
     def set_losses(self, losses: Mapping[int, float], step: int) -> None:
         """Record losses at the model of `step`, by row: all or none of them."""

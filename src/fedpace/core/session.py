@@ -217,6 +217,9 @@ class Session:
         self.pending = None
         if selection.warmup:
             return
+        self._ledger.remember_weights(
+            {c: float(w) for c, w in zip(selection.clients, selection.weights, strict=True)}, settled
+        )
         self._state = self.selector.observe(self._state, make_report(selection, settled, self._ledger, now))
         self.step += 1
 
@@ -310,6 +313,7 @@ class Session:
             labels=ledger.labels,
             updates=ledger.updates,
             update_step=None if ledger.updates is None else column["update_step"],
+            recent_weight=column["recent_weight"],
             moments=ledger.moments if ledger.moments.known.any() else None,
         )
 
@@ -364,7 +368,16 @@ class Session:
 
     def _selection(self, cohort: Cohort) -> Selection:
         ids = tuple(self._ledger.ids[row] for row in cohort.clients.tolist())
-        return Selection(self.step, ids, cohort.weights, cohort.mode, cohort.deadline, cohort.why, enough=cohort.enough)
+        return Selection(
+            self.step,
+            ids,
+            cohort.weights,
+            cohort.mode,
+            cohort.deadline,
+            cohort.why,
+            enough=cohort.enough,
+            extrapolate=cohort.extrapolate,
+        )
 
 
 def _check_offers(selector: Selector[Any], offers: frozenset[Need]) -> None:

@@ -79,6 +79,8 @@ class View:
     """(n,) step at which `loss` was reported; -1 = never."""
     participations: IntArray
     """(n,) rounds that the client finished."""
+    recent_weight: FloatArray | None = None
+    """(n,) weight that the client had in past aggregates, each round counting 0.7 times as much as the next."""
     labels: FloatArray | None = None
     """(n, c) label histograms."""
     updates: FloatArray | None = None
@@ -100,6 +102,7 @@ class View:
             labels=np.float64,
             updates=np.float64,
             update_step=np.int64,
+            recent_weight=np.float64,
         )
 
     @property
@@ -148,6 +151,8 @@ class Cohort:
     why: Diagnostics = field(default_factory=Diagnostics)
     enough: int = 0
     """Over-commitment: the round ends when this many have finished, and the others count as late; 0 = all."""
+    extrapolate: bool = False
+    """Lengthen the averaged step as the clients' disagreement allows (`core.extrapolation`); in mode `average` only."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -239,6 +244,8 @@ class Selection:
     """True: train and report as usual, but leave the shared model as it is."""
     enough: int = 0
     """The round ends when this many have finished; 0 = all."""
+    extrapolate: bool = False
+    """Lengthen the averaged step as the clients' disagreement allows."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""

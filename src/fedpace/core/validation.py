@@ -34,6 +34,8 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
                 f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
                 "'delta' for others"
             )
+    elif cohort.extrapolate:
+        raise InputError(f"{scheme} extrapolates in mode 'delta': only an average can be extrapolated")
     if not 0 <= cohort.enough <= cohort.clients.size:
         raise InputError(
             f"{scheme} calls {cohort.enough} clients enough, but chose {cohort.clients.size}: give 0 (all) to that many"

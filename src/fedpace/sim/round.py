@@ -35,3 +35,5 @@ class Round:
     """Clients that only measured, before the round."""
     probed: tuple[int, ...] = ()
     """Clients that were asked before the choice."""
+    stretch: float = 1.0
+    """What the averaged step was multiplied by."""

@@ -215,7 +215,7 @@ class Simulation:
         selection = self.session.select(now=self.time.now, available=here)
         clients = _rows(selection)
         timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
-        losses = self._train(selection, timing)
+        losses, stretch = self._train(selection, timing)
         number, clock = self.session.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         why = selection.why
@@ -232,6 +232,7 @@ class Simulation:
             failed=tuple(clients[~timing.finished].tolist()),
             warmed=warmed,
             probed=probed,
+            stretch=stretch,
             train_loss=float(np.mean(losses)) if losses else None,
             objective=why.objective,
             predicted_seconds=why.predicted_seconds,
@@ -283,8 +284,8 @@ class Simulation:
             self.session.answer({c: self._sketch(-lr * g) for c, g in zip(rows, gradients, strict=True)})
         return tuple(rows)
 
-    def _train(self, selection: Selection, timing: RoundTiming) -> list[float]:
-        """Train who makes it in time, aggregate, and report everybody; return the training losses."""
+    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], float]:
+        """Train who makes it in time, aggregate, and report everybody; return losses and the factor of the step."""
         cohort = _rows(selection)
         weights: list[float] = selection.weights[timing.finished].tolist()
         if (total := sum(weights)) > 0 and selection.mode == "average":
@@ -292,7 +293,7 @@ class Simulation:
             weights = [weight / total for weight in weights]
         clients: list[int] = cohort[timing.finished].tolist()
         variates = None if self._variates is None else self._variates.round()
-        combined = Aggregate(self.parameters, selection.mode)
+        combined = Aggregate(self.parameters, selection.mode, extrapolate=selection.extrapolate)
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
         trained = self.engine.train(
@@ -309,7 +310,7 @@ class Simulation:
         self._observe(cohort.tolist(), timing.observed, losses, updates)
         if clients and (selection.mode == "delta" or total > 0):
             self.parameters = combined.result()
-        return list(losses.values())
+        return list(losses.values()), combined.stretch
 
     def _observe(
         self,

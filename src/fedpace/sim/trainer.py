@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
+from fedpace.core.extrapolation import extrapolation
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
@@ -79,6 +80,11 @@ class Trainer:
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into pieces that are worked on at once, always the same way."""
         return [(client,) for client in clients] if self._stacked is None else self._stacked.parts(clients)
+
+    @property
+    def largest_part(self) -> int:
+        """Clients in a piece at the most."""
+        return 1 if self._stacked is None else self._stacked.largest_part
 
     @property
     def chunk(self) -> int:
@@ -268,13 +274,19 @@ class Trainer:
 class Aggregate:
     """Combines the clients' models as they come: `average` sum a_i x_i, `delta` x + sum a_i (x_i - x).
 
+    An average may be extrapolated (`fedpace.core.extrapolation`).
+
     Summed in double precision, so that the result does not depend on how far x is from 0, and in the order in which
     the models are added.
     """
 
-    def __init__(self, current: torch.Tensor, mode: str) -> None:
+    def __init__(self, current: torch.Tensor, mode: str, *, extrapolate: bool = False) -> None:
         self._current = current
-        self._mode = mode
+        self._mode = "delta" if extrapolate else mode
+        self._extrapolate = extrapolate
+        self._mean_square = 0.0
+        self.stretch = 1.0
+        """What the step was multiplied by; known after `result`."""
         self._total = torch.zeros(current.shape, dtype=torch.float64)
 
     def add(self, parameters: torch.Tensor, weight: float) -> None:
@@ -282,11 +294,16 @@ class Aggregate:
         if self._mode == "average":
             self._total.add_(parameters, alpha=weight)
         else:
-            self._total.add_(parameters.double() - self._current, alpha=weight)
+            update = parameters.double() - self._current
+            self._total.add_(update, alpha=weight)
+            if self._extrapolate:
+                self._mean_square += weight * float(update @ update)
 
     def result(self) -> torch.Tensor:
         """Return the new shared model."""
-        total = self._total if self._mode == "average" else self._total + self._current
+        if self._extrapolate:
+            self.stretch = extrapolation(self._mean_square, float(self._total @ self._total))
+        total = self._total if self._mode == "average" else self.stretch * self._total + self._current
         return total.to(self._current.dtype)
 
 

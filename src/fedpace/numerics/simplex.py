@@ -1,0 +1,189 @@
+"""The point of a convex hull that is nearest to the origin: which mixture of clients comes closest to the population.
+
+Each client is a point v_i whose inner products are the Gram matrix G of moment matching, so that the squared length of
+sum_i a_i v_i is a'Ga. Wolfe's method (P. Wolfe, "Finding the nearest point in a polytope", 1976) minimises it over the
+simplex exactly, in finitely many steps: a support is kept on which the affine minimiser is positive, the point that
+shortens the sum fastest enters, and those whose weight would turn negative leave. The inverse on the support is updated
+by bordering, O(p^2) a step.
+
+`prefix_mixtures` solves it for every prefix of an order of clients: the solution of one prefix starts the next, and a
+client that shortens nothing costs one inner product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, IntArray, at_least, float_array
+from fedpace.core.errors import InputError
+
+JITTER = 1e-9
+"""Added to squared lengths, in units of their mean: duplicates then share their weight instead of making G singular."""
+TOLERANCE = 1e-9
+"""A point enters when it shortens the squared sum by more than this share of the mean squared length."""
+REFRESH = 64
+"""Changes of the support after which its inverse is computed anew: rounding piles up over updates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Weights on some points."""
+
+    clients: IntArray
+    """(p,) rows with a positive weight, ascending."""
+    weights: FloatArray
+    """(p,) positive, summing to 1."""
+    error: float
+    """Squared length of the weighted sum."""
+
+
+def best_mixture(points: ArrayLike, *, max_clients: int | None = None) -> Mixture:
+    """Return the mixture of the rows of `points` with the shortest sum, of at most `max_clients` rows."""
+    table = _checked(points)
+    return next(prefix_mixtures(table, np.arange(len(table)), [len(table)], max_clients=max_clients))
+
+
+def prefix_mixtures(
+    points: ArrayLike, order: ArrayLike, lengths: Iterable[int], *, max_clients: int | None = None
+) -> Iterator[Mixture]:
+    """Yield the best mixture of order[:length] for one length after the other; stop asking when satisfied.
+
+    Args:
+        points: (m, r) one row a client.
+        order: rows of `points`, each at most once.
+        lengths: prefixes to solve, ascending.
+        max_clients: most rows with a weight. The problem is then combinatorial and the answer a good one, not the best:
+            the client whose leaving costs least makes room for one that gains more. None = no limit, and exact.
+    """
+    table = _checked(points)
+    rows = np.asarray(order, dtype=np.int64)
+    if max_clients is not None:
+        at_least(max_clients, 1, "max_clients")
+    support = _Support(table[rows])
+    for length in lengths:
+        support.admit(length, len(rows) if max_clients is None else max_clients)
+        yield support.mixture(rows)
+
+
+def _checked(points: ArrayLike) -> FloatArray:
+    table = float_array(points, "points", ndim=2)
+    if not len(table):
+        raise InputError("a mixture needs at least one point, but none came")
+    return table
+
+
+class _Support:
+    """Points with positive weights that are optimal among themselves, and the inverse of their Gram matrix."""
+
+    def __init__(self, points: FloatArray) -> None:
+        scale = float(np.einsum("ij,ij->", points, points)) / len(points)
+        self._jitter = max(JITTER * scale, 1e-300)
+        self._least_gain = TOLERANCE * scale
+        self._points = points
+        self._rows: list[int] = []
+        self._weights: FloatArray = np.zeros(0)
+        self._inverse: FloatArray = np.zeros((0, 0))
+        self._sum: FloatArray = np.zeros(points.shape[1])
+        self._changes = 0
+        self._count = 0
+
+    @property
+    def error(self) -> float:
+        """Squared length of the weighted sum."""
+        return float(self._sum @ self._sum)
+
+    def mixture(self, names: IntArray) -> Mixture:
+        """Return the current weights under the caller's rows."""
+        clients = names[self._rows]
+        ascending = np.argsort(clients)
+        return Mixture(clients[ascending], self._weights[ascending], self.error)
+
+    def admit(self, count: int, limit: int) -> None:
+        """Make the weights the best for rows 0 to count - 1, given those for the rows that were there before."""
+        fresh, self._count = self._count, count
+        if not self._rows:
+            self._enter(int(np.einsum("ij,ij->i", self._points[:count], self._points[:count]).argmin()))
+            self._move_to(np.ones(1))
+            fresh = 0
+        if not (self.error - self._points[fresh:count] @ self._sum > self._least_gain).any():
+            return
+        for _ in range(20 * count):
+            slopes = self._points[:count] @ self._sum  # of all: who left for an earlier prefix may be wanted again
+            slopes[self._rows] = np.inf
+            entering = int(slopes.argmin())
+            if self.error - slopes[entering] <= self._least_gain:
+                return
+            if len(self._rows) < limit:
+                self._enter(entering)
+                self._settle()
+            elif not self._exchange(entering):
+                return
+
+    def _exchange(self, row: int) -> bool:
+        """Let `row` take the place of another if that shortens the sum; return whether it does."""
+        before = list(self._rows), self._weights, self._inverse, self._sum, self.error
+        size = len(self._rows)
+        self._enter(row)
+        self._settle()
+        while len(self._rows) > size:
+            # Without row i the affine minimum is 1 / (sum of the inverse - (its column sum)^2 / its diagonal).
+            self._leave(int((self._inverse.sum(axis=1) ** 2 / np.diag(self._inverse)).argmin()))
+            self._weights = np.full(len(self._rows), 1.0 / len(self._rows))
+            self._settle()
+        if self.error < before[4] - self._least_gain:
+            return True
+        self._rows, self._weights, self._inverse, self._sum = before[:4]
+        return False
+
+    def _settle(self) -> None:
+        """Move to the affine minimiser of the support, leaving out whose weight would not stay positive."""
+        while True:
+            goal = self._inverse.sum(axis=1)
+            goal /= goal.sum()
+            falling = np.flatnonzero(goal <= 0)
+            if not falling.size:
+                self._move_to(goal)
+                return
+            before = self._weights
+            steps = before[falling] / (before[falling] - goal[falling])
+            first = int(steps.argmin())
+            self._weights = np.maximum(before + steps[first] * (goal - before), 0.0)
+            self._leave(int(falling[first]))
+
+    def _move_to(self, weights: FloatArray) -> None:
+        self._weights = weights
+        self._sum = weights @ self._points[self._rows]
+
+    def _enter(self, row: int) -> None:
+        inverse, size = self._inverse, len(self._rows)
+        point = self._points[row]
+        column = self._points[self._rows] @ point
+        image = inverse @ column
+        pivot = max(float(point @ point) + self._jitter - float(column @ image), self._jitter)
+        grown = np.empty((size + 1, size + 1))
+        grown[:size, :size] = inverse + np.outer(image, image) / pivot
+        grown[:size, size] = grown[size, :size] = -image / pivot
+        grown[size, size] = 1.0 / pivot
+        self._inverse = grown
+        self._rows.append(row)
+        self._weights = np.append(self._weights, 0.0)
+        self._count_change()
+
+    def _leave(self, place: int) -> None:
+        stay = np.arange(len(self._rows)) != place
+        column = self._inverse[stay, place]
+        self._inverse = self._inverse[np.ix_(stay, stay)] - np.outer(column, column) / self._inverse[place, place]
+        del self._rows[place]
+        self._weights = self._weights[stay]
+        self._count_change()
+
+    def _count_change(self) -> None:
+        self._changes += 1
+        if self._changes % REFRESH == 0:
+            chosen = self._points[self._rows]
+            loaded = chosen @ chosen.T + self._jitter * np.eye(len(chosen))
+            self._inverse = np.asarray(np.linalg.inv(loaded), dtype=np.float64)
