@@ -32,6 +32,10 @@ CASES = [
     make_selector("oort", k=4),
     make_selector("folb", k=4),
     make_selector("tifl", k=4),
+    make_selector("moment-match"),
+    make_selector("moment-match", max_clients=3),
+    make_selector("pace"),
+    make_selector("pace", max_clients=3, repay=False, extrapolate=False),
 ]
 
 

@@ -68,6 +68,10 @@ class Moments(Protocol):
         """(n, n) G_ij = <M_i, M_j>_F / d, M_i = (A_i - A)(A + ridge tr(A)/d I)^-1; NaN for unknown clients."""
         ...
 
+    def directions(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
+        """(n, r) one row a client, whose inner products are those of `gram`, or nearly; NaN for unknown clients."""
+        ...
+
     def best_prefix(
         self,
         delay: FloatArray,

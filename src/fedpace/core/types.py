@@ -28,6 +28,10 @@ Mode = Literal["average", "delta"]
 """`average`: x <- sum a_i x_i. `delta`: x <- x + sum a_i (x_i - x), which importance weights need."""
 
 
+Table = tuple[tuple[float | int | None, ...], ...]
+"""Rows of numbers."""
+
+
 class Need(StrEnum):
     """What a selector must be told about each client before it can choose it."""
 
@@ -126,8 +130,8 @@ class Diagnostics:
     """The round time that the scheme expects."""
     status: str = "ok"
     """How the solver ended, in words."""
-    facts: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
-    """Scheme-specific scalars, such as B_S and the rescaling constant."""
+    facts: Mapping[str, float | int | str | bool | Table | None] = field(default_factory=dict)
+    """Scheme-specific scalars, such as B_S and the rescaling constant, or a small table of them."""
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Row -> why this client is in (or out)."""
 
@@ -323,6 +327,15 @@ def is_timeless(selector: Any) -> bool:
     it predicts of a round's length, if anything, is the longest delay of the cohort; it sets no deadline.
     """
     return bool(getattr(selector, "timeless", False))
+
+
+def wants_first_moments(selector: Any) -> bool:
+    """Whether a host should report a client's moment once only, although training moves the features.
+
+    A selector that compares moments of different clients names it in an optional class variable `first_moments`: two
+    moments that were measured at different models differ by what training did to the features between them.
+    """
+    return bool(getattr(selector, "first_moments", False))
 
 
 class DelayModel(Protocol):

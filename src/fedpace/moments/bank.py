@@ -20,14 +20,19 @@ from fedpace.core.errors import InputError
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.distances import Distances
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
-from fedpace.numerics.gram import whitened_gram
-from fedpace.numerics.heterogeneity import mean_moment
+from fedpace.moments.sketch import Sketcher
+from fedpace.numerics.gram import square_root, whitened_gram
+from fedpace.numerics.heterogeneity import mean_moment, whiten
 from fedpace.numerics.prefix import best_prefix, candidate_rows
 
 if TYPE_CHECKING:
     from fedpace.moments.fleet import SketchedBank
 
 Reference = Literal["refresh", "frozen"]
+GramKey = tuple[int, float, bytes, bool]
+
+EXACT_LIMIT = 2000
+"""Clients up to which `directions` takes the root of the Gram matrix; beyond it, its cost would dominate."""
 
 
 class MomentBank:
@@ -51,7 +56,8 @@ class MomentBank:
         self._frozen: FloatArray | None = None
         self._distances: Distances | None = None
         self._key: tuple[int, bytes] | None = None
-        self._gram: tuple[tuple[int, float, bytes, bool], FloatArray] | None = None
+        self._gram: tuple[GramKey, FloatArray] | None = None
+        self._directions: tuple[GramKey, FloatArray] | None = None
         self.append(count)
 
     @staticmethod
@@ -127,7 +133,7 @@ class MomentBank:
 
     def refresh(self) -> None:
         """Let a frozen reference be taken anew from the moments as they are; the next B recomputes every pair."""
-        self._frozen = self._distances = self._key = self._gram = None
+        self._frozen = self._distances = self._key = self._gram = self._directions = None
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients.
@@ -155,8 +161,7 @@ class MomentBank:
 
         The array is read-only, and the same one until something changes.
         """
-        given = b"" if shares is None else np.asarray(shares).tobytes()
-        key = (self._version, float(ridge), given, self._reference == "frozen" and self._frozen is not None)
+        key = self._gram_key(ridge, shares)
         if self._gram is not None and self._gram[0] == key:
             return self._gram[1]
         result = np.full((len(self), len(self)), np.nan)
@@ -168,6 +173,35 @@ class MomentBank:
             result[np.ix_(rows, rows)] = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
         self._gram = (key, frozen(result))
         return self._gram[1]
+
+    def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(n, r) rows whose inner products are `gram`: exactly for up to `EXACT_LIMIT` clients, else by sketches.
+
+        Read-only, and the same array until something changes.
+        """
+        key = self._gram_key(ridge, shares)
+        if self._directions is None or self._directions[0] != key:
+            rows = np.flatnonzero(self.known)
+            if rows.size <= EXACT_LIMIT:
+                found = square_root(self.gram(ridge=ridge, shares=shares)[np.ix_(rows, rows)])
+            else:
+                found = self._sketches(rows, ridge, shares)
+            result = np.full((len(self), found.shape[1]), np.nan)
+            result[rows] = found
+            self._directions = (key, frozen(result))
+        return self._directions[1]
+
+    def _sketches(self, rows: IntArray, ridge: float, shares: ArrayLike | None) -> FloatArray:
+        factors = [factor for factor in self._factors if factor is not None]
+        weights = checked_shares(checked_shares(shares, len(self))[rows], rows.size)
+        reference = self._frozen if self._reference == "frozen" else None
+        sketcher = Sketcher(whiten(factors, weights, reference=reference, ridge=ridge).inverse, dimension=512, seed=0)
+        sketches = np.stack([sketcher.sketch(factor) for factor in factors]).astype(np.float64)
+        return np.asarray((sketches - weights @ sketches) / np.sqrt(factors[0].shape[1]))
+
+    def _gram_key(self, ridge: float, shares: ArrayLike | None) -> GramKey:
+        given = b"" if shares is None else np.asarray(shares).tobytes()
+        return (self._version, float(ridge), given, self._reference == "frozen" and self._frozen is not None)
 
     def best_prefix(
         self,

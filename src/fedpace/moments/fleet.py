@@ -103,16 +103,19 @@ class SketchedBank(SketchStore):
 
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) estimate of the whitened Gram matrix from the sketches; NaN for unknown clients."""
-        self._check_ridge(ridge)
         self._check_dense("Gram matrix")
+        points = self.directions(ridge=ridge, shares=shares)
+        return frozen(points @ points.T)
+
+    def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(n, dimension) the centred sketches: their inner products are those of the matrices on average."""
+        self._check_ridge(ridge)
         self._settle()
-        weights = np.where(self._known, checked_shares(shares, len(self)), 0.0)
-        points = self._sketches.astype(np.float64)
-        points -= checked_shares(weights, len(self)) @ np.where(self._known[:, None], points, 0.0)
-        # Probes of unit variance make inner products that are those of the matrices on average.
-        result = points @ points.T / (self._width or 1)
-        result[~self._known] = result[:, ~self._known] = np.nan
-        return frozen(result)
+        weights = checked_shares(np.where(self._known, checked_shares(shares, len(self)), 0.0), len(self))
+        points = np.where(self._known[:, None], self._sketches.astype(np.float64), 0.0)
+        points = (points - weights @ points) / np.sqrt(self._width or 1)
+        points[~self._known] = np.nan
+        return frozen(points)
 
     def best_prefix(
         self,

@@ -50,3 +50,10 @@ def whitened_gram(
         flat -= weights @ flat  # before multiplying: differences of near-identical clients would drown in rounding
         result += flat @ flat.T
     return result / width
+
+
+def square_root(gram: FloatArray) -> FloatArray:
+    """Return rows (m, r) whose inner products are `gram`, r its numerical rank."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]), dtype=np.float64)

@@ -26,6 +26,7 @@ from fedpace.core.types import (
     Selection,
     Selector,
     facts_wanted,
+    wants_first_moments,
 )
 from fedpace.data.federated import DataConfig, FederatedData
 from fedpace.delays.availability import Availability, AvailabilityModel
@@ -342,7 +343,7 @@ class Simulation:
         """The moments at the model that the clients received, unless nobody wants them or they cannot have changed."""
         if Need.MOMENT not in self._wanted:
             return {}
-        if not self.trainer.moving_features:
+        if not self.trainer.moving_features or wants_first_moments(self.session.selector):
             clients = [client for client in clients if client not in self._measured]
         self._measured.update(clients)
         moments = self.engine.moments(self.parameters, clients, targets=Need.TARGETS in self._wanted)

@@ -1,0 +1,61 @@
+"""Moment matching: the fastest clients, weighted so that together they look like the population.
+
+Ours, the repair of the seed paper's set objective (docs/theory.md). For squared loss a client's gradient at any model
+is linear in its second moment of features and targets, so that weights which match the population's moment give its
+gradient, at every model. The error in a typical direction is rho = |sum_i a_i M_i|_F^2 / D with whitened deviations
+M_i. Each prefix of the delay order gets the weights that make rho least (a convex problem on the simplex), and the
+prefix with the least max delay / (1 - rho) is chosen.
+
+Without a constant to rescale B, and with an optimum that converges where the population's does. What it lacks is the
+scale between moments and updates, which differs from model to model and as training goes on: `pace` measures it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import at_least, finite
+from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
+from fedpace.selectors._matching import match_population, population_points, reasons
+
+
+@dataclass(frozen=True)
+class MomentMatch(Stateless):
+    """The fastest clients that can be weighted to match everybody.
+
+    Args:
+        ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
+        max_clients: most clients in a cohort; 0 = no limit.
+    """
+
+    name: ClassVar[str] = "moment-match"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
+    """Without targets in the moments only the speed is matched, not the optimum."""
+    first_moments: ClassVar[bool] = True
+    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+
+    ridge: float = 0.1
+    max_clients: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.ridge, 0, f"ridge of {self.name}")
+        finite(self.ridge, f"ridge of {self.name}")
+        at_least(self.max_clients, 0, f"max_clients of {self.name}")
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Scan the prefixes."""
+        points = population_points(view, ridge=self.ridge, scheme=self.name)
+        match = match_population(view, points, max_clients=self.max_clients)
+        why = Diagnostics(
+            objective=match.chosen.predicted if match.feasible else None,
+            predicted_seconds=match.chosen.seconds,
+            status="ok" if match.feasible else "no set of clients matches the population: the closest was taken",
+            facts={"rho": match.chosen.error, "prefix": match.chosen.prefix, "frontier": match.table()},
+            reasons=reasons(view, match),
+        )
+        return Cohort(match.clients, match.weights, why=why), None
