@@ -1,0 +1,241 @@
+"""moment-match and pace: the definition by hand, the calibration, repayment, and the cases that break other schemes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fedpace import MomentBank, View
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.core.types import Report
+from fedpace.moments.factor import factor_from_features
+from fedpace.numerics.gram import whitened_gram
+from fedpace.numerics.simplex import best_mixture
+from fedpace.selectors.moment_match import MomentMatch
+from fedpace.selectors.pace import KEPT, Calibrated, Pace, disagreement, first_scale, spread
+
+
+def view_of(factors, delay, *, updates=None, update_step=None, recent=None, available=None):
+    bank = MomentBank(len(factors))
+    for row, factor in enumerate(factors):
+        if factor is not None:
+            bank.put(row, factor)
+    count = len(factors)
+    return View(
+        step=1,
+        now=0.0,
+        available=np.ones(count, bool) if available is None else np.asarray(available),
+        share=np.full(count, 1 / count),
+        delay=np.asarray(delay, float),
+        loss=np.full(count, np.nan),
+        loss_step=np.full(count, -1),
+        participations=np.zeros(count, int),
+        updates=updates,
+        update_step=update_step,
+        recent_weight=recent,
+        moments=bank,
+    )
+
+
+def labelled(classes, *, of=3, samples=30, seed=0, width=4):
+    """A client's joint moment: the same features for everybody, labels of the given classes only."""
+    features = stream(seed, "features").standard_normal((samples, width))
+    labels = np.resize(np.asarray(classes), samples)
+    return factor_from_features(features, bias=True, labels=labels, classes=of)
+
+
+def random_factors(count, seed=0, width=5, samples=12):
+    rng = stream(seed, "factors")
+    return [rng.standard_normal((samples, width)) * rng.uniform(0.5, 2, width) for _ in range(count)]
+
+
+def report_of(clients, updates, weights, finished=None):
+    count = len(clients)
+    nothing = np.full(count, np.nan)
+    return Report(
+        step=0,
+        now=1.0,
+        clients=np.array(clients),
+        finished=np.ones(count, bool) if finished is None else np.array(finished),
+        seconds=np.ones(count),
+        loss=nothing,
+        samples=nothing,
+        weights=np.asarray(weights, float),
+        updates=np.asarray(updates, float),
+    )
+
+
+def select(scheme, view, state=None):
+    state = scheme.init() if state is None else state
+    return scheme.select(state, view, stream(0))
+
+
+class TestMomentMatch:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_is_the_best_prefix_with_its_best_weights(self, seed):
+        factors = random_factors(8, seed)
+        delay = stream(seed, "delay").uniform(1, 3, 8)
+        gram = whitened_gram(factors, ridge=0.1)
+        cohort, _ = select(MomentMatch(), view_of(factors, delay))
+        values, vectors = np.linalg.eigh(gram)
+        points = vectors * np.sqrt(np.maximum(values, 0))
+        order = np.argsort(delay)
+        predicted = []
+        for length in range(1, 9):
+            rho = best_mixture(points[order[:length]]).error
+            predicted.append(delay[order[length - 1]] / (1 - rho) if rho < 1 else math.inf)
+        assert cohort.why.objective == pytest.approx(min(predicted), rel=1e-6)
+        within = gram[np.ix_(cohort.clients, cohort.clients)]
+        assert cohort.weights @ within @ cohort.weights == pytest.approx(cohort.why.facts["rho"], abs=1e-4)
+
+    def test_label_skew_with_equal_features_takes_every_class(self):
+        """Where the paper's schemes, which see features only, pick one client."""
+        factors = [labelled([0]), labelled([1]), labelled([2]), labelled([0]), labelled([1]), labelled([2])]
+        cohort, _ = select(MomentMatch(), view_of(factors, [1, 1, 1, 50, 50, 50]))
+        assert cohort.clients.tolist() == [0, 1, 2]
+        assert cohort.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-6)
+
+    def test_a_fast_client_that_adds_nothing_is_left_alone(self):
+        one, other = labelled([0]), labelled([1])
+        everybody = np.vstack([one, other]) / math.sqrt(2)
+        cohort, _ = select(MomentMatch(), view_of([everybody, one, other], [1, 1, 1]))
+        assert cohort.clients.tolist() == [0]
+        assert "without it" in cohort.why.reasons[1]
+
+    def test_a_budget_is_kept(self):
+        cohort, _ = select(MomentMatch(max_clients=3), view_of(random_factors(10), np.ones(10)))
+        assert cohort.clients.size <= 3
+
+    def test_explains_the_frontier_and_every_client(self):
+        cohort, _ = select(MomentMatch(), view_of(random_factors(10), np.geomspace(1, 100, 10)))
+        table = cohort.why.facts["frontier"]
+        assert any(row[0] == cohort.why.facts["prefix"] for row in table)
+        assert [row[3] for row in table] == sorted((row[3] for row in table), reverse=True)
+        assert set(cohort.why.reasons) == set(range(10))
+
+    def test_says_when_nothing_matches(self):
+        factors = [labelled([0]), labelled([1]), labelled([2])]
+        far = view_of(factors, [1, 1, 1], available=[True, False, False])
+        cohort, _ = select(MomentMatch(ridge=0.0), far)
+        assert cohort.clients.tolist() == [0]
+        assert "closest" in cohort.why.status
+
+    def test_without_moments_it_says_what_it_needs(self):
+        view = dataclasses.replace(view_of(random_factors(3), np.ones(3)), moments=None)
+        with pytest.raises(InputError, match="moment-match needs feature moments"):
+            select(MomentMatch(), view)
+
+
+class TestCalibration:
+    def test_spread_is_that_of_the_gram_matrix(self):
+        points = stream(1).standard_normal((5, 7))
+        gram = points @ points.T
+        weights = np.array([0.1, 0.2, 0.3, 0.25, 0.15])
+        assert spread(points, weights) == pytest.approx(weights @ np.diag(gram) - weights @ gram @ weights)
+
+    def test_updates_that_cancel_out_say_nothing(self):
+        assert disagreement(np.array([[1.0], [-1.0]]), np.array([0.5, 0.5])) is None
+
+    def test_the_warm_up_measures_the_scale_before_the_first_choice(self):
+        factors = random_factors(6)
+        updates = stream(2).standard_normal((6, 4)) + 3
+        view = view_of(factors, np.ones(6), updates=updates, update_step=np.zeros(6, int))
+        points = view.moments.directions(ridge=0.1, shares=view.share)
+        weights = np.full(6, 1 / 6)
+        expected = disagreement(updates, weights) / spread(points, weights)
+        assert first_scale(view, points) == pytest.approx(expected)
+        cohort, state = select(Pace(), view)
+        assert cohort.why.facts["s"] == pytest.approx(expected)
+        assert state.scale == pytest.approx(expected)
+
+    def test_only_updates_from_one_model_are_compared(self):
+        updates = np.array([[1.0, 0], [1.2, 0], [90.0, 5], [-90.0, 2]])
+        view = view_of(random_factors(4), np.ones(4), updates=updates, update_step=np.array([3, 3, 1, 2]))
+        points = view.moments.directions(ridge=0.1, shares=view.share)
+        rows = [0, 1]
+        expected = disagreement(updates[rows], np.full(2, 0.5)) / spread(points[rows], np.full(2, 0.5))
+        assert first_scale(view, points) == pytest.approx(expected)
+
+    def test_without_updates_it_matches_uncalibrated(self):
+        view = view_of(random_factors(8), np.geomspace(1, 30, 8))
+        plain, _ = select(MomentMatch(), view)
+        cohort, state = select(Pace(), view)
+        assert not cohort.why.facts["calibrated"]
+        assert state.scale < 0
+        if plain.clients.size >= 2:
+            assert cohort.clients.tolist() == plain.clients.tolist()
+
+    def test_the_average_moves_by_its_share(self):
+        state = Calibrated(scale=1.0, predicted=0.5)
+        updates = np.array([[1.0, 1.0], [1.0, -1.0]])  # e = 1
+        after = Pace().observe(state, report_of([0, 1], updates, [0.5, 0.5]))
+        assert after.scale == pytest.approx(KEPT * 1.0 + (1 - KEPT) * 2.0)
+
+    def test_one_wild_round_moves_it_by_a_bounded_factor(self):
+        state = Calibrated(scale=1.0, predicted=1e-9)
+        after = Pace().observe(state, report_of([0, 1], [[1.0, 1.0], [1.0, -1.0]], [0.5, 0.5]))
+        assert after.scale == pytest.approx(KEPT + (1 - KEPT) * 10)
+
+    @pytest.mark.parametrize(
+        ("weights", "finished"),
+        [([1.0], [True]), ([0.5, 0.5], [True, False]), ([0.2, 0.2, 0.6], [True, True, False])],
+        ids=["one client", "one came back", "a minority came back"],
+    )
+    def test_too_few_teach_nothing(self, weights, finished):
+        state = Calibrated(scale=1.0, predicted=0.5)
+        updates = stream(4).standard_normal((len(weights), 3))
+        report = report_of(range(len(weights)), updates, weights, finished)
+        assert Pace().observe(state, report) == state
+
+    def test_disagreement_makes_the_cohort_grow(self):
+        factors, delay = random_factors(20, width=8, samples=6), np.geomspace(1, 40, 20)
+        sizes = [
+            select(Pace(), view_of(factors, delay), Calibrated(scale=scale))[0].clients.size
+            for scale in (0.001, 0.3, 30.0)
+        ]
+        assert sizes[0] <= sizes[1] < sizes[2]
+        assert sizes[0] >= 2
+
+    def test_a_fleet_of_one_is_no_problem(self):
+        cohort, _ = select(Pace(), view_of(random_factors(1), [3.0]))
+        assert cohort.clients.tolist() == [0]
+
+
+class TestRepayment:
+    def test_who_was_left_out_comes_in_with_more_than_its_share(self):
+        factors = [labelled([0]), labelled([1]), labelled([2])]
+        fair = view_of(factors, [1, 1, 1], recent=np.zeros(3))
+        cohort, _ = select(Pace(), fair, Calibrated(scale=1.0))
+        assert cohort.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-6)
+        behind = view_of(factors, [1, 1, 1], recent=np.array([0.35, 0.35, 0.0]))
+        cohort, _ = select(Pace(), behind, Calibrated(scale=1.0))
+        weights = dict(zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True))
+        assert weights[2] > 0.5
+        cohort, _ = select(Pace(repay=False), behind, Calibrated(scale=1.0))
+        assert cohort.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-6)
+
+    def test_unknown_clients_are_neither_owed_nor_chosen(self):
+        factors = [*random_factors(4), None]
+        view = view_of(factors, [1, 1, 1, 1, np.nan], available=[1, 1, 1, 1, 0], recent=np.array([0.7, 0, 0, 0, 0.3]))
+        view = dataclasses.replace(view, available=np.array([True, True, True, True, False]))
+        cohort, _ = select(Pace(), view)
+        assert 4 not in cohort.clients
+
+
+def test_extrapolates_unless_told_otherwise():
+    view = view_of(random_factors(4), np.ones(4))
+    assert select(Pace(), view)[0].extrapolate
+    assert not select(Pace(extrapolate=False), view)[0].extrapolate
+    assert not select(MomentMatch(), view)[0].extrapolate
+
+
+@pytest.mark.parametrize("scheme", [MomentMatch, Pace])
+def test_options_are_checked(scheme):
+    with pytest.raises(InputError, match="ridge"):
+        scheme(ridge=-1)
+    with pytest.raises(InputError, match="max_clients"):
+        scheme(max_clients=-1)
