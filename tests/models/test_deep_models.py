@@ -96,7 +96,7 @@ def test_sizes(config, shape, outputs, parameters):
 
 
 def test_the_scales_of_the_start():
-    conv = Conv2().build(IMAGE, 10, generator=generator()).body[3]
+    conv = Conv2().build(IMAGE, 10, generator=generator()).body[4]
     bound = (20 * 25) ** -0.5
     assert conv.weight.abs().max() <= bound
     assert conv.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)

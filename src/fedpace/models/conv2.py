@@ -15,7 +15,7 @@ from torch import nn
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
 from fedpace.models.base import FeatureModel, linear_layer
-from fedpace.models.layers import conv_layer
+from fedpace.models.layers import ChannelsLast, conv_layer
 
 KERNEL = 5
 
@@ -48,7 +48,7 @@ class Conv2:
         if len(input_shape) != 3:
             raise InputError(f"conv2 takes images of (channels, height, width), but inputs of {input_shape} came")
         width, *size = input_shape
-        body: list[nn.Module] = []
+        body: list[nn.Module] = [ChannelsLast()]
         for channels in self.channels:
             size = [(side + 2 * self.padding - KERNEL + 1) // 2 for side in size]
             if min(size) < 1:

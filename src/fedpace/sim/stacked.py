@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -125,6 +126,11 @@ class Stacked:
         sizes = self.counts.tolist()
         return list(zip(torch.split(self.inputs, sizes), torch.split(self.targets, sizes), strict=True))
 
+    @property
+    def largest_part(self) -> int:
+        """Clients in a stack at the most."""
+        return max(1, min(MOST, CACHED // (8 * self.layers[-1].end)))
+
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into stacks that stay in the processor's caches."""
         parts: list[list[int]] = []
@@ -132,7 +138,7 @@ class Stacked:
         for client in clients:
             width = self.width(int(self.counts[client]))
             size = 4 * (width * self.inputs.shape[1] + 2 * self.layers[-1].end)
-            if filled + size > CACHED or len(parts[-1]) == MOST:
+            if filled + size > CACHED or len(parts[-1]) == self.largest_part:
                 parts.append([])
                 filled = 0
             parts[-1].append(client)
@@ -141,9 +147,9 @@ class Stacked:
 
     def width(self, count: int, *, whole: bool = False) -> int:
         """Return the rows that the batches of a client with `count` samples are padded to; `whole` = of all of them."""
-        largest = int(self.counts.max())
+        largest = self._largest
         batch = largest if whole else self.training.batch or largest
-        return max(2, min(batch, largest, max(NARROW, 1 << (min(batch, count) - 1).bit_length())))
+        return min(batch, largest, max(NARROW, 1 << (min(batch, count) - 1).bit_length()))
 
     @torch.no_grad()
     def train(
@@ -198,9 +204,13 @@ class Stacked:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _starts(self) -> IntArray:
         return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def _largest(self) -> int:
+        return int(self.counts.max())
 
     def _by_width(self, clients: Sequence[int]) -> list[tuple[int, list[int]]]:
         """Group positions by the width that their batches are padded to."""

@@ -40,9 +40,18 @@ class EngineOptions:
         """Decide for this model, and cohorts of about this size (None: not known)."""
         if self.name == "ray":
             return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
+        workers = self.workers or cores()
         if self.name == "inline":
             return EngineChoice("inline", 1, "as asked for")
-        return EngineChoice("inline", 1, "the one that is always there")
+        if self.name == "processes":
+            return EngineChoice("processes", workers, "as asked for")
+        if trainer.stackable:
+            return EngineChoice("inline", 1, "the model is small: a whole cohort is trained at once")
+        if cohort == 1:
+            return EngineChoice("inline", 1, "one client a round leaves nothing to spread")
+        if workers == 1:
+            return EngineChoice("inline", 1, "there is one core")
+        return EngineChoice("processes", workers, f"clients are trained one by one, on {workers} cores")
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,9 @@ class EngineChoice:
             from fedpace.sim.engines.ray import Ray  # the one module that needs ray
 
             return Ray(trainer, self.workers, address=self.ray_address)
-        raise InputError(f"engine {self.name} is not here yet: use inline")
+        from fedpace.sim.engines.processes import Processes
+
+        return Processes(trainer, self.workers)
 
     def facts(self) -> dict[str, Any]:
         """Return it as records keep it."""

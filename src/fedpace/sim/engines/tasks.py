@@ -8,7 +8,7 @@ wherever it runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -45,7 +45,7 @@ class TrainTask(OfClients):
     """Local training in a step; `corrections` (clients, parameters) are added to every gradient."""
 
     step: int
-    corrections: torch.Tensor | None = None
+    corrections: torch.Tensor | None = field(default=None, repr=False)
 
     def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[LocalResult]:
         """Return where each client ended."""
