@@ -1,0 +1,279 @@
+"""Runs that were stopped at any instant, resumed: the bytes of a run that never was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedpace.config import parse_experiment
+from fedpace.core.errors import InputError, StorageError
+from fedpace.records.run import RunWriter, read_run
+from fedpace.runner import Execution, Job, carry_out, check_folder, clear_folder, resume, run_all, run_one
+
+ROOT = Path(__file__).parents[2]
+TABLE = {
+    "name": "tiny",
+    "seeds": 2,
+    "data": {"name": "quadratic", "clients": 5, "samples": 6, "test_samples": 5, "dimension": 3},
+    "model": {"name": "linear"},
+    "delays": {"name": "lognormal"},
+    "training": {"epochs": 1, "batch": 0, "lr": 0.05},
+    "stop": {"max_rounds": 5},
+    "selectors": [{"name": "random", "k": 2}, {"name": "delayhet-submodular", "label": "submodular"}],
+}
+EVERY_ROUND = Execution(checkpoint_every=0.0)
+NEVER = Execution(checkpoint_every=float("inf"))
+
+
+def experiment(**changes):
+    return parse_experiment(TABLE | changes, "test")
+
+
+def a_job(folder, **changes):
+    chosen = experiment(**changes)
+    return Job(chosen, chosen.schemes[1], 3, folder)
+
+
+def stopping_after(number, error=KeyboardInterrupt):
+    def watch(job, current):
+        if current.number == number:
+            raise error
+
+    return watch
+
+
+def stop(job, number, execution=EVERY_ROUND):
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(job, execution, stopping_after(number))
+
+
+def outcome(folder):
+    return [(folder / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    carry_out(a_job(folder), NEVER)
+    return outcome(folder)
+
+
+# -- killed ------------------------------------------------------------------------------------------------
+
+
+def kill_and_resume(*arguments):
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "kill_and_resume.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_killed_at_random_instants():
+    found = kill_and_resume("--instants", "4", "--rounds", "8")
+    assert found["killed"] == found["identical"] == found["trials"] == 4
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_instants():
+    found = kill_and_resume("--instants", "20")
+    assert found["killed"] == found["identical"] == found["trials"] == 20
+    assert found["from_a_checkpoint"] > 0
+
+
+@pytest.mark.slow
+def test_killed_before_every_single_write():
+    found = kill_and_resume("--every-write", "--rounds", "3")
+    assert found["identical"] == found["trials"]
+    assert found["killed"] == found["trials"] - 2, "two runs were left to end"
+    assert found["in_a_checkpoint"] > 4
+
+
+# -- stopped -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("execution", [EVERY_ROUND, NEVER], ids=["checkpoints", "none"])
+@pytest.mark.parametrize("number", [0, 1, 3, 5])
+def test_a_stopped_run_goes_on(tmp_path, whole, execution, number):
+    job = a_job(tmp_path / "run")
+    stop(job, number, execution)
+    before = read_run(job.folder)
+    assert (before.info.status, len(before.rounds)) == ("interrupted", number + 1)
+    (record,) = resume(job.folder)
+    assert outcome(job.folder) == whole
+    assert (record.info.status, record.info.message, record.info.sittings) == ("finished", "", 2)
+    assert record.info.wall_seconds >= before.info.wall_seconds
+    assert sorted(path.name for path in job.folder.iterdir()) == ["model.safetensors", "rounds.jsonl", "run.json"]
+
+
+def test_stopped_again_and_again(tmp_path, whole):
+    job = a_job(tmp_path / "run")
+    for number in (1, 2, 4):
+        stop(job, number)
+    (record,) = resume(job.folder)
+    assert outcome(job.folder) == whole
+    assert record.info.sittings == 4
+
+
+def test_half_a_line_and_half_a_file_are_no_obstacle(tmp_path, whole):
+    job = a_job(tmp_path / "run")
+    stop(job, 3)
+    with (job.folder / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"number":4,"clo')
+    (job.folder / f".run.json.{'a' * 16}").write_text("{")
+    resume(job.folder)
+    assert outcome(job.folder) == whole
+    assert len(list(job.folder.iterdir())) == 3
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    job = a_job(tmp_path / "run")
+    carry_out(job)
+    before = {path: path.stat().st_mtime_ns for path in job.folder.iterdir()}
+    (record,) = resume(job.folder)
+    assert record.info.sittings == 1
+    assert {path: path.stat().st_mtime_ns for path in job.folder.iterdir()} == before
+
+
+def test_rounds_that_come_out_otherwise_are_an_error(tmp_path):
+    job = a_job(tmp_path / "run")
+    stop(job, 3, NEVER)
+    path = job.folder / "rounds.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"mode":"average"', b'"mode":"delta"', 1))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="round 1 came out otherwise than it is recorded"):
+        resume(job.folder)
+    assert path.read_bytes() == before
+
+
+def test_records_that_are_shorter_than_the_checkpoint_are_an_error(tmp_path):
+    job = a_job(tmp_path / "run")
+    stop(job, 3)
+    path = job.folder / "rounds.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    with pytest.raises(InputError, match=r"should hold 3 rounds, .* but it holds 1"):
+        resume(job.folder)
+
+
+def test_one_run_has_one_writer(tmp_path, monkeypatch):
+    job = a_job(tmp_path / "run")
+    stop(job, 1)
+    with (
+        RunWriter.resume(job.folder, rounds=0),
+        pytest.raises(InputError, match="is being written by another process"),
+    ):
+        resume(job.folder)
+
+
+def test_diverged_runs_have_ended(tmp_path):
+    job = a_job(tmp_path / "run", training={"epochs": 9, "batch": 0, "lr": 1e30})
+    (record,) = carry_out(job)
+    assert record.info.status == "diverged"
+    assert not (job.folder / "model.safetensors").exists()
+    assert resume(job.folder) == [record]
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(InputError, match="expected a run to resume in"):
+        resume(tmp_path)
+
+
+def test_the_final_model_is_kept_on_demand(tmp_path):
+    chosen = experiment()
+    run_one(chosen, chosen.schemes[0], 0, tmp_path / "run", execution=Execution(keep_model=False))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["rounds.jsonl", "run.json"]
+
+
+# -- comparisons -------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_goes_on_with_runs_begun_and_not_begun(tmp_path):
+    whole = run_all(experiment(), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_all(experiment(), tmp_path / "half", lambda job, r: stopping_after(2)(job, r) if job.seed else None)
+    assert len(list((tmp_path / "half").rglob("run.json"))) == 3
+    records = resume(tmp_path / "half")
+    assert [(r.info.label, r.info.seed, r.rounds) for r in records] == [
+        (r.info.label, r.info.seed, r.rounds) for r in whole
+    ]
+    assert {r.info.status for r in records} == {"finished"}
+    assert resume(tmp_path / "half") == records
+
+
+def test_what_is_ours_can_be_overwritten(tmp_path):
+    job = a_job(tmp_path / "run")
+    stop(job, 2)
+    (job.folder / f".checkpoint-3.{'0' * 16}").mkdir()
+    (job.folder / f".checkpoint-3.{'0' * 16}" / f".state.json.{'1' * 16}").write_text("{")
+    check_folder(tmp_path, overwrite=True)
+    clear_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    stop(job, 2)
+    (job.folder / "state.json").write_text("not in a checkpoint")
+    with pytest.raises(InputError, match=r"files that are not fedpace's, such as .*state\.json"):
+        check_folder(tmp_path, overwrite=True)
+
+
+# -- full disks --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Writes beyond `size` fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("execution", [EVERY_ROUND, NEVER], ids=["a checkpoint", "a round"])
+def test_a_write_that_fails_keeps_what_was_recorded(tmp_path, whole, execution):
+    job = a_job(tmp_path / "run")
+    stop(job, 1, NEVER)
+    before = read_run(job.folder).rounds
+    limit = (job.folder / "rounds.jsonl").stat().st_size + 10 if execution is NEVER else 1000
+    with (
+        files_of_at_most(limit),
+        pytest.raises(StorageError, match=r"cannot write .*What was recorded before is intact"),
+    ):
+        carry_out(job, execution)
+    record = read_run(job.folder)
+    assert record.rounds[: len(before)] == before
+    assert (job.folder / "rounds.jsonl").read_bytes().endswith(b"}\n"), "half a round is taken back"
+    assert not [path for path in job.folder.iterdir() if path.name.startswith(".")]
+    resume(job.folder)
+    assert outcome(job.folder) == whole
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_disk_that_is_really_full(tmp_path, whole):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        job = a_job(disk / "run")
+        with pytest.raises(StorageError, match=os.strerror(errno.ENOSPC)):
+            carry_out(job, EVERY_ROUND)
+        assert read_run(job.folder).rounds
+        subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+        resume(job.folder)
+        assert outcome(job.folder) == whole
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

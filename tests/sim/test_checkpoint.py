@@ -1,0 +1,148 @@
+"""A simulation that was saved and restored goes on as if nothing had happened, bit for bit, whatever the scheme."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedpace import make_selector, registry
+from fedpace.core.errors import InputError
+from fedpace.data.digits import Digits
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.availability import Availability
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.models.linear import Linear
+from fedpace.models.mlp import Mlp
+from fedpace.models.softmax import Softmax
+from fedpace.runner import SharedData
+from fedpace.sim.checkpoint import Checkpoints, save_model
+from fedpace.sim.clock import Clock
+from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.trainer import Training
+
+DIGITS = SharedData(Digits(clients=12))
+QUADRATIC = Quadratic(clients=6, samples=8, test_samples=6, dimension=4)
+
+
+def selector(name):
+    fields = registry.selectors[name].__dataclass_fields__
+    few = {"k": 4, "target_heterogeneity": 0.5, "max_iter": 8}
+    return make_selector(name, **{option: value for option, value in few.items() if option in fields})
+
+
+def restored_after(make, folder, rounds, more):
+    """Play `rounds`, save, restore into a new simulation; return what each plays on."""
+    first = make()
+    list(islice(first.rounds(), rounds + 1))
+    Checkpoints(folder).save(first, wall_seconds=1.5)
+    second = make()
+    found = Checkpoints(folder).restore(second)
+    assert (found.round, found.wall_seconds) == (rounds, 1.5)
+    expected, came = list(islice(first.rounds(), more)), list(islice(second.rounds(), more))
+    assert torch.equal(first.parameters, second.parameters)
+    return expected, came
+
+
+@pytest.mark.parametrize("name", registry.selectors.names())
+def test_every_scheme_goes_on_bit_for_bit(name, tmp_path):
+    def make():
+        return Simulation(
+            DIGITS,
+            Softmax(),
+            LognormalDelays(jitter=0.3),
+            selector(name),
+            training=Training(epochs=1, lr=0.1, sketch=16),
+            fleet=Fleet(delays="observed"),
+            availability=Availability(on=4.0, off=1.0, crash=0.1),
+            clock=Clock(charge_warmup=True, probe_fraction=0.1),
+            seed=3,
+        )
+
+    expected, came = restored_after(make, tmp_path, 3, 3)
+    assert [current.number for current in came] == [4, 5, 6]
+    assert came == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (Linear(), {"training": Training(epochs=2, batch=0, lr=0.02, algorithm="scaffold")}),
+        (Linear(), {"fleet": Fleet(warmup="lazy", warmup_quota=2)}),
+        (Linear(), {"availability": Availability(on=1.0, off=9.0)}),
+        (Mlp(hidden=3), {}),
+    ],
+    ids=["scaffold", "lazy", "away", "moving features"],
+)
+@pytest.mark.parametrize("name", ["delayhet-submodular", "divfl"])
+def test_everything_the_loop_remembers_is_kept(model, options, name, tmp_path):
+    chosen = make_selector(name, **({"target_heterogeneity": 0.5} if name == "delayhet-submodular" else {"k": 2}))
+    options = {"training": Training(epochs=1, batch=0, lr=0.02)} | options
+
+    def make():
+        return Simulation(QUADRATIC, model, LognormalDelays(), chosen, seed=1, **options)
+
+    expected, came = restored_after(make, tmp_path, 4, 4)
+    assert came == expected
+
+
+def a_simulation(model=None):
+    training = Training(epochs=1, batch=0, lr=0.02)
+    return Simulation(QUADRATIC, model or Linear(), LognormalDelays(), make_selector("random", k=2), training=training)
+
+
+def test_the_newest_replaces_the_one_before(tmp_path):
+    simulation, checkpoints = a_simulation(), Checkpoints(tmp_path)
+    rounds = simulation.rounds()
+    for number in range(3):
+        next(rounds)
+        if number:
+            checkpoints.save(simulation, wall_seconds=0.0)
+            assert [path.name for path in tmp_path.iterdir()] == [f"checkpoint-{number}"]
+    checkpoints.clear()
+    assert list(tmp_path.iterdir()) == []
+    assert checkpoints.restore(a_simulation()) is None
+
+
+def test_what_a_killed_process_left_is_ignored_and_removed(tmp_path):
+    simulation, checkpoints = a_simulation(), Checkpoints(tmp_path)
+    list(islice(simulation.rounds(), 3))
+    checkpoints.save(simulation, wall_seconds=0.0)
+    (tmp_path / f".checkpoint-3.{'0' * 16}").mkdir()
+    assert checkpoints.restore(a_simulation()).round == 2
+    checkpoints.save(simulation, wall_seconds=0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    simulation = a_simulation()
+    list(islice(simulation.rounds(), 2))
+    Checkpoints(tmp_path).save(simulation, wall_seconds=0.0)
+    with pytest.raises(InputError, match="holds another model than this run's"):
+        Checkpoints(tmp_path).restore(a_simulation(Mlp(hidden=3)))
+    (tmp_path / "checkpoint-1" / "tensors.safetensors").write_bytes(b"junk")
+    with pytest.raises(InputError, match=r"is damaged .*: remove it, and the run starts anew"):
+        Checkpoints(tmp_path).restore(a_simulation())
+
+
+def test_how_often(tmp_path):
+    simulation = a_simulation()
+    list(islice(simulation.rounds(), 2))
+    always, never, cheap = (Checkpoints(tmp_path, every=every) for every in (0.0, float("inf"), None))
+    assert [always.offer(simulation, wall_seconds=0.0) for _ in range(3)] == [True] * 3
+    assert not never.offer(simulation, wall_seconds=0.0)
+    assert cheap.offer(simulation, wall_seconds=0.0)
+    cheap._spent = 1e9
+    assert not cheap.offer(simulation, wall_seconds=0.0), "they have cost more than their share"
+    with pytest.raises(InputError, match="must be at least 0, but -1 came"):
+        Checkpoints(tmp_path, every=-1)
+
+
+def test_the_model_has_names(tmp_path):
+    simulation = a_simulation(Mlp(hidden=3))
+    save_model(simulation, tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert sum(tensor.numel() for tensor in tensors.values()) == simulation.parameters.numel()
+    assert {tuple(tensor.shape) for tensor in tensors.values()} >= {(3, 4)}
