@@ -141,24 +141,20 @@ def test_both_hosts_choose_alike(flower, name, options, settings, warmup):
     assert all(math.isclose(sum(weights), 1) or mode == "delta" for _, weights, mode in expected)
 
 
-class WithTargets(type(fedpace.make_selector("delayhet-submodular"))):
-    """A scheme whose moments hold the targets too."""
-
-    name = "with-targets"
-    needs = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS})
-
-
-def test_moments_of_features_and_targets_together(flower):
+@pytest.mark.parametrize("warmup", ["lazy", "full"])
+def test_pace_matches_features_and_targets_together(flower, warmup):
     def moment(client):
         number = int(client.split("-")[1])
         factor = factor_from_features(flower.rows(number), labels=one_hot(number), max_rank=16)
         assert factor.shape[1] == 7
         return unpack_moment(pack_moment(factor))
 
-    expected = on_the_session(WithTargets(), moment, warmup="lazy")
-    both = on_flower(flower, WithTargets(), rows=lambda n: (flower.rows(n), one_hot(n)), warmup="lazy")
+    pace = fedpace.make_selector("pace")
+    expected = on_the_session(pace, moment, warmup=warmup)
+    both = on_flower(flower, pace, rows=lambda n: (flower.rows(n), one_hot(n)), warmup=warmup)
     assert both == expected
-    features_alone = on_flower(flower, WithTargets(), rows=flower.rows, warmup="lazy")
+    assert len({clients for clients, _, _ in expected}) > 1
+    features_alone = on_flower(flower, pace, rows=flower.rows, warmup=warmup)
     assert features_alone != expected  # it goes on with what there is, and the targets mattered
 
 

@@ -195,6 +195,55 @@ def test_negative_weights_are_what_they_say(flower, grid):
         np.testing.assert_allclose(result[key], expected, rtol=1e-4)
 
 
+class Extrapolating(fedpace.core.types.Stateless):
+    """Three clients whose average may be extrapolated."""
+
+    name = "extrapolating"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return fedpace.Cohort(np.arange(3), np.array([0.25, 0.25, 0.5]), extrapolate=True), None
+
+
+def test_an_extrapolated_step_is_as_long_as_disagreement_allows(flower):
+    targets = [9.0, -9.0, 2.0]
+    grid = flower.grid()
+    for client, target in enumerate(targets):
+        grid.add(500 + client, flower.app([mod(flower)], target=target), **{"partition-id": client})
+    record = flower.arrays(np.zeros(3))
+    result = as_numpy(flower.rounds(PacedStrategy(FedAvg(), Extrapolating(), clock="reported"), grid, record, 1))
+    steps = [0.3 * np.full(3, target) for target in targets]
+    mean = 0.25 * steps[0] + 0.25 * steps[1] + 0.5 * steps[2]
+    squares = [float(step @ step) for step in steps]
+    factor = (0.25 * squares[0] + 0.25 * squares[1] + 0.5 * squares[2]) / (2 * float(mean @ mean))
+    assert factor > 2
+    np.testing.assert_allclose(result["w0"], factor * mean, rtol=1e-5)
+
+
+def test_pace_is_what_chooses_unless_told_otherwise(flower, grid, caplog):
+    strategy = PacedStrategy(FedAvg(), clock="reported", warmup="full")
+    flower.rounds(strategy, grid, start(flower), 3)
+    assert strategy.session.selector.name == "pace"
+    asked = [m.content["config"].get("fedpace-moment") for m in grid.sent if "arrays" in m.content]
+    assert asked[:NODES] == [True] * NODES
+    assert not any(asked[NODES:])  # one moment a client: those of different models cannot be compared
+    assert strategy.session.view().updates is not None
+
+
+def test_pace_without_moments_goes_on_and_says_what_lacks(flower, caplog):
+    grid = flower.grid()
+    for client in range(6):
+        grid.add(20 + client, flower.app([report_mod()]), **{"partition-id": client})
+    strategy = PacedStrategy(FedAvg(), warmup_quota=3)
+    record = start(flower)
+    with caplog.at_level(logging.INFO, "flwr"):
+        assert flower.rounds(strategy, grid, record, 2) is not record
+    assert "pace needs feature moments, 'partition-" in caplog.text
+    assert "add report_mod(module=...)" in caplog.text
+    assert "pace knows too little of every client" in caplog.text
+    assert len(grid.trained()) == 6
+
+
 def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):
     strategy = PacedStrategy(FedAdam(), "delayhet-submodular", warmup="full", clock="reported")
     record = start(flower)

@@ -49,6 +49,16 @@ def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, step, kin
     assert result["w"].dtype == np.float32
 
 
+def test_an_extrapolated_average():
+    aggregator = CohortAverage()
+    aggregator.current, aggregator.weights, aggregator.extrapolate = {"w": np.zeros(2)}, {"a": 0.5, "b": 0.5}, True
+    for name, step in (("a", [3.0, 4.0]), ("b", [-3.0, 1.0])):
+        aggregator.accept_model(FLModel(params={"w": np.array(step)}, meta={"client_name": name}))
+    factor = (25.0 + 10.0) / 2 / (2 * 2.5**2)
+    assert factor > 1
+    np.testing.assert_allclose(aggregator.aggregate_model().params["w"], factor * np.array([0.0, 2.5]))
+
+
 def test_metrics_that_everybody_reports_are_averaged():
     result = average({"a": 0.5, "b": 1.5}, metrics={"accuracy": 0.5, "words": "x"})
     assert result.metrics == {"accuracy": 0.5}

@@ -33,6 +33,7 @@ from fedpace.flower.roster import Roster
 from fedpace.flower.wire import ASK_LABELS, ASK_MOMENT, ASK_SAMPLES, ASK_TARGETS, asking
 from fedpace.hosting.host import Host, Settings, make_selector
 from fedpace.hosting.memory import Memory
+from fedpace.hosting.steps import step_factor
 
 log = logging.getLogger("flwr")
 
@@ -51,7 +52,8 @@ class PacedStrategy(Strategy):
 
     Args:
         inner: the strategy; leave its `fraction_train` at 1.
-        selector: a scheme's name, or a Selector.
+        selector: a scheme's name, or a Selector. Clients that do not report what it needs are still trained, a quota
+            a round as in a warm-up, and each is named in a warning.
         state: folder where every round is saved, and from which a restarted server goes on; None = nowhere.
         seed: names every random stream of the selection.
         shares: what a client weighs in the objective: `uniform`, or its `samples`, which `report_mod(samples=...)` or
@@ -74,7 +76,7 @@ class PacedStrategy(Strategy):
     def __init__(
         self,
         inner: Strategy,
-        selector: str | Selector[Any] = "delayhet-submodular",
+        selector: str | Selector[Any] = "pace",
         *,
         state: str | Path | None = None,
         seed: int = 0,
@@ -199,6 +201,8 @@ class PacedStrategy(Strategy):
             " (warm-up)" if selection.warmup else "",
             ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, selection.weights, strict=True)),
         )
+        if selection.why.status != "ok":
+            log.info("fedpace: %s", selection.why.status)
         self._sent = time.monotonic()
         return list(self._messages.values())
 
@@ -307,7 +311,7 @@ class PacedStrategy(Strategy):
         wanted = self._host.wanted
         if Need.MOMENT not in wanted:
             return message
-        due = self._host.memory.moment_due(name, self.session.step)
+        due = self._host.moment_due(name)
         return asking(message, **{ASK_MOMENT: due, ASK_TARGETS: due and Need.TARGETS in wanted})
 
     def _answer(self, request: ProbeRequest, offered: dict[int, Message], grid: Grid) -> None:
@@ -338,6 +342,9 @@ class PacedStrategy(Strategy):
         impose(replies, weights, self._weight_key)
         if selection.mode == "delta":
             stretch(replies, self._current, total)
+        elif selection.extrapolate:
+            models = zip(weights, (answer.trained() for answer in finished), strict=True)
+            stretch(replies, self._current, step_factor(self._current, models))
         return self.inner.aggregate_train(number, [*replies, *errors])
 
     def _save(self, number: int, selection: Selection, finished: list[Reply], seconds: float) -> None:

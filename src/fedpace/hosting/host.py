@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedpace.core.errors import InputError
 from fedpace.core.providers import selector_class
 from fedpace.core.session import Session, ShareRule, Warmup
-from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted
+from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted, wants_first_moments
 from fedpace.hosting import state as disk
 from fedpace.hosting.memory import Answer, Memory
 from fedpace.hosting.notes import Note
@@ -83,6 +83,12 @@ class Host:
     def asks_samples(self) -> bool:
         """Whether a client's number of samples must be known before it trains."""
         return self.session.share_rule == "samples"
+
+    def moment_due(self, name: str) -> bool:
+        """Whether to ask a client for its moment in this round."""
+        if wants_first_moments(self.session.selector):
+            return name not in self.memory.moment_steps
+        return self.memory.moment_due(name, self.session.step)
 
     def join(self, newcomers: Mapping[str, Note]) -> None:
         """Let clients join with what they said of themselves; who lacks something that cannot wait is left out."""

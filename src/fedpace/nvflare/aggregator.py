@@ -12,6 +12,7 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_aggregatable_metrics
 
 from fedpace.core.types import Mode
+from fedpace.hosting.steps import step_factor
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -26,6 +27,8 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         self.weights: dict[str, float] = {}
         """Name -> weight of those that count, in the cohort's order."""
         self.mode: Mode = "average"
+        self.extrapolate = False
+        """Whether the averaged step is lengthened as the clients' disagreement allows."""
         self._models: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
@@ -48,7 +51,11 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
     def aggregate_model(self) -> FLModel:
         """Return sum a_i x_i / sum a_i, or x + sum a_i (x_i - x) in delta mode; the model as it was for nobody."""
         counted = {name: weight for name, weight in self.weights.items() if name in self._models}
-        result = combine(self.current, {name: self.trained(name) for name in counted}, counted, self.mode)
+        models = {name: self.trained(name) for name in counted}
+        factor = 1.0
+        if self.extrapolate:
+            factor = step_factor(self.current, ((counted[name], model) for name, model in models.items()))
+        result = combine(self.current, models, counted, self.mode, factor)
         return FLModel(params_type=ParamsType.FULL, params=result, metrics=self._metrics(counted))
 
     def _metrics(self, weights: Mapping[str, float]) -> dict[str, float] | None:
@@ -70,8 +77,12 @@ def combine(
     models: Mapping[str, Mapping[str, NDArray[Any]]],
     weights: Mapping[str, float],
     mode: Mode,
+    factor: float = 1.0,
 ) -> Arrays:
-    """Return the next model, summed in double precision. Where a client left an array out, its step there is 0."""
+    """Return the next model, summed in double precision, its step `factor` times as long.
+
+    Where a client left an array out, its step there is 0.
+    """
     total = sum(weights.values())
     if not weights or (mode == "average" and total <= 0):
         return {key: np.array(array) for key, array in current.items()}
@@ -84,5 +95,5 @@ def combine(
             if key in models[name]:
                 step += scale * weight * (np.asarray(models[name][key], dtype=np.float64) - start)
         dtype = before.dtype if np.issubdtype(before.dtype, np.floating) else np.float64
-        result[key] = np.asarray(start + step, dtype=dtype)
+        result[key] = np.asarray(start + factor * step, dtype=dtype)
     return result

@@ -67,7 +67,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
     def __init__(
         self,
         *args: Any,
-        selector: str = "delayhet-submodular",
+        selector: str = "pace",
         options: dict[str, Any] | None = None,
         state: str = "",
         seed: int = 0,
@@ -143,8 +143,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         selection = self._pending()
         self.aggregator.current = {key: np.array(value) for key, value in (data.params or {}).items()}
         self._answers, self._broken = [], set()
-        wanted, step = self._host.wanted, self.session.step
-        due = [name for name in targets if Need.MOMENT in wanted and self._host.memory.moment_due(name, step)]
+        wanted = self._host.wanted
+        due = [name for name in targets if Need.MOMENT in wanted and self._host.moment_due(name)]
         data.meta = {**(data.meta or {}), NOTE: {MOMENTS: due, TARGETS: Need.TARGETS in wanted}}
         if self.clock == "server":
             deadline = self._deadline(selection)
@@ -197,6 +197,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         settled = {answer.name for answer in finished}
         counted = {} if selection.warmup else {name: value for name, value in weight.items() if name in settled}
         self.aggregator.mode, self.aggregator.weights = selection.mode, counted
+        self.aggregator.extrapolate = selection.extrapolate
         result = super()._get_aggregated_result()
         self._host.save(
             self.current_round + 1,
