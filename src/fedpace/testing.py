@@ -32,6 +32,7 @@ from fedpace.core.types import (
     Selection,
     Selector,
     configuration,
+    is_timeless,
 )
 
 SKETCH = 6
@@ -52,16 +53,18 @@ class ToyFleet:
         seed: of their properties.
         tied: all delays alike.
         failing: fraction of a cohort that fails in each round.
+        pace: names the draw of the delays, so that the same clients can be had with others.
     """
 
     clients: int
     seed: int = 0
     tied: bool = False
     failing: float = 0.0
+    pace: str = "toy delay"
 
     def delay(self, client: int) -> float:
         """Seconds of a round."""
-        return 10.0 if self.tied else float(np.exp(stream(self.seed, "toy delay", client).normal(3.0, 1.0)))
+        return 10.0 if self.tied else float(np.exp(stream(self.seed, self.pace, client).normal(3.0, 1.0)))
 
     def samples(self, client: int) -> float:
         """Samples held."""
@@ -145,6 +148,8 @@ def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 
     _check_restored(selector, clients, rounds)
     _check_churn(selector, clients)
     _check_relabelled(selector, clients)
+    if is_timeless(selector):
+        _check_timeless(selector, clients, rounds)
 
 
 def check_delay_model(config: DelayConfig, *, clients: int = 50) -> None:
@@ -249,6 +254,22 @@ def _check_relabelled(selector: Selector[Any], clients: int) -> None:
     shuffled = stream(8, "relabel").permutation(clients).tolist()
     relabelled = [_plain(s) for s in fleet.play(fleet.session(selector, shuffled), 3)]
     _rule(relabelled == straight, f"{selector.name} chose differently when the clients joined in another order")
+
+
+def _check_timeless(selector: Selector[Any], clients: int, rounds: int) -> None:
+    """What claims to look neither at delays nor at time must choose the same whatever they are."""
+    _rule(Need.DELAY not in selector.needs, f"{selector.name} cannot be timeless and need delays")
+    played = []
+    for pace in ("toy delay", "another pace"):
+        fleet = ToyFleet(clients, seed=9, failing=0.2, pace=pace)
+        played.append(list(fleet.play(fleet.session(selector, list(range(clients))), rounds)))
+    for one, other in zip(*played, strict=True):
+        whys = [(s.why.objective, s.why.status, dict(s.why.facts), dict(s.why.reasons)) for s in (one, other)]
+        _rule(
+            _plain(one) == _plain(other) and bool((one.weights == other.weights).all()) and whys[0] == whys[1],
+            f"{selector.name} says that it is timeless, but other delays gave another selection {one.step}",
+        )
+        _rule(math.isinf(one.deadline) and not one.enough, f"{selector.name} is timeless, but does not wait for all")
 
 
 def _plain(selection: Selection) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -154,7 +153,7 @@ def test_rounds_that_come_out_otherwise_are_an_error(tmp_path):
     path = job.folder / "rounds.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"mode":"average"', b'"mode":"delta"', 1))
     before = path.read_bytes()
-    with pytest.raises(InputError, match="round 1 came out otherwise than it is recorded"):
+    with pytest.raises(InputError, match="round 0 came out otherwise than it is recorded"):
         resume(job.folder)
     assert path.read_bytes() == before
 
@@ -168,7 +167,7 @@ def test_records_that_are_shorter_than_the_checkpoint_are_an_error(tmp_path):
         resume(job.folder)
 
 
-def test_one_run_has_one_writer(tmp_path, monkeypatch):
+def test_one_run_has_one_writer(tmp_path):
     job = a_job(tmp_path / "run")
     stop(job, 1)
     with (
@@ -230,32 +229,30 @@ def test_what_is_ours_can_be_overwritten(tmp_path):
 # -- full disks --------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def files_of_at_most(size):
-    """Writes beyond `size` fail, as on a full disk."""
+@pytest.fixture
+def disk_limit():
+    """Makes writes beyond so many bytes of a file fail, as on a full disk; until the end of the test."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("execution", [EVERY_ROUND, NEVER], ids=["a checkpoint", "a round"])
-def test_a_write_that_fails_keeps_what_was_recorded(tmp_path, whole, execution):
+@pytest.mark.parametrize(
+    ("execution", "victim"), [(EVERY_ROUND, "checkpoint-2"), (NEVER, r"rounds\.jsonl")], ids=["checkpoint", "round"]
+)
+def test_a_write_that_fails_keeps_what_was_recorded(tmp_path, whole, disk_limit, execution, victim):
     job = a_job(tmp_path / "run")
-    stop(job, 1, NEVER)
-    before = read_run(job.folder).rounds
-    limit = (job.folder / "rounds.jsonl").stat().st_size + 10 if execution is NEVER else 1000
-    with (
-        files_of_at_most(limit),
-        pytest.raises(StorageError, match=r"cannot write .*What was recorded before is intact"),
-    ):
-        carry_out(job, execution)
-    record = read_run(job.folder)
-    assert record.rounds[: len(before)] == before
+
+    def fill(job, current):
+        if current.number == 2:
+            disk_limit(100 if execution is EVERY_ROUND else (job.folder / "rounds.jsonl").stat().st_size + 10)
+
+    with pytest.raises(StorageError, match=rf"cannot write .*{victim}: .*What was recorded before is intact"):
+        carry_out(job, execution, fill)
+    assert len(read_run(job.folder).rounds) == 3
     assert (job.folder / "rounds.jsonl").read_bytes().endswith(b"}\n"), "half a round is taken back"
-    assert not [path for path in job.folder.iterdir() if path.name.startswith(".")]
+    assert not [path.name for path in job.folder.iterdir() if path.name.startswith(".")]
+    disk_limit(None)
     resume(job.folder)
     assert outcome(job.folder) == whole
 
