@@ -9,6 +9,7 @@ from fedpace.testing import check_selector
 
 CASES = [
     make_selector("random", k=4),
+    make_selector("random", k=4, extrapolate=True),
     make_selector("random", k=4, variant="md"),
     make_selector("random", k=4, variant="uniform-unbiased"),
     make_selector("delayhet-submodular"),

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, one_of, shares, whole
+from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
 
@@ -30,6 +31,8 @@ class Random(Stateless):
             (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
             times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
             weight share x clients / k; unbiased, but the weights need not sum to 1.
+        extrapolate: lengthen the averaged step as the cohort's disagreement allows (`fedpace.core.extrapolation`): what
+            FedExP is with random cohorts, and what `pace` must be compared with.
     """
 
     name: ClassVar[str] = "random"
@@ -38,11 +41,14 @@ class Random(Stateless):
 
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
+    extrapolate: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         whole(self.k, 1, "k of random")
         one_of(self.variant, VARIANTS, "variant of random")
+        if self.extrapolate and self.variant == "uniform-unbiased":
+            raise InputError("random cannot extrapolate with variant 'uniform-unbiased': only an average can be")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the cohort."""
@@ -51,11 +57,11 @@ class Random(Stateless):
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
             clients, weights = draw_multiset(rows, _shares_of(view, rows), self.k, rng)
-            return Cohort(clients, weights), None
+            return Cohort(clients, weights, extrapolate=self.extrapolate), None
         clients = np.sort(rng.choice(rows, size=size, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        return Cohort(clients, _shares_of(view, clients)), None
+        return Cohort(clients, _shares_of(view, clients), extrapolate=self.extrapolate), None
 
 
 def _shares_of(view: View, rows: IntArray) -> FloatArray:

@@ -1,0 +1,112 @@
+"""The extrapolated step: its factor, its wiring through session and simulator, and the weights that views remember."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fedpace import Session, make_selector
+from fedpace.core.errors import InputError
+from fedpace.core.extrapolation import extrapolation
+from fedpace.core.types import Cohort, Outcome, Stateless
+from fedpace.data.digits import Digits
+from fedpace.delays.uniform import UniformDelays
+from fedpace.models.softmax import Softmax
+from fedpace.sim.rounds import Simulation
+from fedpace.sim.trainer import aggregate
+from fedpace.sim.training import Training
+
+
+def test_clients_that_agree_get_the_plain_step():
+    assert extrapolation(4.0, 4.0) == 1.0
+
+
+def test_clients_at_right_angles_get_half_their_number():
+    updates = np.eye(6)
+    mean = updates.mean(axis=0)
+    assert extrapolation(1.0, float(mean @ mean)) == pytest.approx(3.0)
+
+
+def test_updates_that_cancel_out_are_left_alone():
+    assert extrapolation(1.0, 0.0) == 1.0
+
+
+def test_the_simulator_takes_the_longer_step():
+    """A round of `random` with and without: same cohort, same models, a step longer by the recorded factor."""
+
+    def first_round(extrapolate):
+        simulation = Simulation(
+            Digits(clients=12, alpha=0.1),
+            Softmax(),
+            UniformDelays(),
+            make_selector("random", k=6, extrapolate=extrapolate),
+            training=Training(lr=0.5),
+            seed=3,
+        )
+        before = simulation.parameters.clone()
+        rounds = simulation.rounds()
+        next(rounds)
+        return next(rounds), simulation.parameters - before
+
+    plain, step = first_round(False)
+    longer, long_step = first_round(True)
+    assert plain.stretch == 1.0
+    assert longer.stretch > 1.0
+    assert longer.clients == plain.clients
+    torch.testing.assert_close(long_step, longer.stretch * step)
+
+
+def test_mode_average_is_the_special_case_of_agreement():
+    current = torch.zeros(3)
+    same = [torch.ones(3)] * 2
+    assert torch.equal(aggregate(current, same, [0.5, 0.5], "average"), torch.ones(3))
+
+
+@dataclasses.dataclass(frozen=True)
+class Confused(Stateless):
+    """Extrapolates what is no average."""
+
+    name = "confused"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return Cohort(np.array([0]), np.array([2.0]), mode="delta", extrapolate=True), None
+
+
+def test_only_an_average_can_be_extrapolated():
+    session = Session(Confused())
+    session.join(["a"])
+    with pytest.raises(InputError, match="only an average"):
+        session.select()
+    with pytest.raises(InputError, match="uniform-unbiased"):
+        make_selector("random", variant="uniform-unbiased", extrapolate=True)
+
+
+def test_views_remember_the_weights_of_recent_rounds():
+    session = Session(make_selector("random", k=2), seed=1)
+    session.join(["a", "b"])
+    for _ in range(2):
+        selection = session.select()
+        session.observe([Outcome(client, seconds=1.0) for client in selection.clients])
+    assert session.view().recent_weight == pytest.approx(np.full(2, 0.5 * (0.7 + 0.49)))
+
+
+def test_who_failed_leaves_its_weight_to_the_others():
+    session = Session(make_selector("random", k=2), seed=1)
+    session.join(["a", "b"])
+    selection = session.select()
+    session.observe([Outcome(client, seconds=1.0, finished=client == "a") for client in selection.clients])
+    assert session.view().recent_weight == pytest.approx([0.7, 0.0])
+
+
+def test_a_saved_session_remembers_them(tmp_path):
+    session = Session(make_selector("random", k=1), seed=1)
+    session.join(["a", "b", "c"])
+    selection = session.select()
+    session.observe([Outcome(client, seconds=1.0) for client in selection.clients])
+    session.save(tmp_path / "session")
+    restored = Session.restore(tmp_path / "session")
+    assert np.array_equal(restored.view().recent_weight, session.view().recent_weight)
