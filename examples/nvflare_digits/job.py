@@ -1,6 +1,6 @@
 """The job, in NVFlare's simulator (default) or on its POC deployment: a server and sites as processes of their own.
 
-python job.py --sites 8 --rounds 20 --selector delayhet-sampling --k 3 --state /tmp/digits-state
+python job.py --sites 8 --rounds 20 --state /tmp/digits-state
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def main() -> None:
     """Run, and print what the state folder says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=8)
-    parser.add_argument("--k", type=int, default=3)
+    parser.add_argument("--k", type=int, default=3, help="sites in a cohort, where the scheme has that option")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--selector", default="delayhet-sampling")
+    parser.add_argument("--selector", default="pace")
     parser.add_argument("--warmup", default="lazy", choices=["lazy", "full"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.9)

@@ -2,7 +2,7 @@
 
     from fedpace.flower import PacedStrategy, report_mod
 
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", state="state")       # the server
+    strategy = PacedStrategy(FedAvg(), state="state")                              # the server
     app = ClientApp(mods=[report_mod(module="classifier")])                        # the clients
 
 The only place of fedpace that imports flwr. docs/flower.md has the whole story.

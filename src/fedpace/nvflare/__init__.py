@@ -1,6 +1,6 @@
 """fedpace on NVFlare: the FedAvg controller with chosen clients and exact weights, and a note in each client's answer.
 
-    job.to_server(PacedFedAvg(selector="delayhet-sampling", options={"k": 10}, num_rounds=50, state="/var/lib/my-job"))
+    job.to_server(PacedFedAvg(num_rounds=50, state="/var/lib/my-job"))
 
     reporter = Reporter()                                                         # in the training script
     flare.send(FLModel(params=..., metrics={"loss": loss}, meta=reporter.meta(received, features=rows)))
