@@ -1,0 +1,140 @@
+"""Jobs side by side: the same records as one after the other, one error that ends all, and no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedpace.config import parse_experiment
+from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.records.run import find_runs, read_run
+from fedpace.runner import Execution, run_all
+from fedpace.sim.engines.choice import EngineOptions
+
+TABLE = {
+    "name": "tiny",
+    "seeds": 2,
+    "data": {"name": "quadratic", "clients": 5, "samples": 6, "test_samples": 5, "dimension": 3},
+    "model": {"name": "linear"},
+    "delays": {"name": "lognormal"},
+    "training": {"epochs": 1, "batch": 0, "lr": 0.05},
+    "stop": {"max_rounds": 4},
+    "selectors": [{"name": "random", "k": 2}, {"name": "delayhet-submodular", "label": "submodular"}],
+}
+LONG = """
+name = "long"
+seeds = 2
+[data]
+name = "quadratic"
+clients = 5
+samples = 6
+test_samples = 5
+dimension = 3
+[model]
+name = "linear"
+[delays]
+name = "lognormal"
+[training]
+epochs = 1
+batch = 0
+lr = 1e-9
+[stop]
+max_rounds = 1000000
+[[selectors]]
+name = "random"
+k = 2
+"""
+
+
+def experiment(**changes):
+    return parse_experiment(TABLE | changes, "test")
+
+
+def everything(folder):
+    """All bytes that do not tell of the hour."""
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in (".jsonl", ".safetensors")
+    }
+
+
+def test_side_by_side_is_one_after_the_other(tmp_path):
+    seen = []
+    watch = lambda job, current: seen.append((job.scheme.label, job.seed, current.number))  # noqa: E731
+    one = run_all(experiment(), tmp_path / "one")
+    two = run_all(experiment(), tmp_path / "two", watch, jobs=2)
+    assert [(r.info.label, r.info.seed) for r in two] == [(r.info.label, r.info.seed) for r in one]
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+    assert len(everything(tmp_path / "two")) == 8
+    assert sorted(seen) == sorted(
+        (label, seed, number) for label in ("random", "submodular") for seed in (0, 1) for number in range(5)
+    )
+
+
+def test_an_error_in_a_worker_is_the_error(tmp_path):
+    impossible = {"name": "delayhet-submodular", "max_clients": 1, "ridge": 0.0}
+    with pytest.raises(InfeasibleError, match="no set is feasible"):
+        run_all(experiment(selectors=[impossible], seeds=2), tmp_path / "runs", jobs=2)
+
+
+def test_jobs_that_make_no_sense(tmp_path):
+    with pytest.raises(InputError, match="jobs must be at least 1, or 0"):
+        run_all(experiment(), tmp_path / "runs", jobs=-1)
+    execution = Execution(EngineOptions("processes"))
+    with pytest.raises(InputError, match="share the cores already: leave out engine processes"):
+        run_all(experiment(), tmp_path / "runs", jobs=2, execution=execution)
+    assert list(tmp_path.iterdir()) == []
+
+
+def begun(folder, process):
+    """Wait until two runs are under way."""
+    for _ in range(1200):
+        lengths = [path.stat().st_size for path in folder.rglob("rounds.jsonl")]
+        if len(lengths) == 2 and min(lengths) > 3000:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    pytest.fail("the runs did not begin")
+
+
+def start(tmp_path):
+    (tmp_path / "long.toml").write_text(LONG)
+    command = [sys.executable, "-m", "fedpace", "compare", "long.toml", "--jobs", "2", "--out", "out", "--json"]
+    return subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path):
+    process = start(tmp_path)
+    begun(tmp_path / "out", process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (130, "")
+    assert errors == "interrupted: what was recorded so far is kept; `fedpace resume out` goes on\n"
+    assert [run.info.status for run in find_runs(tmp_path / "out")] == ["interrupted"] * 2
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_the_process_that_started_it(tmp_path):
+    process = start(tmp_path)
+    begun(tmp_path / "out", process)
+    process.kill()
+    process.communicate(timeout=60)
+    lengths = {}
+    for _ in range(100):
+        before, lengths = lengths, {path: path.stat().st_size for path in (tmp_path / "out").rglob("rounds.jsonl")}
+        if before == lengths:
+            break
+        time.sleep(0.2)
+    assert before == lengths, "nobody writes any more"
+    (first, *_) = lengths
+    assert json.loads(first.read_bytes().splitlines()[0])["number"] == 0
+    assert read_run(first.parent).info.status == "running", "which is what it was"
