@@ -2,7 +2,7 @@
 
     import fedpace
 
-    session = fedpace.Session(fedpace.make_selector("delayhet-submodular"), seed=0)
+    session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
 `import fedpace` needs NumPy and SciPy only. The simulator is in `fedpace.sim`, the pure numerics in `fedpace.numerics`.
 """
@@ -45,6 +45,6 @@ providers.provide(
 )
 
 
-def make_selector(name: str, **options: Any) -> Any:
-    """Return the scheme registered as `name`, such as `make_selector("random", k=5)`."""
+def make_selector(name: str = "pace", **options: Any) -> Any:
+    """Return the scheme registered as `name`, such as `make_selector("random", k=5)`; ours where none is named."""
     return registry.selectors.make(name, **options)

@@ -51,6 +51,23 @@ def test_shares_are_scaled_over_the_known():
     np.testing.assert_allclose(B[:4, :4], expected)
 
 
+def test_directions_have_the_gram_matrix_for_inner_products(monkeypatch):
+    bank = MomentBank(40)
+    for row in range(39):
+        bank.put(row, factor(row))
+    exact = bank.gram(ridge=0.1)
+    assert bank.gram(ridge=0.1) is exact
+    points = bank.directions(ridge=0.1)
+    np.testing.assert_allclose((points @ points.T)[:39, :39], exact[:39, :39], atol=1e-9)
+    assert np.isnan(points[39]).all()
+    assert bank.directions(ridge=0.1) is points
+    bank.put(39, factor(39))
+    assert not np.isnan(bank.directions(ridge=0.1)).any()
+    monkeypatch.setattr("fedpace.moments.bank.EXACT_LIMIT", 10)
+    sketched = bank.directions(ridge=0.2)
+    np.testing.assert_allclose(sketched @ sketched.T, bank.gram(ridge=0.2), atol=1e-9)  # 16 entries: nothing is folded
+
+
 def test_nobody_known():
     assert np.isnan(MomentBank(2).heterogeneity(ridge=0.0)).all()
     assert MomentBank().heterogeneity(ridge=0.0).shape == (0, 0)

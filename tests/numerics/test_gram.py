@@ -8,6 +8,7 @@ import pytest
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.numerics import gram, whitened_gram
+from fedpace.numerics.gram import sketched_products, square_root
 
 
 def factors(count=7, rank=5, width=6):
@@ -43,3 +44,22 @@ def test_a_frozen_reference_and_bad_input():
     np.testing.assert_allclose(G, whitened_gram(factors(), reference=np.eye(6)) / 4)
     with pytest.raises(InputError, match="6 x 6"):
         whitened_gram(factors(), reference=np.eye(5))
+
+
+def test_the_root_has_the_gram_matrix_for_inner_products():
+    exact = whitened_gram(factors(9, 4), ridge=0.1)
+    rows = square_root(exact)
+    np.testing.assert_allclose(rows @ rows.T, exact, atol=1e-9 * np.abs(exact).max())
+    assert rows.shape[1] <= 8  # shares'G shares = 0
+
+
+def test_sketches_keep_distances():
+    clients = factors(30, 5, 24)
+    inverse = np.linalg.inv(sum(factor.T @ factor for factor in clients) / 30)
+    flat = np.stack([(factor.T @ factor @ inverse).ravel() for factor in clients])
+    sketches = sketched_products(clients, inverse, dimension=256)
+    first, second = np.triu_indices(30, 1)
+    exact = np.square(flat[first] - flat[second]).sum(axis=1)
+    found = np.square(sketches[first] - sketches[second]).sum(axis=1)
+    assert found.mean() == pytest.approx(exact.mean(), rel=0.1)
+    assert np.abs(found / exact - 1).mean() < 2 * np.sqrt(2 / 256)

@@ -20,8 +20,7 @@ from fedpace.core.errors import InputError
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.distances import Distances
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
-from fedpace.moments.sketch import Sketcher
-from fedpace.numerics.gram import square_root, whitened_gram
+from fedpace.numerics.gram import sketched_products, square_root, whitened_gram
 from fedpace.numerics.heterogeneity import mean_moment, whiten
 from fedpace.numerics.prefix import best_prefix, candidate_rows
 
@@ -195,9 +194,9 @@ class MomentBank:
         factors = [factor for factor in self._factors if factor is not None]
         weights = checked_shares(checked_shares(shares, len(self))[rows], rows.size)
         reference = self._frozen if self._reference == "frozen" else None
-        sketcher = Sketcher(whiten(factors, weights, reference=reference, ridge=ridge).inverse, dimension=512, seed=0)
-        sketches = np.stack([sketcher.sketch(factor) for factor in factors]).astype(np.float64)
-        return np.asarray((sketches - weights @ sketches) / np.sqrt(factors[0].shape[1]))
+        inverse = whiten(factors, weights, reference=reference, ridge=ridge).inverse
+        sketches = sketched_products(factors, inverse, dimension=512)
+        return np.asarray((sketches - weights @ sketches) / np.sqrt(len(inverse)))
 
     def _gram_key(self, ridge: float, shares: ArrayLike | None) -> GramKey:
         given = b"" if shares is None else np.asarray(shares).tobytes()

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.checks import shares as checked_shares
+from fedpace.numerics.count_sketch import CountSketch
 from fedpace.numerics.heterogeneity import checked_factors, whiten
 
 PORTION_BYTES = 200_000_000
@@ -57,3 +58,12 @@ def square_root(gram: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(gram)
     kept = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
     return np.asarray(vectors[:, kept] * np.sqrt(values[kept]), dtype=np.float64)
+
+
+def sketched_products(factors: Sequence[FloatArray], inverse: FloatArray, *, dimension: int) -> FloatArray:
+    """Return count sketches (m, dimension) of the matrices F_i'F_i A^-1, for fleets whose Gram matrix is too large.
+
+    Their inner products are those of the matrices on average, with a relative error of about sqrt(2 / dimension).
+    """
+    sketch = CountSketch(len(inverse) ** 2, dimension, seed=0)
+    return np.stack([sketch((factor.T @ (factor @ inverse)).ravel()) for factor in factors])
