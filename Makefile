@@ -49,9 +49,16 @@ test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
 bench: setup     ## speed and memory, one JSON object a benchmark
 	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
+bench-peers: .venv-peers/.installed  ## make .venv-peers with what benchmarks/simulator.py compares with
+
+.venv-peers/.installed: benchmarks/peers.txt constraints.txt
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers.txt
+	@touch $@
+
 constraints:     ## rewrite constraints.txt from the current .venv
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.tmp
 	@mv constraints.tmp constraints.txt
 
 clean:           ## remove what make created
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

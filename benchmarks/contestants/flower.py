@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from workload import Workload, load
 
 # Before Flower and Ray are imported: both read these once.
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-os.environ.setdefault("FLWR_HOME", tempfile.mkdtemp(prefix="flwr-"))
 
 import contextlib
 
@@ -134,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     turns, workload = Turns(), load(options.workload)
     backend: dict[str, Any] = {
-        "init_args": {"num_cpus": os.cpu_count(), "include_dashboard": False, "logging_level": "ERROR"},
+        "init_args": {"num_cpus": os.cpu_count(), "include_dashboard": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0},
     }
     run_simulation(

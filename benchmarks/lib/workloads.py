@@ -6,14 +6,15 @@ import dataclasses
 from typing import ClassVar
 
 import numpy as np
-from contestants.workload import Options, Workload
+from workload import Options, Workload
 
 from fedpace import registry
 from fedpace.core.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.mnist import Mnist
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.trainer import Trainer
+from fedpace.sim.training import Training
 
 SEED = 0
 
@@ -22,6 +23,18 @@ def images(*, clients: int = 100, cohort: int = 10, rounds: int = 20, samples: i
     """Return W: MNIST with a Dirichlet(2) label mix, the 20-50-500 ConvNet, five local epochs."""
     data = Mnist(clients=clients, samples=samples, test_samples=test).build(seed=SEED)
     return as_workload(data, Options("conv2", epochs=5, batch=32, lr=0.01, momentum=0.9), cohort, rounds)
+
+
+def noise(*, clients: int = 6, cohort: int = 3, samples: int = 20, rounds: int = 4) -> Workload:
+    """Return something of W's shape that nothing can be learnt from and no data set is needed for."""
+    rng = stream(SEED, "noise")
+
+    def draw(count: int) -> Samples:
+        return Samples(rng.normal(size=(count, 1, 28, 28)).astype(np.float32), rng.permutation(count) % 10)
+
+    train = tuple(draw(samples) for _ in range(clients))
+    data = FederatedData("noise", train, draw(3 * samples), classes=10, metric="accuracy")
+    return as_workload(data, Options("conv2", epochs=1, batch=8, lr=0.01, momentum=0.9), cohort, rounds)
 
 
 def overhead(model: str, *, clients: int = 1000, cohort: int = 100, rounds: int = 50) -> Workload:

@@ -219,15 +219,20 @@ def test_the_records_of_a_run_whose_workers_are_killed(tmp_path):
 def test_an_address_without_a_cluster_is_refused(tmp_path):
     nowhere = command(tmp_path, "nowhere", "--engine", "ray", "--ray-address", "127.0.0.1:1")
     run = subprocess.run(nowhere, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "no Ray cluster was found at '127.0.0.1:1'" in " ".join(run.stderr.split())
 
 
 @pytest.mark.slow
-def test_a_running_cluster_is_joined_and_left_alone(tmp_path):
-    """A cluster with a head and a second node, both on loopback; it is there afterwards as it was before."""
+def test_a_running_cluster_is_joined_and_left_alone(tmp_path, monkeypatch):
+    """A cluster with a head and a second node; the second run finds it as the first one did."""
+    from ray._private import ray_constants
     from ray.cluster_utils import Cluster
 
+    # All of it on loopback, the runs too.
+    monkeypatch.setenv(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0")
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import warnings
@@ -43,6 +44,9 @@ except ModuleNotFoundError as cause:
 
 RETRIES = 3
 """Times that a task is given to another worker when the one that had it died."""
+
+KNOCK = 10.0
+"""Seconds in which a cluster must answer."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
@@ -119,9 +123,10 @@ class Cluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is not None:
             try:
+                _knock(address)
                 with _environment(QUIET):
                     ray.init(address=address, **quiet)
-            except (ConnectionError, ValueError) as cause:
+            except (OSError, ValueError) as cause:
                 raise InputError(
                     f"no Ray cluster was found at {address!r}: start one (`ray start --head`), or give no address to "
                     f"have one on this machine ({cause})"
@@ -145,6 +150,13 @@ class Cluster:
             ray_worker.print_worker_logs = _print_worker_logs
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _knock(address: str) -> None:
+    """Raise an OSError when nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=KNOCK).close()
 
 
 @ray.remote(num_cpus=1, max_retries=RETRIES)
