@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -188,6 +189,77 @@ def test_report_of_one_run(call, tiny, tmp_path):
     assert call("report", tmp_path / "out")[0] == 0
 
 
+# -- resuming and several delay models ---------------------------------------------------------------------
+
+
+def interrupt(folder):
+    """Make a finished run look as if it had been stopped before its last round."""
+    raw = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(raw | {"status": "interrupted"}))
+    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_bytes(b"".join(lines[:-1]))
+
+
+def test_resume_of_a_comparison(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    call("compare", tiny, "--out", out)
+    names = [name for name in everything(out) if name.endswith((".jsonl", "comparison.json", ".safetensors"))]
+    before = {name: (out / name).read_bytes() for name in names}
+    interrupt(out / "random" / "seed-1")
+    shutil.rmtree(out / "submodular" / "seed-1")
+    (out / "comparison.json").unlink()
+    code, printed, errors = call("resume", out)
+    assert (code, errors) == (0, "")
+    assert f"{out}: 4 runs, 2 finished already, 2 to go" in printed
+    assert "[2/2] submodular, seed 1: 3 rounds" in printed
+    assert {name: (out / name).read_bytes() for name in names} == before
+    code, printed, errors = call("resume", out)
+    assert (code, errors) == (0, "")
+    assert f"{out}: 4 runs, all finished already" in printed
+
+
+def test_resume_of_a_run(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    call("run", tiny, "--out", out)
+    before = (out / "rounds.jsonl").read_bytes()
+    interrupt(out)
+    code, printed, errors = call("resume", out, "--json")
+    assert (code, errors) == (0, "")
+    assert (strict(printed)["status"], strict(printed)["rounds"]) == ("finished", 3)
+    assert (out / "rounds.jsonl").read_bytes() == before
+    assert "1 run, all finished already" in call("resume", out)[1]
+
+
+def test_resume_of_nothing(call, tmp_path):
+    code, _, errors = call("resume", tmp_path / "nowhere")
+    assert code == 2
+    assert errors.startswith("error: expected a run to resume in")
+
+
+def test_compare_under_several_delay_models(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    options = ["--delays", "uniform, lognormal", "--seeds", 1, "--target", "1e9"]
+    code, printed, errors = call("compare", tiny, "--out", out, *options)
+    assert (code, errors) == (0, "")
+    assert "under uniform, lognormal delays" in printed
+    assert "2 delay models" in printed
+    assert "[4/4] " in printed
+    assert {path.name for path in out.iterdir()} == {"uniform", "lognormal", "plan.json", "comparison.json"}
+    assert (out / "lognormal" / "report.html").exists()
+    content = strict((out / "comparison.json").read_text())
+    assert list(content["delays"]) == ["uniform", "lognormal"]
+    assert read_run(out / "lognormal" / "random" / "seed-0").info.clocked_from == "uniform"
+    assert read_run(out / "lognormal" / "submodular" / "seed-0").info.clocked_from is None
+    assert strict(call("report", out, "--json")[1]) == {"folder": str(out), **content}
+    assert call("compare", tiny, "--delays", "uniform,uniform")[0] == 2
+
+
+def test_evaluate_every(call, tiny, tmp_path):
+    assert call("run", tiny, "--evaluate-every", 2, "--out", tmp_path / "out")[0] == 0
+    rounds = read_run(tmp_path / "out").rounds
+    assert [current.number for current in rounds if current.metric is not None] == [0, 2, 3]
+
+
 # -- list --------------------------------------------------------------------------------------------------
 
 
@@ -352,7 +424,7 @@ def test_version(call):
 def test_help(call):
     code, printed, _ = call("--help")
     assert code == 0
-    for command in ("compare", "run", "report", "list"):
+    for command in ("compare", "run", "resume", "report", "list"):
         assert command in printed
 
 
