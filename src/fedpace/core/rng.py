@@ -46,6 +46,8 @@ def streams(seed: int, *key: Key, last: Sequence[int]) -> Iterator[np.random.Gen
     >>> bool(next(streams(7, "delay", last=[3])).random() == stream(7, "delay", 3).random())
     True
     """
+    if not last:
+        return
     prefix = _name(seed, *key)
     digests = b"".join(hashlib.sha256(prefix + _part(part)).digest() for part in last)
     for words in _seeded_states(np.frombuffer(digests, dtype="<u4").reshape(-1, 8)):

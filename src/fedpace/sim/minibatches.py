@@ -22,7 +22,7 @@ class Plan:
     """
 
     rows: torch.Tensor
-    """(steps, clients, width): rows of the data of all clients."""
+    """(clients, steps, width): rows of the data of all clients."""
     weights: torch.Tensor
     """(steps, clients, width, 1): what each sample weighs in the step, 1 / batch size or 0."""
     training: tuple[int, ...]
@@ -51,37 +51,30 @@ def plan(
     `batch` = 0 stands for all of a client's samples. Only the order of samples is random, so who trains on all of them
     in each step draws nothing.
     """
-    sizes = [_batch_sizes(int(count), batch) for count in counts]
-    steps = tuple(epochs * len(own) for own in sizes)
-    together, longest = len(clients), steps[0]
-    rows = np.empty((longest, together, width), dtype=np.int64)
-    rows[:] = starts[:, None]
-    taken = np.zeros((longest, together), dtype=np.int64)
-    first_epoch = np.zeros((max(len(own) for own in sizes), together))
-    shuffled = [position for position, own in enumerate(sizes) if len(own) > 1]
-    generators = dict(zip(shuffled, streams(seed, "train", step, last=[clients[i] for i in shuffled]), strict=True))
-    for position, own in enumerate(sizes):
-        count, many = int(counts[position]), len(own)
-        taken[: steps[position], position] = np.tile(own, epochs)
-        first_epoch[:many, position] = own / count
-        order = np.zeros((epochs, many * int(own[0])), dtype=np.int64)
-        generator = generators.get(position)
-        for epoch in range(epochs):
-            order[epoch, :count] = np.arange(count) if generator is None else generator.permutation(count)
-        rows[: steps[position], position, : own[0]] += order.reshape(steps[position], own[0])
+    own = np.minimum(batch or counts, counts)
+    many = -(-counts // own)  # steps in an epoch, of which the last may be short
+    steps = epochs * many
+    number = np.arange(steps[0])[:, None]
+    taken = np.where((number + 1) % many == 0, counts - (many - 1) * own, own)
+    taken[number >= steps] = 0
+    rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
+    rows[:] = starts[:, None, None]
+    shuffled: list[int] = np.flatnonzero(many > 1).tolist()
+    generators = streams(seed, "train", step, last=[clients[position] for position in shuffled])
+    for position, generator in zip(shuffled, generators, strict=True):
+        # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
+        flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
+        for begin in range(0, epochs * length, length):
+            flat[begin : begin + count] += generator.permutation(count)
+    for position in np.flatnonzero(many == 1).tolist():
+        rows[position, :, : counts[position]] += np.arange(counts[position])
     weights = (np.arange(width) < taken[..., None]) / np.maximum(taken, 1)[..., None]
+    longest = int(many.max())
     return Plan(
         rows=torch.from_numpy(rows),
         weights=torch.from_numpy(weights.astype(np.float32)).unsqueeze(3),
         training=tuple((taken > 0).sum(1).tolist()),
-        first_epoch=torch.from_numpy(first_epoch),
-        steps=steps,
+        first_epoch=torch.from_numpy(np.where(number[:longest] < many, taken[:longest] / counts, 0.0)),
+        steps=tuple(steps.tolist()),
         same=not shuffled,
     )
-
-
-def _batch_sizes(count: int, batch: int) -> IntArray:
-    """Samples in each step of an epoch: the last may be short."""
-    batch = min(batch or count, count)
-    whole, rest = divmod(count, batch)
-    return np.array([batch] * whole + [rest] * (rest > 0), dtype=np.int64)

@@ -84,6 +84,12 @@ def linear_layers(module: FeatureModel) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers[-1].end <= LARGEST else None
 
 
+def _grouped(order: IntArray, widths: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield each width with the positions that have it, in `order`."""
+    for width in np.unique(widths).tolist():
+        yield width, order[widths[order] == width]
+
+
 @dataclass(frozen=True, eq=False)
 class Stacked:
     """The clients' samples, and how to train many models on them at once.
@@ -135,9 +141,8 @@ class Stacked:
         """Cut a cohort into stacks that stay in the processor's caches."""
         parts: list[list[int]] = []
         filled = CACHED
-        for client in clients:
-            width = self.width(int(self.counts[client]))
-            size = 4 * (width * self.inputs.shape[1] + 2 * self.layers[-1].end)
+        sizes = 4 * (self._widths[list(clients)] * self.inputs.shape[1] + 2 * self.layers[-1].end)
+        for client, size in zip(clients, sizes.tolist(), strict=True):
             if filled + size > CACHED or len(parts[-1]) == self.largest_part:
                 parts.append([])
                 filled = 0
@@ -145,22 +150,17 @@ class Stacked:
             filled += size
         return [tuple(part) for part in parts]
 
-    def width(self, count: int, *, whole: bool = False) -> int:
-        """Return the rows that the batches of a client with `count` samples are padded to; `whole` = of all of them."""
-        largest = self._largest
-        batch = largest if whole else self.training.batch or largest
-        return min(batch, largest, max(NARROW, 1 << (min(batch, count) - 1).bit_length()))
-
     @torch.no_grad()
     def train(
         self, parameters: torch.Tensor, clients: Sequence[int], step: int, corrections: torch.Tensor | None = None
     ) -> list[LocalResult]:
         """Train each client from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
         results: dict[int, LocalResult] = {}
-        for width, positions in self._by_width(clients):
-            # Who has the most steps comes first: those that still train are then the first rows of the stack.
-            positions.sort(key=lambda position: -self.counts[clients[position]])
-            members = np.array([clients[position] for position in positions])
+        # Who has the most steps comes first: those that still train are then the first rows of the stack.
+        chosen = np.array(clients)
+        order = np.argsort(-self.counts[chosen], kind="stable")
+        for width, positions in _grouped(order, self._widths[chosen]):
+            members = chosen[positions]
             plan_ = plan(
                 self.seed,
                 step,
@@ -172,7 +172,9 @@ class Stacked:
                 width=width,
             )
             added = None if corrections is None else corrections[positions]
-            results.update(zip(positions, self._train_stack(parameters, plan_, added), strict=True))
+            results.update(zip(positions.tolist(), self._train_stack(parameters, plan_, added), strict=True))
+        for position, client in enumerate(clients):
+            results[position].check(client, step, self.training)
         return [results[position] for position in range(len(clients))]
 
     @torch.no_grad()
@@ -209,27 +211,27 @@ class Stacked:
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
-    def _largest(self) -> int:
-        return int(self.counts.max())
+    def _widths(self) -> IntArray:
+        """Rows that each client's batches are padded to."""
+        return self._padded(self.counts, self.training.batch)
 
-    def _by_width(self, clients: Sequence[int]) -> list[tuple[int, list[int]]]:
-        """Group positions by the width that their batches are padded to."""
-        groups: dict[int, list[int]] = {}
-        for position, client in enumerate(clients):
-            groups.setdefault(self.width(int(self.counts[client])), []).append(position)
-        return list(groups.items())
+    def _padded(self, counts: IntArray, batch: int = 0) -> IntArray:
+        """Return the rows that batches are padded to, where `counts` samples are learnt from `batch` at a time."""
+        largest = int(self.counts.max())
+        batch = min(batch or largest, largest)
+        powers = 2 ** np.ceil(np.log2(np.minimum(batch, counts))).astype(np.int64)
+        return np.minimum(batch, np.maximum(NARROW, powers))
 
     def _all_samples(
         self, clients: Sequence[int], chosen: Sequence[IntArray | None]
     ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Yield positions with their inputs, targets and weights, padded, a stack at a time."""
         starts = self._starts
-        groups: dict[int, list[int]] = {}
-        for position, client in enumerate(clients):
-            rows = chosen[position]
-            count = int(self.counts[client]) if rows is None else len(rows)
-            groups.setdefault(self.width(count, whole=True), []).append(position)
-        for width, together in groups.items():
+        counts = [
+            self.counts[client] if rows is None else len(rows) for client, rows in zip(clients, chosen, strict=True)
+        ]
+        for width, group in _grouped(np.arange(len(clients)), self._padded(np.array(counts))):
+            together: list[int] = group.tolist()
             room = max(1, CACHED // (4 * width * self.inputs.shape[1]))
             for begin in range(0, len(together), room):
                 positions = together[begin : begin + room]
@@ -258,16 +260,16 @@ class Stacked:
         stack = parameters.repeat(len(steps.steps), 1)
         velocity = torch.zeros_like(stack) if options.momentum else None
         losses = torch.zeros(len(steps.steps), dtype=torch.float64)
-        inputs, targets = self._gather(steps.rows[0])
+        inputs, targets = self._gather(steps.rows[:, 0])
         for number, active in enumerate(steps.training):
             if number and not steps.same:
-                inputs, targets = self._gather(steps.rows[number, :active])
+                inputs, targets = self._gather(steps.rows[:active, number])
             current = stack[:active]
             activations = self._forward(current, inputs)
             first = number < len(steps.first_epoch)
-            slopes, loss = self._slopes(activations[-1], targets, steps.weights[number, :active], with_loss=first)
+            slopes, means = self._slopes(activations[-1], targets, steps.weights[number, :active], with_loss=first)
             if first:
-                losses[:active].addcmul_(loss.double(), steps.first_epoch[number, :active])
+                losses[:active].addcmul_(means.double(), steps.first_epoch[number, :active])
             moved = list(self._backward(current, activations, slopes))
             for layer, weight, offset in moved:
                 for part, gradient in ((layer.weight, weight), (layer.offset, offset)):
@@ -283,8 +285,9 @@ class Stacked:
                     if velocity is not None:
                         gradient = part(velocity[:active]).mul_(options.momentum).add_(gradient)
                     own.sub_(gradient, alpha=options.lr)
-        for row, loss_, taken in zip(stack, losses.tolist(), steps.steps, strict=True):
-            yield LocalResult(row, loss_, taken)
+        finite = (losses + stack.sum(1)).isfinite().tolist()
+        for row, loss, taken, sound in zip(stack, losses.tolist(), steps.steps, finite, strict=True):
+            yield LocalResult(row, loss, taken, sound=sound)
 
     def _forward(self, stack: torch.Tensor, inputs: torch.Tensor) -> list[torch.Tensor]:
         """Return the inputs of every layer, and the outputs of the last."""

@@ -22,7 +22,7 @@ from fedpace.models.base import ModelConfig
 from fedpace.moments.factor import factor_from_features
 from fedpace.sim.flat import FlatModel
 from fedpace.sim.stacked import Stacked, linear_layers
-from fedpace.sim.training import WARM_UP, DivergedError, LocalResult, Training
+from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["Aggregate", "DivergedError", "LocalResult", "TestScore", "Trainer", "Training", "aggregate"]
 
@@ -109,22 +109,9 @@ class Trainer:
     ) -> list[LocalResult]:
         """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
         if self._stacked is not None:
-            results = self._stacked.train(parameters, clients, step, corrections)
-        else:
-            rows = [None] * len(clients) if corrections is None else list(corrections)
-            results = [self.train_alone(parameters, c, step, row) for c, row in zip(clients, rows, strict=True)]
-        for client, result in zip(clients, results, strict=True):
-            if not math.isfinite(result.loss) or not math.isfinite(result.parameters.sum().item()):
-                self._refuse(client, step, result)
-        return results
-
-    def _refuse(self, client: int, step: int, result: LocalResult) -> None:
-        """Raise where training has diverged: a sum that is not finite may also be one of large numbers."""
-        if not math.isfinite(result.loss) or not torch.isfinite(result.parameters).all():
-            raise DivergedError(
-                f"client {client} diverged in {_round_name(step)} (training loss {result.loss}): "
-                f"lower lr = {self.training.lr}"
-            )
+            return self._stacked.train(parameters, clients, step, corrections)
+        rows = [None] * len(clients) if corrections is None else list(corrections)
+        return [self.train_alone(parameters, client, step, row) for client, row in zip(clients, rows, strict=True)]
 
     def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> list[torch.Tensor]:
         """Return the clients' full-batch gradients at `parameters`."""
@@ -174,7 +161,9 @@ class Trainer:
                     flat.gradients.add_(correction)
                 self._descend(velocity)
                 steps += 1
-        return LocalResult(flat.parameters.clone(), first_epoch, steps)
+        result = LocalResult(flat.parameters.clone(), first_epoch, steps)
+        result.check(client, step, options)
+        return result
 
     def _descend(self, velocity: torch.Tensor | None) -> None:
         options, flat = self.training, self._flat
@@ -315,10 +304,6 @@ def aggregate(
     for parameters, weight in zip(results, weights, strict=True):
         combined.add(parameters, weight)
     return combined.result()
-
-
-def _round_name(step: int) -> str:
-    return "the warm-up" if step == WARM_UP else f"round {step + 1}"
 
 
 def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,3 +72,12 @@ class LocalResult:
     """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
     steps: int
     """SGD steps taken."""
+    sound: bool = False
+    """Whether all numbers are known to be finite."""
+
+    def check(self, client: int, step: int, training: Training) -> None:
+        """Raise if training has diverged."""
+        if self.sound or (math.isfinite(self.loss) and torch.isfinite(self.parameters).all()):
+            return
+        when = "the warm-up" if step == WARM_UP else f"round {step + 1}"
+        raise DivergedError(f"client {client} diverged in {when} (training loss {self.loss}): lower lr = {training.lr}")
