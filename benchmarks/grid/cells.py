@@ -54,8 +54,8 @@ class Task:
     model: Any
     training: Training
     rates: tuple[float, ...]
-    full_rounds: int = 200
-    max_rounds: int = 400
+    full_rounds: int = 300
+    max_rounds: int = 500
     easy: float = 0.05
     hard: float = 0.01
     rare: Literal["classes", "features"] = "classes"
@@ -101,7 +101,7 @@ class Cell:
 
 
 DIGITS = Training(epochs=5, batch=16, lr=0.3)
-DIGIT_RATES = (0.03, 0.1, 0.3, 1.0)
+DIGIT_RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 EMBEDDED = (
     # The paper's Quadratic as in experiments/quadratic.toml; 2.95 is its target in the paper's table 1.
@@ -110,7 +110,7 @@ EMBEDDED = (
         Quadratic(),
         Linear(),
         Training(epochs=5, batch=0, lr=0.015),
-        (0.004, 0.008, 0.015, 0.03),
+        (0.004, 0.008, 0.015, 0.022, 0.03),
         full_rounds=100,
         easy=2.95,
     ),
