@@ -18,6 +18,8 @@ CASES = [
     make_selector("delayhet-submodular", target_heterogeneity=0.7, solver="min-norm"),
     make_selector("delayhet-sampling", k=4, max_iter=8),
     make_selector("delayhet-sampling", k=4, max_iter=8, full_objective=True),
+    make_selector("delayhet-transport", k=4),
+    make_selector("moment-sampling", k=4),
     make_selector("power-of-choice", k=4),
     make_selector("power-of-choice", k=4, variant="cpow-d"),
     make_selector("power-of-choice", k=4, variant="rpow-d"),

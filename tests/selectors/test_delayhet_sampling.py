@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fedpace import MomentBank, Need, View
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
-from fedpace.selectors.delayhet_sampling import MARGIN, DelayHetSampling, SamplingObjective
+from fedpace.numerics.ratio import MARGIN
+from fedpace.selectors.delayhet_sampling import DelayHetSampling, SamplingObjective
 
 
 def make_view(moments, delay, share=None, available=None):

@@ -23,11 +23,9 @@ import numpy as np
 from fedpace.core.checks import FloatArray, at_least
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.order_stats import expected_max
+from fedpace.numerics.ratio import steep_inverse
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
 from fedpace.selectors._feature_heterogeneity import FeatureHeterogeneity, check_options, feature_heterogeneity
-
-MARGIN = 0.05
-"""1 - B_p below which 1 / (1 - B_p) continues along its tangent."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +126,7 @@ class SamplingObjective:
         numerator = expected_max(p, self.delay, self.draws)
         bound = self.bound(p)
         bound_gradient = 2 * (self.reach + 2 * (self.squares @ p) / self.draws)
-        if bound <= 1 - MARGIN:
-            inverse, slope = 1 / (1 - bound), 1 / (1 - bound) ** 2
-        else:
-            slope = 1 / MARGIN**2
-            inverse = 1 / MARGIN + (bound - (1 - MARGIN)) * slope
+        inverse, slope = steep_inverse(bound)
         gradient = numerator.gradient * inverse + numerator.value * slope * bound_gradient
         return numerator.value * inverse, gradient
 

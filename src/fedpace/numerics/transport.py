@@ -1,0 +1,52 @@
+"""Optimal transport between two distributions: what it costs to carry one to the other, and how that changes.
+
+The linear programme and its dual, solved exactly by HiGHS. The potentials of the dual are the gradient: carrying a
+little more mass from i and less from i' costs u_i - u_i' more, and likewise at the other end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.errors import FedpaceError, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Transport:
+    """The cheapest way to carry p to q."""
+
+    value: float
+    plan: FloatArray
+    """(n, m) mass from each i to each j; rows sum to p, columns to q."""
+    source: FloatArray
+    """(n,) potentials u with u_i + v_j <= cost_ij and p.u + q.v = value: the gradient by p along the simplex."""
+    target: FloatArray
+    """(m,) potentials v: the gradient by q along the simplex."""
+
+
+def transport_cost(p: ArrayLike, q: ArrayLike, cost: ArrayLike) -> Transport:
+    """Return the optimal transport from p (n,) to q (m,) with ground cost (n, m)."""
+    from scipy.optimize import linprog
+
+    start, end, price = float_array(p, "p"), float_array(q, "q"), float_array(cost, "cost", ndim=2)
+    n, m = price.shape
+    if start.size != n or end.size != m:
+        raise InputError(f"a cost of {n} x {m} needs p of {n} and q of {m}, but {start.size} and {end.size} came")
+    if min(start.min(), end.min()) < 0 or max(abs(start.sum() - 1), abs(end.sum() - 1)) > 1e-6:
+        raise InputError("p and q must be at least 0 and sum to 1")
+    # Rounding must not make the two masses differ: the programme would have no solution.
+    masses = np.concatenate([start / start.sum(), end / end.sum()])
+    leaves = sparse.kron(sparse.eye(n), np.ones((1, m)))
+    arrives = sparse.kron(np.ones((1, n)), sparse.eye(m))
+    # The last equation follows from the others; without it rounding in the masses can do no harm.
+    equations = sparse.vstack([leaves, arrives], format="csr")[:-1]
+    solved = linprog(price.ravel(), A_eq=equations, b_eq=masses[:-1], bounds=(0, None), method="highs")
+    if solved.status != 0:
+        raise FedpaceError(f"the transport programme of {n} x {m} was not solved: {solved.message}")
+    dual = np.append(solved.eqlin.marginals, 0.0)
+    return Transport(float(solved.fun), solved.x.reshape(n, m), dual[:n], dual[n:])

@@ -1,0 +1,66 @@
+"""What the repaired samplers share: draw K clients from an optimised distribution, or fall back to the population's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.types import Cohort, Diagnostics
+from fedpace.numerics.order_stats import expected_max
+from fedpace.selectors._cohorts import draw_multiset
+
+Facts = dict[str, float | int | str | bool | None]
+
+
+def cohort_from(
+    rows: IntArray,
+    p: FloatArray,
+    share: FloatArray,
+    delay: FloatArray,
+    k: int,
+    bound: float,
+    facts: Facts,
+    rng: np.random.Generator,
+) -> Cohort:
+    """Draw k of `rows` with replacement from p; where no distribution makes progress, from the population's shares."""
+    feasible = bound < 1
+    q = p if feasible else share / share.sum()
+    seconds = expected_max(q, delay, k).value
+    clients, weights = draw_multiset(rows, q, k, rng)
+    return Cohort(
+        clients,
+        weights,
+        why=Diagnostics(
+            objective=seconds / (1 - bound) if feasible else None,
+            predicted_seconds=seconds,
+            status="ok" if feasible else f"infeasible: B_p >= 1 for every distribution with k = {k}; drawn by shares",
+            facts={"B_p": bound, "effective_clients": float(1 / np.square(q).sum()), **facts},
+            reasons={
+                int(row): f"drawn {round(weight * k)} of {k} times, probability {q[rows == row][0]:.3g}"
+                for row, weight in zip(clients, weights, strict=True)
+            },
+        ),
+    )
+
+
+def kept(solve: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember the last few answers: between two rounds of a fleet that stands still, nothing changes.
+
+    `solve` is a pure function of arrays and hashable options; its arrays come back read-only.
+    """
+
+    @lru_cache(maxsize=4)
+    def remembered(shapes: tuple[tuple[int, ...], ...], data: tuple[bytes, ...], options: tuple[Any, ...]) -> Any:
+        arrays = (np.frombuffer(part).reshape(shape) for shape, part in zip(shapes, data, strict=True))
+        return solve(*arrays, *options)
+
+    def call(*arguments: Any) -> Any:
+        arrays = [np.ascontiguousarray(a, dtype=np.float64) for a in arguments if isinstance(a, np.ndarray)]
+        options = tuple(a for a in arguments if not isinstance(a, np.ndarray))
+        return remembered(tuple(a.shape for a in arrays), tuple(a.tobytes() for a in arrays), options)
+
+    return call

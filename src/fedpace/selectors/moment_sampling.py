@@ -1,0 +1,84 @@
+"""Moment sampling: the distribution over clients with the least expected time to the target, by an honest bound.
+
+Ours, the repair of the seed paper's sampling objective, whose exact minimiser is a single client for every K
+(docs/errata.md, A4). With the whitened Gram matrix G of moment matching (docs/theory.md), the mean of K draws from p
+has the squared error
+
+    B_p = (p - w)'G(p - w) + (p.diag(G) - p'Gp) / K
+
+in a typical direction: bias and variance, both exact. Minimised over the simplex: E[max delay of K draws] / (1 - B_p),
+by L-BFGS on logits with exact gradients. At p = w the bias is 0, and a single client pays for all that it lacks.
+Needs no constant; where K is too small for any distribution to make progress, it says so and draws by the shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, at_least, finite
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._optimised import cohort_from, kept
+
+
+@dataclass(frozen=True)
+class MomentSampling(Stateless):
+    """Clients drawn so that speed, bias and variance are in balance.
+
+    Args:
+        k: draws in a round; a client drawn twice trains once and weighs double.
+        ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
+    """
+
+    name: ClassVar[str] = "moment-sampling"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
+    """Without targets in the moments only the speed is matched, not the optimum."""
+    first_moments: ClassVar[bool] = True
+    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+
+    k: int = 10
+    ridge: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        at_least(self.ridge, 0, f"ridge of {self.name}")
+        finite(self.ridge, f"ridge of {self.name}")
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Optimise the distribution, then draw from it."""
+        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        if view.moments is None:
+            raise InputError(f"{self.name} needs feature moments, but no client has reported any")
+        known = np.flatnonzero(view.moments.known)
+        share = view.share[known] / view.share[known].sum()
+        gram = view.moments.gram(ridge=self.ridge, shares=view.share)[np.ix_(known, known)]
+        candidates = view.available[known]
+        rows = known[candidates]
+        p, bound = _best(
+            gram[np.ix_(candidates, candidates)],
+            (gram @ share)[candidates],
+            share[candidates],
+            view.delay[rows],
+            float(share @ gram @ share),
+            self.k,
+        )
+        return cohort_from(rows, p, share[candidates], view.delay[rows], self.k, bound, {}, rng), None
+
+
+@kept
+def _best(
+    gram: FloatArray, pull: FloatArray, share: FloatArray, delay: FloatArray, offset: float, k: int
+) -> tuple[FloatArray, float]:
+    """Return the best distribution and its B_p."""
+    # Delays in units of their mean: the solver's tolerances then do not depend on the unit of time.
+    ratio = MomentRatio(gram, pull, offset, delay / max(delay.mean(), 1e-12), k)
+    starts = [share * mask / (share * mask).sum() for mask in prefix_starts(delay)]
+    p, _ = minimise_on_simplices(ratio.value_and_gradient, starts)
+    return p, ratio.bound(p)
