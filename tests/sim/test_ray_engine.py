@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -46,6 +47,7 @@ def engine(trainer):
     engine = EngineOptions("ray", workers=2).choose(trainer).build(trainer)
     yield engine
     engine.close()
+    gc.collect()  # here, where Ray is forgiven for its open files
     assert not ray.is_initialized()
     assert raylets(os.getpid()) == []
 
@@ -223,23 +225,29 @@ def test_an_address_without_a_cluster_is_refused(tmp_path):
     assert "no Ray cluster was found at '127.0.0.1:1'" in " ".join(run.stderr.split())
 
 
+CLUSTER = """
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+cluster.add_node(num_cpus=1)
+print(cluster.address, flush=True)
+input()
+cluster.shutdown()
+"""
+
+
 @pytest.mark.slow
 def test_a_running_cluster_is_joined_and_left_alone(tmp_path, monkeypatch):
-    """A cluster with a head and a second node; the second run finds it as the first one did."""
-    from ray._private import ray_constants
-    from ray.cluster_utils import Cluster
-
-    # All of it on loopback, the runs too.
-    monkeypatch.setenv(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0")
-    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
+    """A cluster of two nodes, a process of its own: the second run finds it as the first one did."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all of it on loopback, the runs too
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=1)
-        address = ["--engine", "ray", "--ray-address", cluster.address]
-        subprocess.run(command(tmp_path, "first", *address), check=True, timeout=PATIENCE)
-        subprocess.run(command(tmp_path, "second", *address, "--workers", "1"), check=True, timeout=PATIENCE)
-    finally:
-        cluster.shutdown()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes) as cluster:
+        address = ["--engine", "ray", "--ray-address", cluster.stdout.readline().strip()]
+        try:
+            subprocess.run(command(tmp_path, "first", *address), check=True, timeout=PATIENCE)
+            subprocess.run(command(tmp_path, "second", *address, "--workers", "1"), check=True, timeout=PATIENCE)
+            assert cluster.poll() is None
+        finally:
+            cluster.communicate("\n", timeout=PATIENCE)
     subprocess.run(command(tmp_path, "alone", "--engine", "inline"), check=True, timeout=PATIENCE)
     assert rounds(tmp_path / "first") == rounds(tmp_path / "second") == rounds(tmp_path / "alone") != b""
