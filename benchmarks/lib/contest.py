@@ -57,6 +57,7 @@ def hold(contestants: Sequence[Contestant], *, turns: int, folder: Path, memory:
     try:
         for contestant in contestants:
             players.append(Player(contestant, folder, memory=memory))
+            players[-1].wait()
             _play(players[-1], 1, scores, "to warm up")
         for turn in range(1, turns + 1):
             for player in rng.sample(players, len(players)):
@@ -109,7 +110,10 @@ class Player:
                 env={**os.environ, "FLWR_HOME": str(folder / "flwr"), "RAY_TMPDIR": str(folder)},
             )
         self._memory = Memory(self._process.pid) if memory else None
-        self._answer()  # it is ready
+
+    def wait(self) -> None:
+        """Wait until it has its data."""
+        self._answer()
 
     def play(self, rounds: int) -> dict[str, Any]:
         """Let it play and rest again."""
