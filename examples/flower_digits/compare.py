@@ -17,7 +17,6 @@ CASES: dict[str, dict[str, str]] = {
     "flower": {"selector": "flower"},
     "pace/full": {"selector": "pace", "warmup": "full"},
     "pace/lazy": {"selector": "pace", "warmup": "lazy"},
-    "delayhet-sampling/full": {"selector": "delayhet-sampling", "warmup": "full"},
 }
 """Scheme / how nodes are met; the first is what the others are compared with."""
 REACHED = re.compile(r"DIGITS target \S+ reached: accuracy (\S+) after (\d+) rounds and (\S+) s")

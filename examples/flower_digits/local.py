@@ -41,6 +41,7 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ADDRESS": "local",  # not whatever Ray cluster happens to run on this machine
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
