@@ -73,6 +73,14 @@ class Ledger:
                 f"client {client!r} is not in the roster of {len(self)} clients: let it join first"
             ) from None
 
+    def rows(self, clients: Iterable[ClientId]) -> IntArray:
+        """Return the rows of `clients`, in their order; for a whole roster much faster than one by one."""
+        wanted = list(clients)
+        try:
+            return np.fromiter(map(self._row.__getitem__, wanted), dtype=np.int64, count=len(wanted))
+        except (KeyError, TypeError):
+            return np.array([self.row(client) for client in wanted], dtype=np.int64)  # says who it is
+
     def name(self, row: int) -> str:
         """Name a row as errors do."""
         return f"client {self.ids[row]!r}"

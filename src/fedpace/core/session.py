@@ -268,8 +268,7 @@ class Session:
         if available is None:
             return np.ones(len(self._ledger), dtype=np.bool_)
         mask = np.zeros(len(self._ledger), dtype=np.bool_)
-        for client in available:
-            mask[self._ledger.row(client)] = True
+        mask[self._ledger.rows(available)] = True
         return mask
 
     def _ready(self) -> BoolArray:
