@@ -60,12 +60,13 @@ def main() -> None:
         fill(results, cells, wanted, seeds, folder, options)
         # Everything in the folder takes part in the comparison, at the step size that holds now.
         rows = list(results.rows.values())
+    shown = {cell.name for cell in grid_cells.cells(tasks, matching=options.cells)}
     rates = {cell.name: tuning.Tuned().rate(cell) for cell in grid_cells.cells(tasks)}
     rows = [
-        row
-        for row in rows
-        if row["seed"] in seeds and row["lr"] == rates.get(row["cell"]) and options.cells in row["cell"]
+        row for row in rows if row["seed"] in seeds and row["lr"] == rates.get(row["cell"]) and row["cell"] in shown
     ]
+    if not rows:
+        raise SystemExit(f"{folder} holds no runs of these cells and seeds at the step sizes of grid/tuned.json")
     summary = summarise(rows, flagship=options.flagship)
     print(picture.table(summary), file=sys.stderr)
     if options.png:

@@ -37,7 +37,8 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
 
     times = {label: {seed: seconds(row) for seed, row in by.items()} for label, by in schemes.items()}
     floor = {label: {seed: row["clock"] for seed, row in by.items()} for label, by in schemes.items()}
-    camps = {label: camp(next(iter(by.values()))["selector"]) for label, by in schemes.items()}
+    selectors = {label: next(iter(by.values()))["selector"] for label, by in schemes.items()}
+    camps = {label: camp(selector) for label, selector in selectors.items()}
     random = {
         seed: value if math.isfinite(value) else floor[BASELINE][seed]
         for seed, value in times.get(BASELINE, {}).items()
@@ -53,7 +54,8 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
         }
         for label, by in times.items()
     }
-    others = {label: by for label, by in times.items() if label != flagship}
+    # Variants of the flagship are itself: they are shown, and compete with nobody.
+    others = {label: by for label, by in times.items() if selectors[label] != selectors.get(flagship)}
     best = {
         "baseline": _fastest({label: by for label, by in others.items() if camps[label] == "baseline"}),
         "paper": _fastest({label: by for label, by in others.items() if camps[label] == "paper"}),

@@ -37,7 +37,7 @@ def table(summary: dict[str, Any], shown: int = 8) -> str:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """Cells against schemes; the colour is the logarithm of the speed-up over random, grey with a count is failure."""
+    """Draw cells against schemes: colour is the log of the speed-up over random; grey is failure, white is not run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -69,13 +69,14 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(2.6 + 0.52 * len(labels), 1.9 + 0.27 * len(cells)), layout="constrained")
     widest = 5.0
     colours = pyplot.get_cmap("RdBu").copy()
-    colours.set_bad("#dddddd")
+    colours.set_bad("white")
     image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, vmin=-widest, vmax=widest, aspect="auto")
     for (y, x), text in texts.items():
+        if np.isnan(values[y, x]):
+            axes.add_patch(pyplot.Rectangle((x - 0.5, y - 0.5), 1, 1, color="#d0d0d0", linewidth=0))
         dark = abs(values[y, x]) > 0.6 * widest if np.isfinite(values[y, x]) else False
-        best = cells[y]["best"]["of_all_others"] == labels[x] or (
-            labels[x] == summary["flagship"] and cells[y]["standing"] == "fastest"
-        )
+        ahead = cells[y]["standing"] == "fastest"
+        best = labels[x] == (summary["flagship"] if ahead else cells[y]["best"]["of_all_others"])
         axes.text(
             x,
             y,
@@ -95,7 +96,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     for edge in range(1, len(cells)):
         if tasks[edge] != tasks[edge - 1]:
             axes.axhline(edge - 0.5, color="black", linewidth=1.5)
-    axes.set_title("Speed-up over random in time to target (bold: fastest; ✗: seeds that missed it)", fontsize=10)
+    axes.set_title("Speed-up over random in time to target\n(bold: fastest; ✗: seeds that missed it)", fontsize=10)
     bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01)
     ticks = np.arange(-widest, widest + 1)
     bar.set_ticks(ticks, labels=[f"{2.0**tick:g}" for tick in ticks])
