@@ -128,11 +128,14 @@ class Trials:
         return lambda: carry_out(job(self.folder / name, self.rounds, scheme), EVERY_ROUND)
 
     def at_random(self, count: int, chance: random.Random) -> None:
-        """Kill at random instants."""
-        for trial in range(count):
-            scheme = trial % len(self.expected)
+        """Kill at random instants; a run that had ended by then is no trial."""
+        while self.counts["trials"] < count:
+            scheme = self.counts["trials"] % len(self.expected)
             status = in_a_process(self.work(scheme), kill_after=chance.uniform(0, self.seconds[scheme]))
-            self._resume(scheme, status)
+            if status == 0:
+                shutil.rmtree(self.folder / "trial")
+            else:
+                self._resume(scheme, status)
 
     def before_every_write(self) -> None:
         """Kill before each fsync, until a run gets by with fewer."""

@@ -42,6 +42,7 @@ def report_folder(folder: Path, console: Console, *, as_json: bool) -> None:
         return
     console.print(build_grid(found))
     _name_files([folder / name for name in found], console)
+    console.print(f"  {folder / 'comparison.json'}", highlight=False, markup=False)
 
 
 def _write(runs: Sequence[RunRecord], folder: Path) -> Comparison:
