@@ -459,3 +459,14 @@ def test_a_refused_experiment_overwrites_nothing(call, tiny, tmp_path):
     assert call("compare", tiny, "--out", out, "--overwrite")[0] == 2
     assert call("run", tiny, "--selector", "too many", "--out", out, "--overwrite")[0] == 2
     assert {name: (out / name).read_bytes() for name in everything(out)} == before
+
+
+def test_the_engine_is_recorded_and_changes_no_round(call, tiny, tmp_path):
+    rounds = set()
+    for engine, chosen in (("auto", "inline"), ("processes", "processes")):
+        folder = tmp_path / engine
+        call("run", tiny, "--engine", engine, "--workers", "1", "--out", folder, "--json")
+        info = json.loads((folder / "run.json").read_text())
+        assert (info["engine"]["name"], info["engine"]["workers"]) == (chosen, 1)
+        rounds.add((folder / "rounds.jsonl").read_bytes())
+    assert len(rounds) == 1

@@ -12,8 +12,11 @@ import pickle
 import subprocess
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from heapq import heappop, heappush
 from multiprocessing.connection import Pipe, wait
 from typing import Any, ClassVar
 
@@ -61,38 +64,24 @@ class Processes(Engine):
     def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
         if self._pool is None:
             self._pool = Pool(self.trainer, self.workers)
-        pool = self._pool
-        pool.parameters = parameters
-        costs = [task.cost(self.trainer) for task in tasks]
-        ahead = max(2 * self.workers, KEPT // (self.trainer.largest_part * self.trainer.message_bytes))
-        waiting, answered, lost = list(range(len(tasks))), dict[int, Any](), dict[int, int]()
-        try:
-            for index in range(len(tasks)):
-                while index not in answered:
-                    for worker in pool.idle:
-                        near = [number for number in waiting if number < index + ahead]
-                        if not near:
-                            break
-                        chosen = max(near, key=lambda number: (costs[number], -number))
-                        waiting.remove(chosen)
-                        worker.begin(chosen, tasks[chosen])
-                    for number, answers in pool.next_answers():
-                        if answers is not None:
-                            answered[number] = answers
-                            continue
-                        lost[number] = lost.get(number, 0) + 1
-                        if lost[number] > RETRIES:
-                            raise WorkerLostError(
-                                f"{lost[number]} worker processes died, one after the other, over {tasks[number]}: "
-                                "look for the reason (often too little memory), or use engine inline"
-                            )
-                        waiting.append(number)
-                answers = answered.pop(index)
+        queue = Queue(tasks, self.trainer, max(2 * self.workers, KEPT // self._answer_bytes))
+        with self._pool.lent(parameters) as pool:
+            for number in range(len(tasks)):
+                while True:
+                    for other, answers in pool.answers(wait_for_one=number not in queue.answered):
+                        queue.settle(other, answers)
+                    for worker, other in zip(pool.idle, queue.next(len(pool.idle), after=number), strict=False):
+                        worker.begin(other, tasks[other])
+                    if number in queue.answered:
+                        break
+                answers = queue.answered.pop(number)
                 if isinstance(answers, Exception):
                     raise answers
                 yield answers
-        finally:
-            pool.forget()
+
+    @property
+    def _answer_bytes(self) -> int:
+        return self.trainer.largest_part * self.trainer.message_bytes
 
     def close(self) -> None:
         """End the workers."""
@@ -101,12 +90,52 @@ class Processes(Engine):
             self._pool = None
 
 
+class Queue:
+    """Tasks that wait, the longest first, and answers that wait for their turn.
+
+    Args:
+        tasks: in the order in which their answers are wanted.
+        trainer: knows what they cost.
+        ahead: how many tasks work may run ahead of the answer that is wanted next.
+    """
+
+    def __init__(self, tasks: Sequence[Task], trainer: Trainer, ahead: int) -> None:
+        self._tasks = tasks
+        self._ranks = [(-task.cost(trainer), number) for number, task in enumerate(tasks)]
+        self._ahead = ahead
+        self._within = 0
+        self._waiting: list[tuple[float, int]] = []
+        self._lost = Counter[int]()
+        self.answered: dict[int, Any] = {}
+
+    def next(self, count: int, *, after: int) -> list[int]:
+        """Take up to `count` tasks out of the queue, none too far ahead of number `after`."""
+        for rank in self._ranks[self._within : after + self._ahead]:
+            heappush(self._waiting, rank)
+        self._within = max(self._within, after + self._ahead)
+        return [heappop(self._waiting)[1] for _ in range(min(count, len(self._waiting)))]
+
+    def settle(self, number: int, answers: Any) -> None:
+        """Keep the answers to a task, or put it back where there are none since its worker died."""
+        if answers is not None:
+            self.answered[number] = answers
+            return
+        self._lost[number] += 1
+        if self._lost[number] > RETRIES:
+            raise WorkerLostError(
+                f"{self._lost[number]} worker processes died, one after the other, over {self._tasks[number]}: "
+                "look for the reason (often too little memory), or use engine inline"
+            )
+        heappush(self._waiting, self._ranks[number])
+
+
 class Pool:
     """Workers, replaced as they die, and the memory that they share."""
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
         self._arrays, briefing = share(trainer, workers)
         self._parameters = torch.from_numpy(self._arrays["parameters"])
+        self._lent = False
         # Workers watch the reading end: however this process ends, they do.
         lifeline = os.pipe()
         self._workers = [Worker(number, self._arrays, briefing, lifeline[0]) for number in range(workers)]
@@ -117,28 +146,26 @@ class Pool:
         """Workers without a task."""
         return [worker for worker in self._workers if worker.task is None]
 
-    @property
-    def parameters(self) -> torch.Tensor:
-        """What tasks start from."""
-        return self._parameters
-
-    @parameters.setter
-    def parameters(self, values: torch.Tensor) -> None:
-        if len(self.idle) < len(self._workers):
+    @contextmanager
+    def lent(self, parameters: torch.Tensor) -> Iterator[Pool]:
+        """Lend the workers for tasks that start from `parameters`; what is not done by the end is given up."""
+        if self._lent:
             raise OrderError("an engine answers one call at a time: read the answers to the one before to the end")
-        self._parameters.copy_(values)
+        self._lent = True
+        self._parameters.copy_(parameters)
+        try:
+            yield self
+        finally:
+            self._lent = False
+            for worker in self._workers:
+                if worker.task is not None:
+                    worker.stop()
 
-    def next_answers(self) -> Iterator[tuple[int, Any]]:
-        """Wait until a worker is done; yield numbers of tasks with their answers, None where a worker died."""
+    def answers(self, *, wait_for_one: bool) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers of tasks that are done with their answers, None where a worker died."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
-        for connection in wait(list(busy)):
+        for connection in wait(list(busy), None if wait_for_one and busy else 0):
             yield busy[connection].end()  # type: ignore[index]
-
-    def forget(self) -> None:
-        """Stop what nobody waits for any more, as after an error."""
-        for worker in self._workers:
-            if worker.task is not None:
-                worker.stop()
 
     def close(self) -> None:
         """End the workers and give the memory back."""
