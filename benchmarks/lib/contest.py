@@ -144,8 +144,10 @@ class Player:
         assert self._process.stdout is not None
         alarm = threading.Timer(PATIENCE, self._process.kill)
         alarm.start()
-        line = self._process.stdout.readline()
-        alarm.cancel()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            alarm.cancel()
         if not line:
             tail = self._log.read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{self.contestant.name} came to an end:\n{tail}")
