@@ -21,17 +21,22 @@ from fedpace.sim.training import Training
 
 
 def test_clients_that_agree_get_the_plain_step():
-    assert extrapolation(4.0, 4.0) == 1.0
+    assert extrapolation(4.0, 4.0, 1.0) == 1.0
 
 
 def test_clients_at_right_angles_get_half_their_number():
     updates = np.eye(6)
     mean = updates.mean(axis=0)
-    assert extrapolation(1.0, float(mean @ mean)) == pytest.approx(3.0)
+    assert extrapolation(1.0, float(mean @ mean), 1.0) == pytest.approx(3.0)
+
+
+def test_half_the_power_is_the_geometric_mean_with_the_plain_step():
+    assert extrapolation(18.0, 1.0, 0.5) == pytest.approx(3.0)
+    assert extrapolation(18.0, 1.0, 0.0) == 1.0
 
 
 def test_updates_that_cancel_out_are_left_alone():
-    assert extrapolation(1.0, 0.0) == 1.0
+    assert extrapolation(1.0, 0.0, 1.0) == 1.0
 
 
 def test_the_simulator_takes_the_longer_step():
@@ -51,8 +56,8 @@ def test_the_simulator_takes_the_longer_step():
         next(rounds)
         return next(rounds), simulation.parameters - before
 
-    plain, step = first_round(False)
-    longer, long_step = first_round(True)
+    plain, step = first_round(0.0)
+    longer, long_step = first_round(1.0)
     assert plain.stretch == 1.0
     assert longer.stretch > 1.0
     assert longer.clients == plain.clients
@@ -73,7 +78,7 @@ class Confused(Stateless):
     needs = frozenset()
 
     def select(self, state, view, rng):
-        return Cohort(np.array([0]), np.array([2.0]), mode="delta", extrapolate=True), None
+        return Cohort(np.array([0]), np.array([2.0]), mode="delta", extrapolate=1.0), None
 
 
 def test_only_an_average_can_be_extrapolated():
@@ -82,7 +87,7 @@ def test_only_an_average_can_be_extrapolated():
     with pytest.raises(InputError, match="only an average"):
         session.select()
     with pytest.raises(InputError, match="uniform-unbiased"):
-        make_selector("random", variant="uniform-unbiased", extrapolate=True)
+        make_selector("random", variant="uniform-unbiased", extrapolate=1.0)
 
 
 def test_views_remember_the_weights_of_recent_rounds():

@@ -228,8 +228,8 @@ class TestRepayment:
 
 def test_extrapolates_unless_told_otherwise():
     view = view_of(random_factors(4), np.ones(4))
-    assert select(Pace(), view)[0].extrapolate
-    assert not select(Pace(extrapolate=False), view)[0].extrapolate
+    assert select(Pace(), view)[0].extrapolate == 0.5
+    assert not select(Pace(extrapolate=0.0), view)[0].extrapolate
     assert not select(MomentMatch(), view)[0].extrapolate
 
 
@@ -239,3 +239,8 @@ def test_options_are_checked(scheme):
         scheme(ridge=-1)
     with pytest.raises(InputError, match="max_clients"):
         scheme(max_clients=-1)
+
+
+def test_the_power_is_checked():
+    with pytest.raises(InputError, match="extrapolate of pace"):
+        Pace(extrapolate=1.5)

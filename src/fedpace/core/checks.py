@@ -100,6 +100,12 @@ def finite(value: float, what: str) -> None:
         raise InputError(f"{what} must be a finite number, but {value!r} came")
 
 
+def between(value: float, low: float, high: float, what: str) -> None:
+    """Refuse a number outside [low, high]."""
+    if not (_is_number(value) and low <= value <= high):
+        raise InputError(f"{what} must lie between {low} and {high}, but {_shorten(value)} came")
+
+
 def whole(value: int, low: int, what: str) -> None:
     """Refuse what is not a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):

@@ -34,7 +34,9 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
                 f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
                 "'delta' for others"
             )
-    elif cohort.extrapolate:
+    if not 0 <= cohort.extrapolate <= 1:
+        raise InputError(f"{scheme} extrapolates to the power {cohort.extrapolate}: it lies between 0 and 1")
+    if cohort.mode == "delta" and cohort.extrapolate:
         raise InputError(f"{scheme} extrapolates in mode 'delta': only an average can be extrapolated")
     if not 0 <= cohort.enough <= cohort.clients.size:
         raise InputError(

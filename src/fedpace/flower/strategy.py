@@ -344,7 +344,7 @@ class PacedStrategy(Strategy):
             stretch(replies, self._current, total)
         elif selection.extrapolate:
             models = zip(weights, (answer.trained() for answer in finished), strict=True)
-            stretch(replies, self._current, step_factor(self._current, models))
+            stretch(replies, self._current, step_factor(self._current, models, selection.extrapolate))
         return self.inner.aggregate_train(number, [*replies, *errors])
 
     def _save(self, number: int, selection: Selection, finished: list[Reply], seconds: float) -> None:

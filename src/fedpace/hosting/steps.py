@@ -10,12 +10,13 @@ from fedpace.core.extrapolation import extrapolation
 from fedpace.hosting.sketch import Arrays
 
 
-def step_factor(current: Arrays, models: Iterable[tuple[float, Arrays]]) -> float:
-    """Return how many times the averaged step the clients' disagreement allows; counters in a model do not speak.
+def step_factor(current: Arrays, models: Iterable[tuple[float, Arrays]], power: float) -> float:
+    """Return by what the averaged step is multiplied (`core.extrapolation`); counters in a model do not speak.
 
     Args:
         current: the model that was sent.
         models: (weight, model) of each client.
+        power: what the cohort asks for.
     """
     total, mean_square = 0.0, 0.0
     mean = {key: np.zeros(array.shape) for key, array in current.items() if np.issubdtype(array.dtype, np.floating)}
@@ -29,4 +30,4 @@ def step_factor(current: Arrays, models: Iterable[tuple[float, Arrays]]) -> floa
     if total <= 0:
         return 1.0
     square = sum(float(np.vdot(step, step)) for step in mean.values())
-    return extrapolation(mean_square / total, square / total**2)
+    return extrapolation(mean_square / total, square / total**2, power)

@@ -27,8 +27,8 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         self.weights: dict[str, float] = {}
         """Name -> weight of those that count, in the cohort's order."""
         self.mode: Mode = "average"
-        self.extrapolate = False
-        """Whether the averaged step is lengthened as the clients' disagreement allows."""
+        self.extrapolate = 0.0
+        """Power of the factor by which disagreement lets the averaged step be lengthened."""
         self._models: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
@@ -54,7 +54,8 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         models = {name: self.trained(name) for name in counted}
         factor = 1.0
         if self.extrapolate:
-            factor = step_factor(self.current, ((counted[name], model) for name, model in models.items()))
+            weighted = ((counted[name], model) for name, model in models.items())
+            factor = step_factor(self.current, weighted, self.extrapolate)
         result = combine(self.current, models, counted, self.mode, factor)
         return FLModel(params_type=ParamsType.FULL, params=result, metrics=self._metrics(counted))
 

@@ -11,8 +11,8 @@ can be weighted to match the population are chosen, as in `moment-match`, with t
 - Repayment. What earlier cohorts had too much or too little of, sum over rounds of 0.7^age (a - share), is added to the
   deviation that the next weights must cancel. Slow clients with rare data then come in now and then, with the weight
   that they are owed, instead of in every round or never.
-- Extrapolation. The averaged step is lengthened as the cohort's disagreement allows (FedExP, see
-  `fedpace.core.extrapolation`), which matched cohorts can afford.
+- Extrapolation. The averaged step is lengthened to the geometric mean of itself and the longest that the cohort's
+  disagreement allows (FedExP, see `fedpace.core.extrapolation`), which matched cohorts can afford.
 
 There is nothing to tune: 0.7 is what a round counts for against the next one in both averages.
 """
@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite, shares
+from fedpace.core.checks import FloatArray, at_least, between, finite, shares
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
 from fedpace.selectors._matching import match_population, population_points, reasons
 
@@ -53,7 +53,8 @@ class Pace:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         max_clients: most clients in a cohort; 0 = no limit.
         repay: take what earlier cohorts left out into account.
-        extrapolate: lengthen steps as disagreement allows.
+        extrapolate: power of the factor by which disagreement lets steps be lengthened: 0 = not at all, 1 = FedExP, one
+            half = the geometric mean of the two.
     """
 
     name: ClassVar[str] = "pace"
@@ -66,13 +67,14 @@ class Pace:
     ridge: float = 0.1
     max_clients: int = 0
     repay: bool = True
-    extrapolate: bool = True
+    extrapolate: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
+        between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
 
     def init(self) -> Calibrated:
         """Nothing is measured yet."""

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, one_of, shares, whole
+from fedpace.core.checks import FloatArray, IntArray, between, one_of, shares, whole
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
@@ -31,8 +31,8 @@ class Random(Stateless):
             (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
             times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
             weight share x clients / k; unbiased, but the weights need not sum to 1.
-        extrapolate: lengthen the averaged step as the cohort's disagreement allows (`fedpace.core.extrapolation`): what
-            FedExP is with random cohorts, and what `pace` must be compared with.
+        extrapolate: power of the factor by which the cohort's disagreement lets the step be lengthened
+            (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
     """
 
     name: ClassVar[str] = "random"
@@ -41,12 +41,13 @@ class Random(Stateless):
 
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
-    extrapolate: bool = False
+    extrapolate: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         whole(self.k, 1, "k of random")
         one_of(self.variant, VARIANTS, "variant of random")
+        between(self.extrapolate, 0, 1, "extrapolate of random")
         if self.extrapolate and self.variant == "uniform-unbiased":
             raise InputError("random cannot extrapolate with variant 'uniform-unbiased': only an average can be")
 

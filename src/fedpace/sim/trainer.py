@@ -269,7 +269,7 @@ class Aggregate:
     the models are added.
     """
 
-    def __init__(self, current: torch.Tensor, mode: str, *, extrapolate: bool = False) -> None:
+    def __init__(self, current: torch.Tensor, mode: str, *, extrapolate: float = 0.0) -> None:
         self._current = current
         self._mode = "delta" if extrapolate else mode
         self._extrapolate = extrapolate
@@ -291,7 +291,7 @@ class Aggregate:
     def result(self) -> torch.Tensor:
         """Return the new shared model."""
         if self._extrapolate:
-            self.stretch = extrapolation(self._mean_square, float(self._total @ self._total))
+            self.stretch = extrapolation(self._mean_square, float(self._total @ self._total), self._extrapolate)
         total = self._total if self._mode == "average" else self.stretch * self._total + self._current
         return total.to(self._current.dtype)
 
