@@ -35,6 +35,7 @@ from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
 from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.sketch import UpdateSketch
@@ -216,7 +217,8 @@ class Simulation:
         selection = self.session.select(now=self.time.now, available=here)
         clients = _rows(selection)
         timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
-        losses, stretch = self._train(selection, timing)
+        with one_thread():  # adding models up with several would have them take the workers' cores while they wait
+            losses, stretch = self._train(selection, timing)
         number, clock = self.session.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         why = selection.why
