@@ -108,7 +108,14 @@ def start(tmp_path):
     (tmp_path / "long.toml").write_text(LONG)
     command = [sys.executable, "-m", "fedpace", "compare", "long.toml", "--jobs", "2", "--out", "out", "--json"]
     return subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell starts background jobs with Ctrl-C ignored, and whatever they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -116,7 +123,10 @@ def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path):
     process = start(tmp_path)
     begun(tmp_path / "out", process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
-    printed, errors = process.communicate(timeout=60)
+    try:
+        printed, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert (process.returncode, printed) == (130, "")
     assert errors == "interrupted: what was recorded so far is kept; `fedpace resume out` goes on\n"
     assert [run.info.status for run in find_runs(tmp_path / "out")] == ["interrupted"] * 2

@@ -254,12 +254,20 @@ def test_workers_end_with_the_process_that_started_them(end, tmp_path):
         """)
     )
     process = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # A shell starts background jobs with Ctrl-C ignored, and whatever they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with process:
         worker = int(process.stdout.readline())
         process.send_signal(end)
-        process.wait()
+        try:
+            process.wait(timeout=120)
+        finally:
+            process.kill()
     for _ in range(1000):
         if not alive(worker):
             break
