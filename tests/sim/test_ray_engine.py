@@ -86,6 +86,7 @@ def equal(answers, expected):
     )
 
 
+@pytest.mark.slow
 def test_every_kind_of_work_comes_out_as_in_this_process(engine, trainer):
     inline, start = Inline(trainer), trainer.initial
     trained = list(engine.train(start, CLIENTS, 5))
@@ -104,6 +105,7 @@ def test_every_kind_of_work_comes_out_as_in_this_process(engine, trainer):
     assert engine.evaluate(later) == inline.evaluate(later)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_round_changes_nothing(engine, trainer):
     answers = engine.train(trainer.initial, CLIENTS, 7)
     first = next(answers)
@@ -125,11 +127,13 @@ def test_a_worker_that_dies_for_good_is_an_error_with_a_name(engine, trainer):
     assert equal(engine.train(trainer.initial, [0], 1), Inline(trainer).train(trainer.initial, [0], 1)), "it goes on"
 
 
+@pytest.mark.slow
 def test_what_a_client_raises_is_raised_here(engine, trainer):
     with pytest.raises(DivergedError, match="client 4 diverged in round 3"):
         list(engine.train(torch.full_like(trainer.initial, torch.inf), [4], 2))
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_waited_for_leaves_no_trace(engine, trainer):
     answers = engine.train(trainer.initial, CLIENTS, 1)
     next(answers)
@@ -137,6 +141,7 @@ def test_an_answer_that_is_not_waited_for_leaves_no_trace(engine, trainer):
     assert equal(engine.train(trainer.initial, [3], 1), Inline(trainer).train(trainer.initial, [3], 1))
 
 
+@pytest.mark.slow
 def test_ray_listens_on_loopback_only(engine, trainer):
     engine.evaluate(trainer.initial)
     ours = {os.getpid(), *(pid for pid, _ in children(os.getpid()))}
