@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,6 +23,7 @@ import torch
 from fedpace.core.errors import FedpaceError
 from fedpace.runner.carrying import Execution, Watcher, carry_out
 from fedpace.runner.jobs import Job, SharedData, with_data
+from fedpace.sim.engines.surroundings import ONE_THREAD, environment
 
 PATIENCE = 20.0
 """Seconds that a worker is given to record that it was interrupted."""
@@ -93,26 +94,10 @@ def _start(execution: Execution) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, execution), daemon=True)
-    with _single_threaded():
+    with environment(ONE_THREAD):
         process.start()
     theirs.close()
     return _Worker(process, ours)
-
-
-@contextlib.contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Let processes that start within have numerical libraries of one thread each."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _next_job(worker: _Worker, waiting: list[Job]) -> None:

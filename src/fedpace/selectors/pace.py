@@ -24,8 +24,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, between, finite, shares
+from fedpace.core.checks import FloatArray, at_least, between, finite
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
+from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import match_population, population_points, reasons
 
 KEPT = 0.7
@@ -148,8 +149,7 @@ def first_scale(view: View, points: FloatArray) -> float:
     for step in np.unique(view.update_step[told])[::-1]:
         rows = np.flatnonzero(told & (view.update_step == step))
         if rows.size >= 2:
-            own = view.share[rows]
-            weights = shares(own if own.any() else None, rows.size)
+            weights = share_weights(view, rows)
             predicted, observed = spread(points[rows], weights), disagreement(view.updates[rows], weights)
             if predicted > 0 and observed is not None:
                 return observed / predicted
@@ -162,6 +162,5 @@ def outstanding(view: View, points: FloatArray) -> FloatArray:
         return np.zeros(points.shape[1])
     known = np.flatnonzero(~np.isnan(points).any(axis=1))
     recent = view.recent_weight[known]
-    own = view.share[known]
-    excess = recent - shares(own if own.any() else None, known.size) * recent.sum()
+    excess = recent - share_weights(view, known) * recent.sum()
     return np.asarray(excess @ points[known])

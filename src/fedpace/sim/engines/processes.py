@@ -26,15 +26,13 @@ from fedpace.core.errors import InputError, OrderError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.errors import WorkerLostError
 from fedpace.sim.engines.memory import SharedArrays
+from fedpace.sim.engines.surroundings import ONE_THREAD
 from fedpace.sim.engines.tasks import Task, TrainTask
 from fedpace.sim.engines.worker import FAILED, Briefing, put_together, share
 from fedpace.sim.trainer import Trainer
 
 RETRIES = 3
 """Times that a task is given to another worker when the one that had it died."""
-
-ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Variables that keep a worker's libraries from starting threads."""
 
 KEPT = 2**29
 """Bytes of answers that wait for their turn at the most: how far ahead of the first that is missing work may run."""
@@ -193,7 +191,7 @@ class Worker:
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the process that was started, which then ends its workers
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **dict.fromkeys(ONE_THREAD, "1")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **ONE_THREAD},
         )
         theirs.close()
         self._send(self._briefing)

@@ -9,14 +9,13 @@ the numbers of its clients.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import socket
 import sys
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +28,7 @@ from fedpace.core.errors import InputError, MissingExtraError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.choice import cores
 from fedpace.sim.engines.errors import WorkerLostError
+from fedpace.sim.engines.surroundings import environment
 from fedpace.sim.engines.tasks import Task
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.engines.worker import Briefing, briefed_trainer, share
@@ -124,7 +124,7 @@ class Cluster:
         if address is not None:
             try:
                 _knock(address)
-                with _environment(QUIET):
+                with environment(QUIET):
                     ray.init(address=address, **quiet)
             except (OSError, ValueError) as cause:
                 raise InputError(
@@ -134,7 +134,7 @@ class Cluster:
             return
         # A short path, since sockets lie in it, whose names have a limit; and nobody else's.
         self._folder = Path(tempfile.mkdtemp(prefix="fedpace-ray-"))
-        with _environment(QUIET | ALONE), _loopback():
+        with environment(QUIET | ALONE), _loopback():
             ray.init(
                 address="local",
                 num_cpus=workers or cores(),
@@ -213,18 +213,3 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within, and put back what was there."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
