@@ -36,7 +36,11 @@ TABLE = {
     "training": {"epochs": 1, "batch": 0, "lr": 0.01, "algorithm": "scaffold"},
     "fleet": {"delays": "observed"},
     "availability": {"on": 3.0, "off": 1.0, "crash": 0.1},
-    "selectors": [{"name": "oort", "k": 5}, {"name": "delayhet-submodular", "target_heterogeneity": 0.5}],
+    "selectors": [
+        {"name": "oort", "k": 5},
+        {"name": "delayhet-submodular", "target_heterogeneity": 0.5},
+        {"name": "pace"},
+    ],
 }
 EVERY_ROUND = Execution(checkpoint_every=0.0)
 

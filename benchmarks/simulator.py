@@ -1,6 +1,6 @@
 """The simulator against plain PyTorch loops and Flower's simulation, all interleaved in one run.
 
-    make bench-peers && python benchmarks/simulator.py > simulator.json      about ten minutes on two cores
+    make bench-peers && python benchmarks/simulator.py > simulator.json      a quarter of an hour on two cores
     python benchmarks/simulator.py --only overhead --turns 5
     python benchmarks/simulator.py --quick                                   a smoke test: its figures mean nothing
 

@@ -15,6 +15,8 @@ from fedpace.core.types import Need, is_timeless
 Camp = Literal["baseline", "paper", "ours"]
 OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
 PAPER = frozenset({"delayhet-submodular", "delayhet-sampling"})
+PAPERS_BASELINES = frozenset({"random", "power-of-choice", "divfl", "flanp", "approx-opt-sampling"})
+"""What the paper compared itself with: its own speed-ups (1.30 and 3.53 over the best of them) are over these."""
 
 BASELINE = "random"
 """What speed-ups are over."""
