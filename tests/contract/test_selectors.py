@@ -9,7 +9,7 @@ from fedpace.testing import check_selector
 
 CASES = [
     make_selector("random", k=4),
-    make_selector("random", k=4, extrapolate=1.0),
+    make_selector("random", k=4, extrapolate=1.0, momentum=True),
     make_selector("random", k=4, variant="md"),
     make_selector("random", k=4, variant="uniform-unbiased"),
     make_selector("delayhet-submodular"),
@@ -38,7 +38,7 @@ CASES = [
     make_selector("moment-match"),
     make_selector("moment-match", max_clients=3),
     make_selector("pace"),
-    make_selector("pace", max_clients=3, repay=False, extrapolate=0.0),
+    make_selector("pace", max_clients=3, repay=False, momentum=False, extrapolate=0.0),
 ]
 
 

@@ -15,8 +15,8 @@ from fedpace.core.types import Cohort, Outcome, Stateless
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.softmax import Softmax
+from fedpace.sim.aggregation import aggregate
 from fedpace.sim.rounds import Simulation
-from fedpace.sim.trainer import aggregate
 from fedpace.sim.training import Training
 
 

@@ -220,6 +220,34 @@ def test_an_extrapolated_step_is_as_long_as_disagreement_allows(flower):
     np.testing.assert_allclose(result["w0"], factor * mean, rtol=1e-5)
 
 
+def test_steps_are_carried_on_and_a_restarted_server_goes_on_with_them(flower, grid, tmp_path):
+    """Against Nesterov's method by hand: every client goes 0.3 of the way to its target."""
+    record = start(flower)
+    target = np.mean([1.0 + 0.37 * client for client in range(NODES)])
+    expected = {}
+    for key, before in as_numpy(record).items():
+        model, ahead = before.astype(np.float64), np.zeros_like(before, dtype=np.float64)
+        for age in range(4):
+            step = 0.3 * (target - model)
+            ahead = age / (age + 3) * (ahead + step)
+            model = model + step + ahead
+        expected[key] = model
+
+    def strategy(inner=FedAvg):
+        folder = tmp_path / inner.__name__
+        return PacedStrategy(inner(), "random", k=NODES, momentum=True, clock="reported", state=folder)
+
+    half = flower.rounds(strategy(), grid, record, 2)
+    resumed = strategy()
+    assert resumed._host.steps.momentum.age == 2
+    result = as_numpy(flower.rounds(resumed, grid, half, 2))
+    for key, array in result.items():
+        np.testing.assert_allclose(array, expected[key], rtol=1e-4)
+    own = strategy(FedAdam)
+    flower.rounds(own, grid, record, 3)
+    assert not own._host.steps.lead, "FedAdam has a momentum of its own"
+
+
 def test_pace_is_what_chooses_unless_told_otherwise(flower, grid, caplog):
     strategy = PacedStrategy(FedAvg(), clock="reported", warmup="full")
     flower.rounds(strategy, grid, start(flower), 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.job_config.api import FedJob
 
 from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.types import Diagnostics, Selection
 from fedpace.hosting.notes import read_note
 from fedpace.nvflare import PacedFedAvg, Privacy, Reporter
 from fedpace.nvflare.aggregator import CohortAverage
@@ -51,12 +54,31 @@ def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, step, kin
 
 def test_an_extrapolated_average():
     aggregator = CohortAverage()
-    aggregator.current, aggregator.weights, aggregator.extrapolate = {"w": np.zeros(2)}, {"a": 0.5, "b": 0.5}, True
+    aggregator.current, aggregator.weights = {"w": np.zeros(2)}, {"a": 0.5, "b": 0.5}
+    aggregator.selection = asked_for(extrapolate=1.0)
     for name, step in (("a", [3.0, 4.0]), ("b", [-3.0, 1.0])):
         aggregator.accept_model(FLModel(params={"w": np.array(step)}, meta={"client_name": name}))
     factor = (25.0 + 10.0) / 2 / (2 * 2.5**2)
     assert factor > 1
     np.testing.assert_allclose(aggregator.aggregate_model().params["w"], factor * np.array([0.0, 2.5]))
+
+
+def asked_for(**options):
+    return Selection(0, ("a", "b"), np.array([0.5, 0.5]), "average", math.inf, Diagnostics(), **options)
+
+
+def test_an_average_that_is_carried_on():
+    aggregator = CohortAverage()
+    aggregator.selection, model = asked_for(momentum=True), np.zeros(1)
+    models = []
+    for _ in range(3):
+        aggregator.current, aggregator.weights = {"w": model}, {"a": 0.5, "b": 0.5}
+        for name in ("a", "b"):
+            aggregator.accept_model(FLModel(params={"w": model + 1.0}, meta={"client_name": name}))
+        model = aggregator.aggregate_model().params["w"]
+        models.append(float(model[0]))
+    # Steps of 1; leads of 0, then 1/4 of a move of 1, then 2/5 of a move of 1.25.
+    assert models == pytest.approx([1.0, 2.25, 3.75])
 
 
 def test_metrics_that_everybody_reports_are_averaged():

@@ -226,9 +226,11 @@ class TestRepayment:
         assert 4 not in cohort.clients
 
 
-def test_extrapolates_unless_told_otherwise():
+def test_gathers_speed_unless_told_otherwise():
     view = view_of(random_factors(4), np.ones(4))
-    assert select(Pace(), view)[0].extrapolate == 0.5
+    assert select(Pace(), view)[0].extrapolate == 1.0
+    assert select(Pace(), view)[0].momentum
+    assert not select(Pace(momentum=False), view)[0].momentum
     assert not select(Pace(extrapolate=0.0), view)[0].extrapolate
     assert not select(MomentMatch(), view)[0].extrapolate
 

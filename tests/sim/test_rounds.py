@@ -22,11 +22,12 @@ from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
 from fedpace.selectors.random import Random
+from fedpace.sim.aggregation import aggregate
 from fedpace.sim.clock import Clock
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Fleet, Simulation, simulate
 from fedpace.sim.stopping import Stop, until
-from fedpace.sim.trainer import DivergedError, Training, aggregate
+from fedpace.sim.trainer import DivergedError, Training
 
 DATA = Quadratic(clients=6, samples=8, test_samples=6, dimension=4)
 DELAYS = LognormalDelays(median=10.0, sigma=1.0, jitter=0.2)

@@ -16,8 +16,9 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
+from fedpace.sim.aggregation import aggregate
 from fedpace.sim.flat import FlatModel
-from fedpace.sim.trainer import DivergedError, Trainer, Training, aggregate
+from fedpace.sim.trainer import DivergedError, Trainer, Training
 
 REGRESSION = Quadratic(clients=3, samples=10, test_samples=5, dimension=4).build(seed=0)
 

@@ -376,6 +376,7 @@ class Session:
             cohort.why,
             enough=cohort.enough,
             extrapolate=cohort.extrapolate,
+            momentum=cohort.momentum,
         )
 
 

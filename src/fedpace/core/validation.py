@@ -38,6 +38,8 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
         raise InputError(f"{scheme} extrapolates to the power {cohort.extrapolate}: it lies between 0 and 1")
     if cohort.mode == "delta" and cohort.extrapolate:
         raise InputError(f"{scheme} extrapolates in mode 'delta': only an average can be extrapolated")
+    if cohort.mode == "delta" and cohort.momentum:
+        raise InputError(f"{scheme} has momentum in mode 'delta': only an average can be carried on")
     if not 0 <= cohort.enough <= cohort.clients.size:
         raise InputError(
             f"{scheme} calls {cohort.enough} clients enough, but chose {cohort.clients.size}: give 0 (all) to that many"

@@ -17,10 +17,18 @@ IGNORE_WEIGHTS = ("Krum", "FedMedian", "FedTrimmedAvg", "Bulyan", "QFedAvg")
 WEIGH_IN_PART = ("MultiKrum",)
 """Weights count among the models that it keeps, not in which it keeps."""
 
+OWN_MOMENTUM = ("FedOpt", "FedAvgM")
+"""Server optimisers that carry steps on themselves: doing it twice would overshoot."""
+
 
 def attribute(inner: Strategy, name: str, default: Any) -> Any:
     """Return an attribute of the strategy, or of what it wraps."""
     return next((getattr(strategy, name) for strategy in chain(inner) if hasattr(strategy, name)), default)
+
+
+def has_momentum(inner: Strategy) -> bool:
+    """Whether the strategy, or one that it wraps, has a momentum of its own."""
+    return any(kind.__name__ in OWN_MOMENTUM for strategy in chain(inner) for kind in type(strategy).__mro__)
 
 
 def check_inner(inner: Strategy) -> None:

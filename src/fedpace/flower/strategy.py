@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.session import Session, ShareRule, Warmup
 from fedpace.core.types import Need, ProbeRequest, Selection, Selector
 from fedpace.flower.grid import patient
-from fedpace.flower.inner import attribute, check_inner
+from fedpace.flower.inner import attribute, check_inner, has_momentum
 from fedpace.flower.own_arrays import own_arrays, put_back
 from fedpace.flower.probes import loss_probe, losses, step_probe, steps
 from fedpace.flower.replies import Reply, Waiting, arrive, impose, read_answers, stretch
@@ -33,7 +34,6 @@ from fedpace.flower.roster import Roster
 from fedpace.flower.wire import ASK_LABELS, ASK_MOMENT, ASK_SAMPLES, ASK_TARGETS, asking
 from fedpace.hosting.host import Host, Settings, make_selector
 from fedpace.hosting.memory import Memory
-from fedpace.hosting.steps import step_factor
 
 log = logging.getLogger("flwr")
 
@@ -109,6 +109,7 @@ class PacedStrategy(Strategy):
             log,
         )
         check_inner(inner)
+        self._own_momentum = has_momentum(inner)
         self._arrays: ArrayRecord | None = None
         if host.saved is not None:
             put_back(inner, host.saved.facts.get("inner", []), host.saved.own)
@@ -170,6 +171,8 @@ class PacedStrategy(Strategy):
     def summary(self) -> None:
         """Log what chooses, and what does the rest."""
         log.info("\t├──> fedpace chooses nodes and weights by %s", self.session.selector)
+        if self._own_momentum:
+            log.info("\t├──> steps are carried on by %s, not by the scheme", type(self.inner).__name__)
         self.inner.summary()
 
     def configure_train(
@@ -340,12 +343,17 @@ class PacedStrategy(Strategy):
             return None, None
         replies = [answer.message for answer in finished]
         impose(replies, weights, self._weight_key)
-        if selection.mode == "delta":
-            stretch(replies, self._current, total)
-        elif selection.extrapolate:
-            models = zip(weights, (answer.trained() for answer in finished), strict=True)
-            stretch(replies, self._current, step_factor(self._current, models, selection.extrapolate))
-        return self.inner.aggregate_train(number, [*replies, *errors])
+        if self._own_momentum:
+            selection = replace(selection, momentum=False)
+        models = zip(weights, (answer.trained() for answer in finished), strict=True)
+        factor = self._host.steps.factor(self._current, models, selection)
+        stretch(replies, self._current, total if selection.mode == "delta" else factor)
+        arrays, metrics = self.inner.aggregate_train(number, [*replies, *errors])
+        if arrays is not None and selection.momentum:
+            averaged = {key: array.numpy() for key, array in arrays.items()}
+            ahead = self._host.steps.carry_on(self._current, averaged)
+            arrays = ArrayRecord({key: Array(array) for key, array in ahead.items()})
+        return arrays, metrics
 
     def _save(self, number: int, selection: Selection, finished: list[Reply], seconds: float) -> None:
         own, layout = own_arrays(self.inner)

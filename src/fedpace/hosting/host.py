@@ -24,6 +24,10 @@ from fedpace.hosting import state as disk
 from fedpace.hosting.memory import Answer, Memory
 from fedpace.hosting.notes import Note
 from fedpace.hosting.sketch import Arrays
+from fedpace.hosting.steps import Steps
+
+LEAD = "lead:"
+"""Begins the names of saved arrays that say how far the model has run ahead."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Host:
         offers: frozenset[Need] = frozenset(Need),
     ) -> None:
         self.memory = memory
+        self.steps = Steps()
         self.folder = folder
         self.done = 0
         """Rounds that were saved before this server started."""
@@ -171,9 +176,14 @@ class Host:
         """Write the state after round `number`, and a line of the diary."""
         if self.folder is None:
             return
-        memory = {"moment_steps": self.memory.moment_steps, "moment_width": self.memory.moment_width}
+        memory = {
+            "moment_steps": self.memory.moment_steps,
+            "moment_width": self.memory.moment_width,
+            "momentum_age": self.steps.momentum.age,
+        }
         arrays = None if model is None else dict(model)
-        disk.save(self.folder, disk.Saved(number, self.session, arrays, memory | dict(facts or {}), dict(own or {})))
+        kept = {**(own or {}), **{LEAD + key: ahead for key, ahead in self.steps.lead.items()}}
+        disk.save(self.folder, disk.Saved(number, self.session, arrays, memory | dict(facts or {}), kept))
         names, settled = [str(name) for name in selection.clients], set(finished)
         disk.append_round(
             self.folder,
@@ -206,6 +216,8 @@ class Host:
         try:
             steps = {str(name): int(step) for name, step in saved.facts["moment_steps"].items()}
             self.memory.moment_steps, self.memory.moment_width = steps, saved.facts["moment_width"]
+            lead = {key.removeprefix(LEAD): array for key, array in saved.own.items() if key.startswith(LEAD)}
+            self.steps.restore(int(saved.facts.get("momentum_age", 0)), lead)
         except (KeyError, TypeError, AttributeError, ValueError) as cause:
             raise InputError(f"the state in {self.folder} is damaged: {cause!r}") from cause
 

@@ -11,8 +11,8 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_aggregatable_metrics
 
-from fedpace.core.types import Mode
-from fedpace.hosting.steps import step_factor
+from fedpace.core.types import Mode, Selection
+from fedpace.hosting.steps import Steps
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,8 +27,9 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         self.weights: dict[str, float] = {}
         """Name -> weight of those that count, in the cohort's order."""
         self.mode: Mode = "average"
-        self.extrapolate = 0.0
-        """Power of the factor by which disagreement lets the averaged step be lengthened."""
+        self.selection: Selection | None = None
+        """What the cohort asks for beside its weights."""
+        self.steps = Steps()
         self._models: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
@@ -53,10 +54,12 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         counted = {name: weight for name, weight in self.weights.items() if name in self._models}
         models = {name: self.trained(name) for name in counted}
         factor = 1.0
-        if self.extrapolate:
+        if self.selection is not None and counted:
             weighted = ((counted[name], model) for name, model in models.items())
-            factor = step_factor(self.current, weighted, self.extrapolate)
+            factor = self.steps.factor(self.current, weighted, self.selection)
         result = combine(self.current, models, counted, self.mode, factor)
+        if self.selection is not None and self.selection.momentum and counted:
+            result = self.steps.carry_on(self.current, result)
         return FLModel(params_type=ParamsType.FULL, params=result, metrics=self._metrics(counted))
 
     def _metrics(self, weights: Mapping[str, float]) -> dict[str, float] | None:

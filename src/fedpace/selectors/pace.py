@@ -1,4 +1,4 @@
-"""pace: moment matching that measures its own error, pays back what it left out, and lengthens its steps.
+"""pace: moment matching that measures its own error, pays back what it left out, and gathers speed.
 
 Ours; docs/theory.md derives it and docs/results.md shows what each part brings. In every round the fastest clients that
 can be weighted to match the population are chosen, as in `moment-match`, with three additions:
@@ -11,8 +11,9 @@ can be weighted to match the population are chosen, as in `moment-match`, with t
 - Repayment. What earlier cohorts had too much or too little of, sum over rounds of 0.7^age (a - share), is added to the
   deviation that the next weights must cancel. Slow clients with rare data then come in now and then, with the weight
   that they are owed, instead of in every round or never.
-- Extrapolation. The averaged step is lengthened to the geometric mean of itself and the longest that the cohort's
-  disagreement allows (FedExP, see `fedpace.core.extrapolation`), which matched cohorts can afford.
+- Speed. The shared model carries on with what earlier rounds moved (Nesterov's momentum, `fedpace.core.acceleration`),
+  and while that builds up the step is as long as the cohort's disagreement allows (FedExP,
+  `fedpace.core.extrapolation`). Both carry errors on as well as progress, which matched cohorts can afford.
 
 There is nothing to tune: 0.7 is what a round counts for against the next one in both averages.
 """
@@ -54,8 +55,9 @@ class Pace:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         max_clients: most clients in a cohort; 0 = no limit.
         repay: take what earlier cohorts left out into account.
-        extrapolate: power of the factor by which disagreement lets steps be lengthened: 0 = not at all, 1 = FedExP, one
-            half = the geometric mean of the two.
+        momentum: carry steps on from round to round.
+        extrapolate: power of the factor by which disagreement lets steps be lengthened, momentum included: 0 = not at
+            all, 1 = FedExP.
     """
 
     name: ClassVar[str] = "pace"
@@ -68,7 +70,8 @@ class Pace:
     ridge: float = 0.1
     max_clients: int = 0
     repay: bool = True
-    extrapolate: float = 0.5
+    momentum: bool = True
+    extrapolate: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -106,7 +109,7 @@ class Pace:
             },
             reasons=reasons(view, match),
         )
-        cohort = Cohort(match.clients, match.weights, why=why, extrapolate=self.extrapolate)
+        cohort = Cohort(match.clients, match.weights, why=why, extrapolate=self.extrapolate, momentum=self.momentum)
         return cohort, Calibrated(measured, spread(points[match.clients], match.weights))
 
     def observe(self, state: Calibrated, report: Report) -> Calibrated:

@@ -13,10 +13,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, between, one_of, shares, whole
+from fedpace.core.checks import between, one_of, whole
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
+from fedpace.selectors._drawing import share_weights
 
 VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
 
@@ -33,6 +34,7 @@ class Random(Stateless):
             weight share x clients / k; unbiased, but the weights need not sum to 1.
         extrapolate: power of the factor by which the cohort's disagreement lets the step be lengthened
             (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
+        momentum: carry steps on from round to round (`fedpace.core.acceleration`), for the same reason.
     """
 
     name: ClassVar[str] = "random"
@@ -42,14 +44,18 @@ class Random(Stateless):
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
     extrapolate: float = 0.0
+    momentum: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         whole(self.k, 1, "k of random")
         one_of(self.variant, VARIANTS, "variant of random")
         between(self.extrapolate, 0, 1, "extrapolate of random")
-        if self.extrapolate and self.variant == "uniform-unbiased":
-            raise InputError("random cannot extrapolate with variant 'uniform-unbiased': only an average can be")
+        if (self.extrapolate or self.momentum) and self.variant == "uniform-unbiased":
+            raise InputError(
+                "random has neither extrapolate nor momentum with variant 'uniform-unbiased': only an average can be "
+                "lengthened or carried on"
+            )
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the cohort."""
@@ -57,15 +63,10 @@ class Random(Stateless):
         rows = view.candidates
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
-            clients, weights = draw_multiset(rows, _shares_of(view, rows), self.k, rng)
-            return Cohort(clients, weights, extrapolate=self.extrapolate), None
+            clients, weights = draw_multiset(rows, share_weights(view, rows), self.k, rng)
+            return Cohort(clients, weights, extrapolate=self.extrapolate, momentum=self.momentum), None
         clients = np.sort(rng.choice(rows, size=size, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        return Cohort(clients, _shares_of(view, clients), extrapolate=self.extrapolate), None
-
-
-def _shares_of(view: View, rows: IntArray) -> FloatArray:
-    """Shares among `rows`; clients that all have share 0 count alike."""
-    own = view.share[rows]
-    return shares(own if own.any() else None, rows.size)
+        weights = share_weights(view, clients)
+        return Cohort(clients, weights, extrapolate=self.extrapolate, momentum=self.momentum), None

@@ -2,7 +2,7 @@
 
     checkpoint-12/
       state.json              the round, the clock, who was measured
-      tensors.safetensors     the shared model, and SCAFFOLD's variates
+      tensors.safetensors     the shared model, its lead where there is momentum, and SCAFFOLD's variates
       session.json, arrays-*  the session (`fedpace.core.saving`)
 
 A checkpoint is written under another name and renamed when it is complete; only then does the one before it go. So
@@ -28,13 +28,14 @@ from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.session import Session
 from fedpace.sim.rounds import Simulation
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint-{}"
 PATTERN = re.compile(r"checkpoint-(\d+)")
 UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
 """Name of a checkpoint while it is being written."""
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
+LEAD = "lead"
 VARIATES = "variates/"
 
 SHARE = 0.02
@@ -134,6 +135,8 @@ def save_model(simulation: Simulation, path: Path) -> None:
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
     tensors = {"model": simulation.parameters}
+    if age := simulation.lead.momentum.age:
+        tensors[LEAD] = simulation.lead.ahead
     if simulation._variates is not None:
         tensors |= {VARIATES + name: tensor for name, tensor in simulation._variates.tensors().items()}
     state = {
@@ -142,6 +145,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "now": simulation.time.now,
         "skipped": simulation.time.skipped,
         "measured": sorted(simulation._measured),
+        "momentum_age": age,
         "wall_seconds": wall_seconds,
     }
     simulation.session.save(folder)
@@ -160,6 +164,9 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
         model = tensors.pop("model")
         if model.shape != simulation.parameters.shape or model.dtype != simulation.parameters.dtype:
             raise InputError(f"{folder} holds another model than this run's")
+        simulation.lead.momentum.age = int(state["momentum_age"])
+        if (lead := tensors.pop(LEAD, None)) is not None:
+            simulation.lead.ahead.copy_(lead)
         if simulation._variates is not None:
             simulation._variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
         simulation.time.now = float(state["now"])

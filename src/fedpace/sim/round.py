@@ -37,3 +37,5 @@ class Round:
     """Clients that were asked before the choice."""
     stretch: float = 1.0
     """What the averaged step was multiplied by."""
+    carried: float = 0.0
+    """The part of this move that the next one carries on."""

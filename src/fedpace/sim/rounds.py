@@ -33,13 +33,14 @@ from fedpace.delays.availability import Availability, AvailabilityModel
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
+from fedpace.sim.aggregation import Aggregate, Lead
 from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainer import Aggregate, Trainer
+from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import WARM_UP, DivergedError, Training
 
 DelayKnowledge = Literal["expected", "observed"]
@@ -185,6 +186,7 @@ class Simulation:
         self.parameters = trainer.initial
         self._wanted = facts_wanted(selector)
         self._measured: set[int] = set()
+        self.lead = Lead(trainer.initial)
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
@@ -218,7 +220,7 @@ class Simulation:
         clients = _rows(selection)
         timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
-            losses, stretch = self._train(selection, timing)
+            losses, combined = self._train(selection, timing)
         number, clock = self.session.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         why = selection.why
@@ -235,7 +237,8 @@ class Simulation:
             failed=tuple(clients[~timing.finished].tolist()),
             warmed=warmed,
             probed=probed,
-            stretch=stretch,
+            stretch=combined.stretch,
+            carried=combined.carried,
             train_loss=float(np.mean(losses)) if losses else None,
             objective=why.objective,
             predicted_seconds=why.predicted_seconds,
@@ -287,8 +290,8 @@ class Simulation:
             self.session.answer({c: self._sketch(-lr * g) for c, g in zip(rows, gradients, strict=True)})
         return tuple(rows)
 
-    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], float]:
-        """Train who makes it in time, aggregate, and report everybody; return losses and the factor of the step."""
+    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], Aggregate]:
+        """Train who makes it in time, aggregate, and report everybody; return losses, and how the step came about."""
         cohort = _rows(selection)
         weights: list[float] = selection.weights[timing.finished].tolist()
         if (total := sum(weights)) > 0 and selection.mode == "average":
@@ -296,7 +299,14 @@ class Simulation:
             weights = [weight / total for weight in weights]
         clients: list[int] = cohort[timing.finished].tolist()
         variates = None if self._variates is None else self._variates.round()
-        combined = Aggregate(self.parameters, selection.mode, extrapolate=selection.extrapolate)
+        if not selection.momentum:
+            self.lead.forget()
+        combined = Aggregate(
+            self.parameters,
+            selection.mode,
+            extrapolate=selection.extrapolate,
+            lead=self.lead if selection.momentum else None,
+        )
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
         trained = self.engine.train(
@@ -313,7 +323,7 @@ class Simulation:
         self._observe(cohort.tolist(), timing.observed, losses, updates)
         if clients and (selection.mode == "delta" or total > 0):
             self.parameters = combined.result()
-        return list(losses.values()), combined.stretch
+        return list(losses.values()), combined
 
     def _observe(
         self,

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.extrapolation import extrapolation
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
@@ -24,7 +23,7 @@ from fedpace.sim.flat import FlatModel
 from fedpace.sim.stacked import Stacked, linear_layers
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
-__all__ = ["Aggregate", "DivergedError", "LocalResult", "TestScore", "Trainer", "Training", "aggregate"]
+__all__ = ["DivergedError", "LocalResult", "TestScore", "Trainer", "Training"]
 
 
 @dataclass(frozen=True)
@@ -258,52 +257,6 @@ class Trainer:
         for start in range(0, len(targets), size):
             part = slice(start, start + size)
             yield inputs[part], targets[part], len(targets[part]) / len(targets)
-
-
-class Aggregate:
-    """Combines the clients' models as they come: `average` sum a_i x_i, `delta` x + sum a_i (x_i - x).
-
-    An average may be extrapolated (`fedpace.core.extrapolation`).
-
-    Summed in double precision, so that the result does not depend on how far x is from 0, and in the order in which
-    the models are added.
-    """
-
-    def __init__(self, current: torch.Tensor, mode: str, *, extrapolate: float = 0.0) -> None:
-        self._current = current
-        self._mode = "delta" if extrapolate else mode
-        self._extrapolate = extrapolate
-        self._mean_square = 0.0
-        self.stretch = 1.0
-        """What the step was multiplied by; known after `result`."""
-        self._total = torch.zeros(current.shape, dtype=torch.float64)
-
-    def add(self, parameters: torch.Tensor, weight: float) -> None:
-        """Add a model."""
-        if self._mode == "average":
-            self._total.add_(parameters, alpha=weight)
-        else:
-            update = parameters.double() - self._current
-            self._total.add_(update, alpha=weight)
-            if self._extrapolate:
-                self._mean_square += weight * float(update @ update)
-
-    def result(self) -> torch.Tensor:
-        """Return the new shared model."""
-        if self._extrapolate:
-            self.stretch = extrapolation(self._mean_square, float(self._total @ self._total), self._extrapolate)
-        total = self._total if self._mode == "average" else self.stretch * self._total + self._current
-        return total.to(self._current.dtype)
-
-
-def aggregate(
-    current: torch.Tensor, results: Sequence[torch.Tensor], weights: Sequence[float], mode: str
-) -> torch.Tensor:
-    """Combine the clients' models, in cohort order, as `Aggregate` does."""
-    combined = Aggregate(current, mode)
-    for parameters, weight in zip(results, weights, strict=True):
-        combined.add(parameters, weight)
-    return combined.result()
 
 
 def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
