@@ -96,7 +96,7 @@ def test_views_remember_the_weights_of_recent_rounds():
     for _ in range(2):
         selection = session.select()
         session.observe([Outcome(client, seconds=1.0) for client in selection.clients])
-    assert session.view().recent_weight == pytest.approx(np.full(2, 0.5 * (0.7 + 0.49)))
+    assert session.view().recent_weight == pytest.approx(np.full(2, 0.5 * (0.5 + 0.25)))
 
 
 def test_who_failed_leaves_its_weight_to_the_others():
@@ -104,7 +104,7 @@ def test_who_failed_leaves_its_weight_to_the_others():
     session.join(["a", "b"])
     selection = session.select()
     session.observe([Outcome(client, seconds=1.0, finished=client == "a") for client in selection.clients])
-    assert session.view().recent_weight == pytest.approx([0.7, 0.0])
+    assert session.view().recent_weight == pytest.approx([0.5, 0.0])
 
 
 def test_a_saved_session_remembers_them(tmp_path):

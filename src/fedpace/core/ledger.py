@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
 }
 """Per-client scalars: type, and the value that means "nothing known"."""
 
-MEMORY = 0.7
+MEMORY = 0.5
 """What a round counts for against the next one in `recent_weight`."""
 
 

@@ -84,7 +84,7 @@ class View:
     participations: IntArray
     """(n,) rounds that the client finished."""
     recent_weight: FloatArray | None = None
-    """(n,) weight that the client had in past aggregates, each round counting 0.7 times as much as the next."""
+    """(n,) weight that the client had in past aggregates, each round counting half as much as the next."""
     labels: FloatArray | None = None
     """(n, c) label histograms."""
     updates: FloatArray | None = None

@@ -8,14 +8,14 @@ can be weighted to match the population are chosen, as in `moment-match`, with t
   divided by the one that the moments predict, v = sum a_i G_ii - a'Ga. The exponential average s of e / v multiplies
   rho. Early on clients agree, s is small, and few fast clients do; near the optimum |u| shrinks, s grows, and so does
   the set, so that training converges where a fixed set would stall.
-- Repayment. What earlier cohorts had too much or too little of, sum over rounds of 0.7^age (a - share), is added to the
+- Repayment. What earlier cohorts had too much or too little of, sum over rounds of 2^-age (a - share), is added to the
   deviation that the next weights must cancel. Slow clients with rare data then come in now and then, with the weight
   that they are owed, instead of in every round or never.
 - Speed. The shared model carries on with what earlier rounds moved (Nesterov's momentum, `fedpace.core.acceleration`),
   and while that builds up the step is as long as the cohort's disagreement allows (FedExP,
   `fedpace.core.extrapolation`). Both carry errors on as well as progress, which matched cohorts can afford.
 
-There is nothing to tune: 0.7 is what a round counts for against the next one in both averages.
+There is nothing to tune: what is owed halves from round to round, and s keeps 0.7 of what it was.
 """
 
 from __future__ import annotations
