@@ -38,7 +38,7 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
     times = {label: {seed: seconds(row) for seed, row in by.items()} for label, by in schemes.items()}
     floor = {label: {seed: row["clock"] for seed, row in by.items()} for label, by in schemes.items()}
     selectors = {label: next(iter(by.values()))["selector"] for label, by in schemes.items()}
-    camps = {label: camp(selector) for label, selector in selectors.items()}
+    camps = {label: camp(label, selector) for label, selector in selectors.items()}
     random = {
         seed: value if math.isfinite(value) else floor[BASELINE][seed]
         for seed, value in times.get(BASELINE, {}).items()
@@ -54,13 +54,16 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
         }
         for label, by in times.items()
     }
-    # Variants of the flagship are itself: they are shown, and compete with nobody.
-    others = {label: by for label, by in times.items() if selectors[label] != selectors.get(flagship)}
+    # Variants of the flagship are itself: they are shown, and compete with nobody. Controls are shown too: they are
+    # nobody's scheme, and how far the flagship is ahead of those that take its steps is said apart.
+    rivals = {label: by for label, by in times.items() if selectors[label] != selectors.get(flagship)}
+    others = {label: by for label, by in rivals.items() if camps[label] != "control"}
     best = {
         "baseline": _fastest({label: by for label, by in others.items() if camps[label] == "baseline"}),
         "papers_baseline": _fastest({label: by for label, by in others.items() if label in PAPERS_BASELINES}),
         "paper": _fastest({label: by for label, by in others.items() if camps[label] == "paper"}),
         "of_all_others": _fastest(others),
+        "control": _fastest({label: by for label, by in rivals.items() if camps[label] == "control"}),
     }
     ours = times.get(flagship)
     against = {
@@ -135,6 +138,7 @@ def _verdict(cells: list[dict[str, Any]], flagship: str) -> dict[str, Any]:
         "speed_up_over_best_baseline": {name: overall("baseline", name) for name in delays},
         "speed_up_over_best_of_the_papers_baselines": {name: overall("papers_baseline", name) for name in delays},
         "speed_up_over_best_of_paper": {name: overall("paper", name) for name in delays},
+        "speed_up_over_best_control": {name: overall("control", name) for name in delays},
         "speed_up_over_best_of_all_others": {name: overall("of_all_others", name) for name in delays},
         "misses_what_random_reaches": [cell["cell"] for cell in judged if cell["misses_what_random_reaches"]],
         "not_fastest": {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-ORDER = {"ours": 0, "paper": 1, "baseline": 2}
+ORDER = {"ours": 0, "paper": 1, "baseline": 2, "control": 3}
 
 
 def table(summary: dict[str, Any], shown: int = 8) -> str:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from fedpace import registry
 from fedpace.config import build
 from fedpace.core.errors import InputError
-from fedpace.core.types import Need, is_timeless
+from fedpace.core.types import Cohort, Need, View, is_timeless
 
-Camp = Literal["baseline", "paper", "ours"]
+Camp = Literal["baseline", "paper", "ours", "control"]
 OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
 PAPER = frozenset({"delayhet-submodular", "delayhet-sampling"})
 PAPERS_BASELINES = frozenset({"random", "power-of-choice", "divfl", "flanp", "approx-opt-sampling"})
 """What the paper compared itself with: its own speed-ups (1.30 and 3.53 over the best of them) are over these."""
 
+HURRIED = "-hurried"
+"""Ends the labels of schemes that are given the steps of `pace`."""
 BASELINE = "random"
 """What speed-ups are over."""
 FEW = ("random", "flanp", "oort", "delayhet-submodular", "delayhet-sampling", "pace")
@@ -33,16 +38,14 @@ class Scheme:
     options: dict[str, Any] = field(default_factory=dict)
     deadline: float = 1.0
     """Quantile of the expected delays after which the server goes on without those that are missing; 1 = it waits."""
+    hurried: bool = False
+    """Whether it is given the steps of `pace`, to tell apart what those bring and what its choice of clients does."""
 
     @property
     def selector(self) -> Any:
         """The selector itself."""
-        return build(registry.selectors[self.name], self.options, self.label)
-
-    @property
-    def camp(self) -> Camp:
-        """Whose scheme it is."""
-        return camp(self.name)
+        own = build(registry.selectors[self.name], self.options, self.label)
+        return Hurried(own) if self.hurried else own
 
     @property
     def blind(self) -> bool:
@@ -54,8 +57,26 @@ class Scheme:
         return data.metric == "accuracy" or Need.LABELS not in self.selector.needs
 
 
-def camp(name: str) -> Camp:
-    """Whose the registered scheme `name` is."""
+class Hurried:
+    """Another scheme's cohorts, with the momentum and the long steps that `pace` asks for."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the other scheme in everything else."""
+        return getattr(self._inner, name)
+
+    def select(self, state: Any, view: View, rng: np.random.Generator) -> tuple[Cohort, Any]:
+        """Choose as the other does."""
+        cohort, state = self._inner.select(state, view, rng)
+        return dataclasses.replace(cohort, momentum=True, extrapolate=1.0), state
+
+
+def camp(label: str, name: str) -> Camp:
+    """Whose the registered scheme `name` is, where it runs as `label`; controls are nobody's."""
+    if label.endswith(HURRIED):
+        return "control"
     return "ours" if name in OURS else "paper" if name in PAPER else "baseline"
 
 
@@ -66,6 +87,12 @@ def everybody() -> list[Scheme]:
     return [
         *found,
         Scheme("random-deadline", "random", deadline=0.9),
+        Scheme("random-fedexp", "random", {"extrapolate": 1.0}),
+        *(Scheme(name + HURRIED, name, hurried=True) for name in ("random", "fed-cs", "oort", "tifl")),
+        Scheme("pace-no-momentum", "pace", {"momentum": False}),
+        Scheme("pace-no-fedexp", "pace", {"extrapolate": 0.0}),
+        Scheme("pace-plain-steps", "pace", {"momentum": False, "extrapolate": 0.0}),
+        Scheme("pace-no-repay", "pace", {"repay": False}),
         Scheme("submodular-rescaled", "delayhet-submodular", rescaled),
         Scheme("submodular-min-norm", "delayhet-submodular", {"solver": "min-norm"}),
         Scheme("submodular-min-norm-rescaled", "delayhet-submodular", {"solver": "min-norm", **rescaled}),
