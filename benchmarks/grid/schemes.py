@@ -89,6 +89,7 @@ def everybody() -> list[Scheme]:
         Scheme("random-deadline", "random", deadline=0.9),
         Scheme("random-fedexp", "random", {"extrapolate": 1.0}),
         *(Scheme(name + HURRIED, name, hurried=True) for name in ("random", "fed-cs", "oort", "tifl")),
+        Scheme("pace-no-deadlines", "pace", {"deadlines": False}),
         Scheme("pace-no-momentum", "pace", {"momentum": False}),
         Scheme("pace-no-fedexp", "pace", {"extrapolate": 0.0}),
         Scheme("pace-plain-steps", "pace", {"momentum": False, "extrapolate": 0.0}),

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import Need, Outcome
+from fedpace import Need, Outcome, Session, make_selector
 from fedpace.core.errors import InputError
-from fedpace.core.ledger import Ledger
+from fedpace.core.ledger import REMEMBERED, Ledger
 
 
 def filled(**options):
@@ -248,9 +248,59 @@ def test_saved_arrays_of_another_length_are_refused(name):
     arrays = filled().arrays()
     if name == "delays/noise":
         del arrays[name]
+    elif name == "lateness":
+        arrays[name] = np.zeros((4, 3))  # of no certain length, but pairs
     elif name == "moments/factors":
         arrays[name] = arrays[name][:-1]
     else:
         arrays[name] = arrays[name][:-1] if name != "moments/ranks" else np.append(arrays[name], -1.0)
     with pytest.raises(InputError, match=r"saved (ledger|ranks|factors)"):
         Ledger.from_arrays(["a", "b", "c"], arrays, learn_delays=True)
+
+
+class TestLateness:
+    """How long clients took over what was expected of them."""
+
+    def session(self, **options):
+        session = Session(make_selector("random", k=3), **options)
+        session.join(["a", "b", "c"], delays=[10.0, 20.0, 40.0])
+        return session
+
+    def report(self, session, seconds, finished=(True, True, True)):
+        selection = session.select()
+        by = dict(zip("abc", zip(seconds, finished, strict=True), strict=True))
+        session.observe([Outcome(c, seconds=by[c][0], finished=by[c][1]) for c in selection.clients])
+
+    def test_ratios_and_who_was_given_up(self):
+        session = self.session(learn_delays=False)
+        assert session.view().lateness.shape == (0, 2)
+        self.report(session, [11.0, 30.0, math.nan], (True, False, False))
+        assert session.view().lateness.tolist() == [[pytest.approx(1.1), 0.0], [pytest.approx(1.5), 1.0]]
+
+    def test_what_was_expected_before_the_answer_counts(self):
+        session = self.session()
+        expected = session.view().delay
+        self.report(session, [20.0, 40.0, 80.0])
+        assert session.view().lateness[:, 0] == pytest.approx(np.array([20.0, 40.0, 80.0]) / expected)
+
+    def test_the_oldest_go(self):
+        session = self.session(learn_delays=False)
+        for _ in range(REMEMBERED // 3 + 5):
+            self.report(session, [10.0, 20.0, 40.0])
+        assert len(session.view().lateness) == REMEMBERED
+
+    def test_they_are_saved(self, tmp_path):
+        session = self.session(learn_delays=False)
+        self.report(session, [11.0, 30.0, 40.0])
+        session.save(tmp_path / "session")
+        restored = Session.restore(tmp_path / "session")
+        assert np.array_equal(restored.view().lateness, session.view().lateness)
+
+
+def test_a_pending_selection_keeps_how_it_steps(tmp_path):
+    session = Session(make_selector("random", k=1, momentum=True, extrapolate=0.5))
+    session.join(["a"])
+    session.select()
+    session.save(tmp_path / "session")
+    pending = Session.restore(tmp_path / "session").pending
+    assert (pending.momentum, pending.extrapolate) == (True, 0.5)

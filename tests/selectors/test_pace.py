@@ -235,6 +235,30 @@ def test_gathers_speed_unless_told_otherwise():
     assert not select(MomentMatch(), view)[0].extrapolate
 
 
+class TestDeadlines:
+    """Who holds a cohort up is not waited for, where the others can stand in for it."""
+
+    def view(self, lateness):
+        view = view_of(random_factors(12), np.linspace(10.0, 11.0, 12))
+        return dataclasses.replace(view, lateness=np.asarray(lateness, float))
+
+    def test_one_answer_in_ten_that_hangs(self):
+        view = self.view([(1.0, 0)] * 18 + [(40.0, 0)] * 2)
+        cohort, _ = select(Pace(), view, Calibrated(scale=0.05))
+        assert 10 < cohort.deadline < 12
+        assert cohort.why.facts["deadline"] == cohort.deadline
+        assert cohort.why.predicted_seconds <= cohort.deadline
+        patient, _ = select(Pace(deadlines=False), view, Calibrated(scale=0.05))
+        assert patient.deadline == math.inf
+        assert patient.clients.tolist() == cohort.clients.tolist()
+
+    @pytest.mark.parametrize("lateness", [[(1.0, 0)] * 20, [(40.0, 0)] * 9, np.zeros((0, 2))])
+    def test_punctual_clients_and_too_few_answers(self, lateness):
+        cohort, _ = select(Pace(), self.view(lateness), Calibrated(scale=0.05))
+        assert cohort.deadline == math.inf
+        assert cohort.why.facts["deadline"] is None
+
+
 @pytest.mark.parametrize("scheme", [MomentMatch, Pace])
 def test_options_are_checked(scheme):
     with pytest.raises(InputError, match="ridge"):

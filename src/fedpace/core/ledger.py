@@ -34,6 +34,8 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
 
 MEMORY = 0.5
 """What a round counts for against the next one in `recent_weight`."""
+REMEMBERED = 256
+"""Answers whose lateness is kept."""
 
 
 class Ledger:
@@ -53,6 +55,7 @@ class Ledger:
         self.labels: FloatArray | None = None
         self.updates: FloatArray | None = None
         self.moments: MomentStore = moment_store() if moments is None else moments
+        self.lateness: FloatArray = np.zeros((0, 2))
         self._estimator = delay_estimator()
         self._estimates = self._estimator.init(0)
 
@@ -193,6 +196,7 @@ class Ledger:
         rows = [self.row(outcome.client) for outcome in outcomes]
         for row, outcome in zip(rows, outcomes, strict=True):
             self._fold_facts(row, outcome, step)
+        self._remember_lateness(rows, outcomes)
         if self.learn_delays:
             seconds, finished = [o.seconds for o in outcomes], [o.finished for o in outcomes]
             self._learn_delays(rows, seconds, finished, step)
@@ -209,6 +213,15 @@ class Ledger:
             self.set_losses({row: outcome.loss}, step)
         column["asked"][row] = True
         column["participations" if outcome.finished else "failures"][row] += 1
+
+    def _remember_lateness(self, rows: list[int], outcomes: Sequence[Outcome]) -> None:
+        """Compare what clients took with what was expected of them, before expectations change."""
+        expected = self.columns["delay"][rows]
+        seconds = np.array([outcome.seconds for outcome in outcomes], dtype=np.float64)
+        given_up = np.array([not outcome.finished for outcome in outcomes], dtype=np.float64)
+        told = (expected > 0) & (seconds > 0)  # not where one is NaN
+        new = np.column_stack([seconds[told] / expected[told], given_up[told]])
+        self.lateness = np.concatenate([self.lateness, new])[-REMEMBERED:]
 
     def remember_weights(self, weights: Mapping[ClientId, float], outcomes: Sequence[Outcome]) -> None:
         """Fold a round's weights, as the aggregate had them: who failed left its weight to the others."""
@@ -271,7 +284,7 @@ class Ledger:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything but the ids."""
-        saved: dict[str, NDArray[Any]] = dict(self.columns)
+        saved: dict[str, NDArray[Any]] = {**self.columns, "lateness": self.lateness}
         if self.labels is not None:
             saved["labels"] = self.labels
         if self.updates is not None:
@@ -297,6 +310,9 @@ class Ledger:
             if column is None or column.shape != (len(ids),):
                 raise InputError(f"the saved ledger should hold {len(ids)} entries of {name!r}, but it does not")
             ledger.columns[name] = column.copy()
+        ledger.lateness = arrays.get("lateness", ledger.lateness)
+        if ledger.lateness.shape[1:] != (2,):
+            raise InputError(f"the saved ledger should hold pairs of lateness, not shape {ledger.lateness.shape}")
         ledger.labels = arrays.get("labels")
         ledger.updates = arrays.get("updates")
         ledger.moments.load(_below("moments/", arrays))

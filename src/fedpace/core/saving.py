@@ -25,7 +25,7 @@ from fedpace.core.types import Diagnostics, ProbeRequest, Selection, Selector, c
 if TYPE_CHECKING:
     from fedpace.core.session import Session
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "session.json"
 
 
@@ -126,6 +126,8 @@ def _encode_selection(selection: Selection | None) -> Any:
         "deadline": _number_out(selection.deadline),
         "warmup": selection.warmup,
         "enough": selection.enough,
+        "extrapolate": selection.extrapolate,
+        "momentum": selection.momentum,
         "why": {
             "objective": _number_out(why.objective),
             "predicted_seconds": _number_out(why.predicted_seconds),
@@ -155,6 +157,8 @@ def _decode_selection(saved: Any) -> Selection | None:
         ),
         warmup=bool(saved["warmup"]),
         enough=int(saved["enough"]),
+        extrapolate=float(saved["extrapolate"]),
+        momentum=bool(saved["momentum"]),
     )
 
 

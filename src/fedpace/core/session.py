@@ -313,6 +313,7 @@ class Session:
             updates=ledger.updates,
             update_step=None if ledger.updates is None else column["update_step"],
             recent_weight=column["recent_weight"],
+            lateness=ledger.lateness,
             moments=ledger.moments if ledger.moments.known.any() else None,
         )
 

@@ -85,6 +85,8 @@ class View:
     """(n,) rounds that the client finished."""
     recent_weight: FloatArray | None = None
     """(n,) weight that the client had in past aggregates, each round counting half as much as the next."""
+    lateness: FloatArray | None = None
+    """(h, 2) recent answers, the newest last: the seconds taken over those expected; 1 = given up by then, else 0."""
     labels: FloatArray | None = None
     """(n, c) label histograms."""
     updates: FloatArray | None = None
@@ -107,6 +109,7 @@ class View:
             updates=np.float64,
             update_step=np.int64,
             recent_weight=np.float64,
+            lateness=np.float64,
         )
 
     @property

@@ -1,7 +1,7 @@
 """pace: moment matching that measures its own error, pays back what it left out, and gathers speed.
 
 Ours; docs/theory.md derives it and docs/results.md shows what each part brings. In every round the fastest clients that
-can be weighted to match the population are chosen, as in `moment-match`, with three additions:
+can be weighted to match the population are chosen, as in `moment-match`, with four additions:
 
 - Calibration. Moments live in one metric and updates in another, and the ratio changes as training goes on. After a
   round with weights a and updates u_i, u = sum a_i u_i, the observed disagreement e = sum a_i |u_i - u|^2 / |u|^2 is
@@ -11,6 +11,9 @@ can be weighted to match the population are chosen, as in `moment-match`, with t
 - Repayment. What earlier cohorts had too much or too little of, sum over rounds of 2^-age (a - share), is added to the
   deviation that the next weights must cancel. Slow clients with rare data then come in now and then, with the weight
   that they are owed, instead of in every round or never.
+- Deadlines. Answers are late by chance, and one of them holds up the whole cohort. How late answers came so far says
+  what each end of the round would cost in expectation, and bring: it ends where seconds / (1 - error) is least
+  (`fedpace.numerics.arrivals`). Who is late is owed its weight from then on.
 - Speed. The shared model carries on with what earlier rounds moved (Nesterov's momentum, `fedpace.core.acceleration`),
   and while that builds up the step is as long as the cohort's disagreement allows (FedExP,
   `fedpace.core.extrapolation`). Both carry errors on as well as progress, which matched cohorts can afford.
@@ -20,6 +23,7 @@ There is nothing to tune: what is owed halves from round to round, and s keeps 0
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,8 +31,9 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, between, finite
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
+from fedpace.numerics.arrivals import LEAST, Deadline, Lateness, best_deadline
 from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._matching import match_population, population_points, reasons
+from fedpace.selectors._matching import Match, match_population, population_points, reasons
 
 KEPT = 0.7
 """What the average of e / v keeps in a round."""
@@ -55,6 +60,7 @@ class Pace:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         max_clients: most clients in a cohort; 0 = no limit.
         repay: take what earlier cohorts left out into account.
+        deadlines: end a round when those that are missing are not worth waiting for.
         momentum: carry steps on from round to round.
         extrapolate: power of the factor by which disagreement lets steps be lengthened, momentum included: 0 = not at
             all, 1 = FedExP.
@@ -70,6 +76,7 @@ class Pace:
     ridge: float = 0.1
     max_clients: int = 0
     repay: bool = True
+    deadlines: bool = True
     momentum: bool = True
     extrapolate: float = 1.0
 
@@ -95,9 +102,10 @@ class Pace:
         scale = 1.0 if measured < 0 else measured
         owed = outstanding(view, points) if self.repay else np.zeros(points.shape[1])
         match = match_population(view, points + owed, scale=scale, least=2, max_clients=self.max_clients)
+        end = self._end(view, match, points + owed, scale)
         why = Diagnostics(
             objective=match.chosen.predicted if match.feasible else None,
-            predicted_seconds=match.chosen.seconds,
+            predicted_seconds=match.chosen.seconds if end is None else end.expected,
             status="ok" if match.feasible else "no cohort is close enough to the population: the closest was taken",
             facts={
                 "rho": match.chosen.error,
@@ -105,12 +113,28 @@ class Pace:
                 "calibrated": measured >= 0,
                 "owed": float(owed @ owed),
                 "prefix": match.chosen.prefix,
+                "deadline": None if end is None or math.isinf(end.seconds) else end.seconds,
                 "frontier": match.table(),
             },
             reasons=reasons(view, match),
         )
-        cohort = Cohort(match.clients, match.weights, why=why, extrapolate=self.extrapolate, momentum=self.momentum)
+        cohort = Cohort(
+            match.clients,
+            match.weights,
+            deadline=math.inf if end is None else end.seconds,
+            why=why,
+            extrapolate=self.extrapolate,
+            momentum=self.momentum,
+        )
         return cohort, Calibrated(measured, spread(points[match.clients], match.weights))
+
+    def _end(self, view: View, match: Match, points: FloatArray, scale: float) -> Deadline | None:
+        """Return how long to wait for the cohort; None while too little is known about lateness."""
+        if not self.deadlines or view.lateness is None or len(view.lateness) < LEAST:
+            return None
+        lateness = Lateness.estimated(view.lateness[:, 0], view.lateness[:, 1] > 0)
+        rows = match.clients
+        return best_deadline(view.delay[rows], match.weights, points[rows], lateness, scale=scale)
 
     def observe(self, state: Calibrated, report: Report) -> Calibrated:
         """Compare the disagreement of those that came back with the predicted one."""
