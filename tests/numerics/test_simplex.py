@@ -68,6 +68,31 @@ def test_every_prefix_is_solved_as_if_alone():
         assert set(found.clients.tolist()) <= set(order[:length].tolist())
 
 
+def ill_conditioned(seed):
+    """Points that depend on one another, or whose lengths differ by many powers of ten."""
+    rng = np.random.default_rng(seed)
+    count, width = int(rng.integers(28, 40)), int(rng.integers(3, 40))
+    points = rng.standard_normal((count, width))
+    if seed % 4 == 1:
+        points *= 10.0 ** -rng.uniform(0, 12, size=(1, width))
+    elif seed % 4 == 2:
+        points = points[rng.integers(0, count // 2, count)] + 1e-10 * points
+    elif seed % 4 == 3:
+        points *= 1e-17
+    return points
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_rounding_does_not_pile_up(seed):
+    """No vertex can improve any prefix, however badly conditioned: |v|^2 <= <v, p_i> for all i."""
+    points = ill_conditioned(seed)
+    scale = (points**2).sum() / len(points)
+    for length, found in enumerate(prefix_mixtures(points, np.arange(len(points)), range(1, len(points) + 1)), start=1):
+        assert found.weights.sum() == pytest.approx(1.0)
+        nearest = found.weights @ points[found.clients]
+        assert nearest @ nearest - (points[:length] @ nearest).min() <= 1e-6 * scale
+
+
 def test_lengths_may_be_skipped():
     points = cloud(5, 60, 20)
     lengths = [5, 17, 60]

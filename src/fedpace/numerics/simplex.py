@@ -27,6 +27,8 @@ TOLERANCE = 1e-9
 """A point enters when it shortens the squared sum by more than this share of the mean squared length."""
 REFRESH = 64
 """Changes of the support after which its inverse is computed anew: rounding piles up over updates."""
+DRIFT = 1e-6
+"""How far a column of the inverse times the matrix may be from the identity's before that is done at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +173,7 @@ class _Support:
         self._inverse = grown
         self._rows.append(row)
         self._weights = np.append(self._weights, 0.0)
-        self._count_change()
+        self._check(size)
 
     def _leave(self, place: int) -> None:
         stay = np.arange(len(self._rows)) != place
@@ -179,11 +181,16 @@ class _Support:
         self._inverse = self._inverse[np.ix_(stay, stay)] - np.outer(column, column) / self._inverse[place, place]
         del self._rows[place]
         self._weights = self._weights[stay]
-        self._count_change()
+        self._check(len(self._rows) - 1)
 
-    def _count_change(self) -> None:
+    def _check(self, place: int) -> None:
+        """Compute the inverse anew in time, or at once where a column is off, as when points depend on each other."""
         self._changes += 1
-        if self._changes % REFRESH == 0:
-            chosen = self._points[self._rows]
+        chosen = self._points[self._rows]
+        column = chosen @ chosen[place]
+        column[place] += self._jitter
+        off = self._inverse @ column
+        off[place] -= 1.0
+        if self._changes % REFRESH == 0 or not np.abs(off).max() <= DRIFT:
             loaded = chosen @ chosen.T + self._jitter * np.eye(len(chosen))
             self._inverse = np.asarray(np.linalg.inv(loaded), dtype=np.float64)
