@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import islice
 
 import numpy as np
@@ -97,6 +98,29 @@ def test_hosts_with_named_arrays_move_as_the_simulator_does():
         np.testing.assert_allclose(np.concatenate([after["a"].ravel(), after["b"]]), model.numpy(), rtol=1e-12)
         assert after["count"] is count, "counters are left alone"
     assert combined.carried == 4 / 7
+
+
+def test_a_server_of_ones_own_moves_as_the_simulator_does():
+    """With all that `pace` asks for, over rounds; and in delta mode."""
+    rng = np.random.default_rng(1)
+    weights = np.array([0.6, 0.4])
+    session = Session(make_selector("random", k=2, momentum=True, extrapolate=1.0))
+    session.join(["a", "b"])
+    selection = session.select()
+    model, lead, steps = torch.from_numpy(rng.normal(size=3)), Lead(torch.zeros(3)), Steps()
+    for _ in range(4):
+        clients = [model + torch.from_numpy(rng.normal(size=3)) for _ in weights]
+        combined = Aggregate(model, "average", extrapolate=1.0, lead=lead)
+        for client, weight in zip(clients, weights, strict=True):
+            combined.add(client, weight)
+        answers = [(weight, {"w": client.numpy()}) for weight, client in zip(weights, clients, strict=True)]
+        after = steps.next_model({"w": model.numpy()}, answers, selection)["w"]
+        model = combined.result()
+        np.testing.assert_allclose(after, model.numpy(), rtol=1e-12)
+    delta = dataclasses.replace(selection, mode="delta", momentum=False, extrapolate=0.0)
+    after = steps.next_model({"w": np.zeros(1)}, [(2.0, {"w": np.ones(1)}), (-0.5, {"w": np.full(1, 3.0)})], delta)
+    assert after["w"] == pytest.approx(0.5)
+    assert steps.next_model({"w": np.ones(1)}, [], delta)["w"] == 1.0
 
 
 def _arrays(named):

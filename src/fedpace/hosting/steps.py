@@ -17,14 +17,28 @@ from fedpace.hosting.sketch import Arrays
 class Steps:
     """Remembers from round to round how far the model that is sent has run ahead of the averages.
 
-    A round is `factor`, then the average with a step that many times as long, then `carry_on`. Counters in a model
-    (arrays of integers) are left alone.
+    `next_model` is all that a server needs which averages itself. One that has others do it asks for `factor`, lets
+    them average with a step that many times as long, and then calls `carry_on`. Counters in a model (arrays of
+    integers) are left alone.
     """
 
     def __init__(self) -> None:
         self.momentum = Momentum()
         self.lead: dict[str, NDArray[np.float64]] = {}
         self._part = 0.0
+
+    def next_model(
+        self, current: Arrays, models: Iterable[tuple[float, Arrays]], selection: Selection
+    ) -> dict[str, NDArray[Any]]:
+        """Return the model to send next; arguments as for `factor`. Nobody's answer leaves it as it is."""
+        answers = list(models)
+        factor = self.factor(current, answers, selection)
+        mean, _ = _mean_step(current, answers)
+        length = factor if selection.mode == "average" else sum(weight for weight, _ in answers)
+        after: dict[str, NDArray[Any]] = {key: np.array(array) for key, array in current.items()}
+        for key, step in mean.items():
+            after[key] = (after[key] + length * step).astype(after[key].dtype)
+        return self.carry_on(current, after)
 
     def factor(self, current: Arrays, models: Iterable[tuple[float, Arrays]], selection: Selection) -> float:
         """Return by what the averaged step is multiplied.
