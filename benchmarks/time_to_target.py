@@ -12,7 +12,8 @@ Targets belong to a seed: they are relative to what full participation reaches u
 plateau, and 1 point. Quadratic loss: the paper's 2.95, and 1 % of the way from the plateau to the initial model. The
 step size of a cell is tuned on random's runs under seeds 100 to 102, which are never reported, and is the same for all
 schemes (`grid/tuned.json`). As in the paper, selectors know the expected delays and the warm-up is not charged;
-`charged` in the output has all of it again with the warm-up on the clock.
+`charged` in the output has all of it again with the warm-up on the clock, and `charged_rolling` judges `pace` by runs
+in which half of the warm-up is waited for, while the others are known when they answer.
 
 Every finished run is a line of DIR/results.jsonl; what is there already is not run again, unless `--again` says so.
 """
@@ -30,7 +31,7 @@ from grid import picture, schemes, tuning
 from grid.analysis import summarise
 from grid.cells import Cell
 from grid.runs import FullJob, Job, Row, full_participation, run
-from grid.schemes import Scheme
+from grid.schemes import ROLLING, Scheme
 from grid.store import Rows, spread
 
 
@@ -72,6 +73,9 @@ def main() -> None:
     if options.png:
         picture.draw(summary, Path(options.png))
     charged = summarise(rows, flagship=options.flagship, charged=True)
+    rolling = None
+    if any(row["scheme"] == ROLLING for row in rows):
+        rolling = summarise(rows, flagship=ROLLING, charged=True)["verdict"]
     cpu = round(sum(row["cpu_seconds"] for row in rows))
     print(
         json.dumps(
@@ -83,6 +87,7 @@ def main() -> None:
                 "cpu_seconds": cpu,
                 **summary,
                 "charged": charged["verdict"],
+                "charged_rolling": rolling,
             },
             indent=1,
         )

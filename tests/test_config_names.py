@@ -82,3 +82,4 @@ def test_an_accuracy_beyond_one_is_refused():
 def test_the_warmup_can_be_charged_from_the_command_line():
     assert parse_experiment(Overrides(charge_warmup=True).apply(BASE), "my.toml").clock.charge_warmup
     assert not parse_experiment(Overrides().apply(BASE), "my.toml").clock.charge_warmup
+    assert parse_experiment(Overrides(warmup_wait=0.5).apply(BASE), "my.toml").fleet.warmup_wait == 0.5

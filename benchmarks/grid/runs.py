@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ def full_participation(job: FullJob) -> Row:
 def run(job: Job) -> list[Row]:
     """Return one row a cell."""
     began = time.process_time()
-    first = _simulation(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme.deadline)
+    first = _simulation(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme)
     rounds: list[Round] = []
     status = "limit"
     try:
@@ -122,7 +122,7 @@ def run(job: Job) -> list[Row]:
                 "status": status,
                 "rounds": len(rounds) - 1,
                 "clock": clock[-1] if clock else 0.0,
-                "warmup": sum(_measuring(time_here.delays, r) for r in rounds),
+                "warmup": 0.0 if job.scheme.wait < 1 else sum(_measuring(time_here.delays, r) for r in rounds),
                 "clients": float(np.mean([len(r.clients) for r in rounds[1:]])) if rounds[1:] else 0.0,
                 **{level: _met(job.task, job.targets[level], rounds, clock) for level in LEVELS},
                 "cpu_seconds": round(spent / len(job.cells), 2),
@@ -172,8 +172,9 @@ def _time(simulation: Simulation, cell: Cell, seed: int) -> VirtualTime:
     return virtual_time(trainer.data, cell.delays, fleet=cell.fleet, model_bytes=trainer.message_bytes, seed=seed)
 
 
-def _simulation(cell: Cell, selector: Any, rate: float, seed: int, deadline: float = 1.0) -> Simulation:
+def _simulation(cell: Cell, selector: Any, rate: float, seed: int, scheme: Scheme | None = None) -> Simulation:
     task = cell.task
+    deadline, wait = (1.0, 1.0) if scheme is None else (scheme.deadline, scheme.wait)
     if task.name not in _kept:
         _kept.clear()
         _kept[task.name] = SharedData(task.data)
@@ -185,13 +186,13 @@ def _simulation(cell: Cell, selector: Any, rate: float, seed: int, deadline: flo
             cell.delays,
             selector,
             training=task.at(rate),
-            fleet=cell.fleet,
+            fleet=replace(cell.fleet, warmup_wait=wait),
             clock=clock,
             engine=EngineOptions("inline"),
             seed=seed,
         )
 
-    simulation = build(Clock())
+    simulation = build(Clock(charge_warmup=wait < 1))
     if deadline < 1:
         simulation = build(Clock(deadline=float(np.quantile(simulation.expected_delays, deadline))))
     return simulation

@@ -23,6 +23,8 @@ PAPERS_BASELINES = frozenset({"random", "power-of-choice", "divfl", "flanp", "ap
 
 HURRIED = "-hurried"
 """Ends the labels of schemes that are given the steps of `pace`."""
+ROLLING = "pace-rolling"
+"""`pace` with its warm-up on the clock, half of it waited for."""
 BASELINE = "random"
 """What speed-ups are over."""
 FEW = ("random", "flanp", "oort", "delayhet-submodular", "delayhet-sampling", "pace")
@@ -38,6 +40,8 @@ class Scheme:
     options: dict[str, Any] = field(default_factory=dict)
     deadline: float = 1.0
     """Quantile of the expected delays after which the server goes on without those that are missing; 1 = it waits."""
+    wait: float = 1.0
+    """Share of the clients that the warm-up waits for; below 1 the warm-up is on the clock, and so in its times."""
     hurried: bool = False
     """Whether it is given the steps of `pace`, to tell apart what those bring and what its choice of clients does."""
 
@@ -89,6 +93,7 @@ def everybody() -> list[Scheme]:
         Scheme("random-deadline", "random", deadline=0.9),
         Scheme("random-fedexp", "random", {"extrapolate": 1.0}),
         *(Scheme(name + HURRIED, name, hurried=True) for name in ("random", "fed-cs", "oort", "tifl")),
+        Scheme(ROLLING, "pace", wait=0.5),
         Scheme("pace-no-deadlines", "pace", {"deadlines": False}),
         Scheme("pace-no-momentum", "pace", {"momentum": False}),
         Scheme("pace-no-fedexp", "pace", {"extrapolate": 0.0}),

@@ -106,6 +106,7 @@ class Overrides:
     target: float | None = None
     max_rounds: int | None = None
     charge_warmup: bool = False
+    warmup_wait: float | None = None
     evaluate_every: int | None = None
 
     def apply(self, table: Table) -> dict[str, Any]:
@@ -120,6 +121,9 @@ class Overrides:
         clock = changed.get("clock", {})
         if self.charge_warmup and isinstance(clock, dict):
             changed["clock"] = {**clock, "charge_warmup": True}
+        fleet = changed.get("fleet", {})
+        if self.warmup_wait is not None and isinstance(fleet, dict):
+            changed["fleet"] = {**fleet, "warmup_wait": self.warmup_wait}
         delays = changed.get("delays", {})
         if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
             changed["delays"] = {"name": self.delays}

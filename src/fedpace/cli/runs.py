@@ -34,6 +34,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs t
 DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
 Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
 ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
+WarmupWait = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the clients that a charged warm-up waits for; others are known when they answer (default 1).",
+        show_default=False,
+    ),
+]
 MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")]
 CheckpointEvery = Annotated[
@@ -73,6 +80,7 @@ def compare(
     max_rounds: MaxRounds = None,
     evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
+    warmup_wait: WarmupWait = None,
     jobs: Jobs = 0,
     engine: EngineNamed = "auto",
     workers: Workers = 0,
@@ -99,6 +107,7 @@ def compare(
                 target,
                 max_rounds,
                 charge_warmup,
+                warmup_wait,
                 evaluate_every,
             ),
         )
@@ -125,6 +134,7 @@ def run(
     max_rounds: MaxRounds = None,
     evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
+    warmup_wait: WarmupWait = None,
     engine: EngineNamed = "auto",
     workers: Workers = 0,
     ray_address: RayAddress = None,
@@ -139,7 +149,7 @@ def run(
         raise InputError(f"--seed must be at least 0, but {seed} came")
     execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
     names = None if selector is None else [selector]
-    overrides = Overrides(names, delays, [seed], target, max_rounds, charge_warmup, evaluate_every)
+    overrides = Overrides(names, delays, [seed], target, max_rounds, charge_warmup, warmup_wait, evaluate_every)
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
     folder = _folder(out, chosen, overwrite)

@@ -29,6 +29,7 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
     "recent_weight": (np.float64, 0.0),
     "failures": (np.int64, 0),
     "asked": (np.bool_, False),
+    "awaited": (np.bool_, False),
 }
 """Per-client scalars: type, and the value that means "nothing known"."""
 
@@ -172,6 +173,8 @@ class Ledger:
         for outcome in outcomes:
             row = self.row(outcome.client)
             who = self.name(row)
+            if outcome.awaited and outcome.finished:
+                raise InputError(f"{who} is still awaited, so it has not finished: report finished=False")
             for what in ("seconds", "loss", "samples"):
                 _number(getattr(outcome, what), f"the {what} of {who}")
             if not math.isnan(outcome.seconds):
@@ -198,11 +201,16 @@ class Ledger:
             self._fold_facts(row, outcome, step)
         self._remember_lateness(rows, outcomes)
         if self.learn_delays:
-            seconds, finished = [o.seconds for o in outcomes], [o.finished for o in outcomes]
-            self._learn_delays(rows, seconds, finished, step)
+            settled = [(row, o) for row, o in zip(rows, outcomes, strict=True) if not o.awaited]
+            seconds, finished = [o.seconds for _, o in settled], [o.finished for _, o in settled]
+            self._learn_delays([row for row, _ in settled], seconds, finished, step)
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
+        column["asked"][row] = True
+        column["awaited"][row] = outcome.awaited
+        if outcome.awaited:
+            return
         if outcome.moment is not None:
             self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
         if outcome.update is not None:
@@ -211,7 +219,6 @@ class Ledger:
             column["samples"][row] = outcome.samples
         if not math.isnan(outcome.loss):
             self.set_losses({row: outcome.loss}, step)
-        column["asked"][row] = True
         column["participations" if outcome.finished else "failures"][row] += 1
 
     def _remember_lateness(self, rows: list[int], outcomes: Sequence[Outcome]) -> None:
@@ -220,6 +227,7 @@ class Ledger:
         seconds = np.array([outcome.seconds for outcome in outcomes], dtype=np.float64)
         given_up = np.array([not outcome.finished for outcome in outcomes], dtype=np.float64)
         told = (expected > 0) & (seconds > 0)  # not where one is NaN
+        told &= ~self.columns["awaited"][rows]  # it was not given up, and will be heard of
         new = np.column_stack([seconds[told] / expected[told], given_up[told]])
         self.lateness = np.concatenate([self.lateness, new])[-REMEMBERED:]
 

@@ -46,6 +46,7 @@ def save(session: Session, folder: Path) -> None:
             "shares": session.share_rule,
             "warmup": session.warmup,
             "warmup_quota": session.warmup_quota,
+            "warmup_wait": session.warmup_wait,
             "learn_delays": session.learn_delays,
         },
         "step": session.step,

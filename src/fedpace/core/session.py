@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, one_of, shares
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, float_array, one_of, shares
 from fedpace.core.errors import FedpaceError, InputError, OrderError
 from fedpace.core.ledger import Ledger
 from fedpace.core.outcomes import make_report, settled_outcomes
@@ -56,6 +56,8 @@ class Session:
         shares: what a client weighs in the objective: `uniform` (1/n) or its `samples`.
         warmup: how clients of which the selector knows too little are met. `full`: one round with all of them, before
             the first selection (as the paper does). `lazy`: `warmup_quota` of them ride along in each cohort.
+        warmup_wait: share of the clients that a full warm-up waits for. The host reports the others as awaited, goes
+            on, and calls `hear` when they answer; until then they are not chosen.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
@@ -70,6 +72,7 @@ class Session:
         shares: ShareRule = "uniform",
         warmup: Warmup = "full",
         warmup_quota: int = 5,
+        warmup_wait: float = 1.0,
         learn_delays: bool = True,
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
@@ -77,6 +80,8 @@ class Session:
         one_of(shares, ("uniform", "samples"), "shares")
         one_of(warmup, ("full", "lazy"), "warmup")
         at_least(warmup_quota, 1, "warmup_quota")
+        above(warmup_wait, 0, "warmup_wait")
+        between(warmup_wait, 0, 1, "warmup_wait")
         stream(seed)  # refuses a bad seed now rather than in the first round
         if offers is not None:
             _check_offers(selector, frozenset(offers))
@@ -85,6 +90,7 @@ class Session:
         self.share_rule: ShareRule = shares
         self.warmup: Warmup = warmup
         self.warmup_quota = int(warmup_quota)
+        self.warmup_wait = float(warmup_wait)
         self.learn_delays = bool(learn_delays)
         self.step = 0
         self.now = 0.0
@@ -201,7 +207,9 @@ class Session:
             return self.pending
         ready = reachable & self._ready()
         cohort = self._choose(ready, now) if ready.any() else None
-        cohort = self._with_newcomers(cohort, reachable & ~self._ready())
+        unknown = reachable & ~self._ready()
+        asked = unknown & ~self._ledger.columns["awaited"]
+        cohort = self._with_newcomers(cohort, unknown if cohort is None else asked)
         self.pending = self._selection(cohort)
         return self.pending
 
@@ -212,6 +220,8 @@ class Session:
             raise OrderError("observe() came without a selection: call select() first")
         settled = settled_outcomes(selection, list(outcomes), self._ledger)
         self._ledger.check(settled)
+        if not selection.warmup and (awaited := [o.client for o in settled if o.awaited]):
+            raise InputError(f"client {awaited[0]!r} is reported as awaited, but only a warm-up can wait: it failed")
         now = self._advance(now)
         self._ledger.fold(settled, selection.step)
         self.pending = None
@@ -222,6 +232,24 @@ class Session:
         )
         self._state = self.selector.observe(self._state, make_report(selection, settled, self._ledger, now))
         self.step += 1
+
+    def hear(self, outcomes: Iterable[Outcome], *, step: int | None = None, now: float | None = None) -> None:
+        """Report clients that were awaited when their warm-up ended, as they answer; between rounds.
+
+        Args:
+            outcomes: one a client.
+            step: that of the warm-up's selection, whose model they answer; None = the current one.
+            now: seconds, as for `select`.
+        """
+        self._expect_idle("hear")
+        heard = list(outcomes)
+        for outcome in heard:
+            row = self._ledger.row(outcome.client)
+            if not self._ledger.columns["awaited"][row] or outcome.awaited:
+                raise InputError(f"client {outcome.client!r} is heard of, but it was not awaited")
+        self._ledger.check(heard)
+        self._advance(now)
+        self._ledger.fold(heard, self.step if step is None else step)
 
     def abandon(self) -> None:
         """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed."""
@@ -338,7 +366,9 @@ class Session:
             status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",
             reasons=dict.fromkeys(rows.tolist(), "warm-up"),
         )
-        return replace(self._selection(Cohort(rows, weights, why=why)), warmup=True)
+        enough = math.ceil(self.warmup_wait * rows.size)
+        cohort = Cohort(rows, weights, why=why, enough=0 if enough == rows.size else enough)
+        return replace(self._selection(cohort), warmup=True)
 
     def _with_newcomers(self, cohort: Cohort | None, unknown: BoolArray) -> Cohort:
         """Let a quota of unknown clients ride along: each speaks for itself, the cohort for everybody else."""

@@ -225,7 +225,7 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One client's answer, as the host hands it to `Session.observe`."""
+    """One client's answer, as the host hands it to `Session.observe` or `Session.hear`."""
 
     client: ClientId
     seconds: float = math.nan
@@ -236,6 +236,8 @@ class Outcome:
     """Factor F (r x d) of the second moment F'F of the client's features, or of features and targets together."""
     update: FloatArray | None = None
     """Sketch of the update; every client of a session uses the same projection."""
+    awaited: bool = False
+    """It was asked in a warm-up that ended without it, and will be reported by `Session.hear` when it answers."""
 
 
 @dataclass(frozen=True, eq=False)

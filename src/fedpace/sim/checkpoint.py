@@ -2,7 +2,8 @@
 
     checkpoint-12/
       state.json              the round, the clock, who was measured
-      tensors.safetensors     the shared model, its lead where there is momentum, and SCAFFOLD's variates
+      tensors.safetensors     the shared model, its lead where there is momentum, the one that awaited
+                              clients were sent, and SCAFFOLD's variates
       session.json, arrays-*  the session (`fedpace.core.saving`)
 
 A checkpoint is written under another name and renamed when it is complete; only then does the one before it go. So
@@ -36,6 +37,7 @@ UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
 LEAD = "lead"
+SENT = "sent"
 VARIATES = "variates/"
 
 SHARE = 0.02
@@ -137,6 +139,8 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
     tensors = {"model": simulation.parameters}
     if age := simulation.lead.momentum.age:
         tensors[LEAD] = simulation.lead.ahead
+    if awaited := simulation.awaited.answers:
+        tensors[SENT] = simulation.awaited.model
     if simulation._variates is not None:
         tensors |= {VARIATES + name: tensor for name, tensor in simulation._variates.tensors().items()}
     state = {
@@ -146,6 +150,8 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "skipped": simulation.time.skipped,
         "measured": sorted(simulation._measured),
         "momentum_age": age,
+        "awaited_step": simulation.awaited.step,
+        "awaited": [[client, when, seconds] for client, (when, seconds) in awaited.items()],
         "wall_seconds": wall_seconds,
     }
     simulation.session.save(folder)
@@ -167,6 +173,10 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
         simulation.lead.momentum.age = int(state["momentum_age"])
         if (lead := tensors.pop(LEAD, None)) is not None:
             simulation.lead.ahead.copy_(lead)
+        if (sent := tensors.pop(SENT, None)) is not None:
+            simulation.awaited.model = sent
+        simulation.awaited.step = int(state["awaited_step"])
+        simulation.awaited.answers = {int(client): (when, seconds) for client, when, seconds in state["awaited"]}
         if simulation._variates is not None:
             simulation._variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
         simulation.time.now = float(state["now"])

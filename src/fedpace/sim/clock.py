@@ -43,9 +43,9 @@ class Clock:
         finite(self.probe_fraction, "probe_fraction of clock")
         above(self.deadline, 0, "deadline of clock")
 
-    def warmup_seconds(self, drawn: FloatArray) -> float:
-        """Return what a warm-up with these delays costs."""
-        return float(drawn.max()) if self.charge_warmup else 0.0
+    def warmup_seconds(self, drawn: FloatArray, enough: int = 0) -> float:
+        """Return what a warm-up with these delays costs that waits for `enough` of them; 0 = for all."""
+        return round_end(drawn, enough=enough) if self.charge_warmup else 0.0
 
     def probe_seconds(self, drawn: FloatArray) -> float:
         """Return what asking clients with these delays costs."""
@@ -110,11 +110,11 @@ class VirtualTime:
             f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
         )
 
-    def warm_up(self, tick: int, clients: IntArray) -> FloatArray:
-        """Let these clients measure; return the seconds of each."""
+    def warm_up(self, tick: int, clients: IntArray, *, enough: int = 0) -> FloatArray:
+        """Let these clients measure, and wait for all or for `enough` of them; return the seconds of each."""
         # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
         drawn = self._drawn(tick - 1)[clients]
-        self.now += self.clock.warmup_seconds(drawn)
+        self.now += self.clock.warmup_seconds(drawn, enough)
         return drawn
 
     def probe(self, tick: int, clients: IntArray) -> None:

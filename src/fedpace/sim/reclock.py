@@ -75,6 +75,8 @@ def obstacle(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop)
         return "delays are estimated from those observed, and recorded as predictions"
     if fleet.warmup == "lazy" and selector.needs - {Need.LABELS}:
         return "clients that ride along in a lazy warm-up are no part of the scheme's prediction"
+    if fleet.warmup_wait < 1 and selector.needs - {Need.LABELS}:
+        return "delays decide when those are known that the warm-up does not wait for"
     return None
 
 

@@ -33,6 +33,8 @@ class Round:
     facts: Mapping[str, Any] = field(default_factory=dict)
     warmed: tuple[int, ...] = ()
     """Clients that only measured, before the round."""
+    heard: tuple[int, ...] = ()
+    """Clients that answered an earlier warm-up only now."""
     probed: tuple[int, ...] = ()
     """Clients that were asked before the choice."""
     stretch: float = 1.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from fedpace.core import checks
 from fedpace.core.checks import FloatArray, IntArray
@@ -34,6 +35,7 @@ from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
 from fedpace.sim.aggregation import Aggregate, Lead
+from fedpace.sim.awaited import Awaited
 from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
@@ -57,6 +59,8 @@ class Fleet:
         shares: what a client weighs in the objective: `uniform` (the paper) or its `samples`.
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.session.Session`.
         warmup_quota: never-seen clients in a cohort when lazy.
+        warmup_wait: share of the clients that a full warm-up waits for, where it is charged; the others are known, and
+            may be chosen, from when they answer.
         delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
         slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
@@ -66,6 +70,7 @@ class Fleet:
     shares: ShareRule = "uniform"
     warmup: Warmup = "full"
     warmup_quota: int = 5
+    warmup_wait: float = 1.0
     delays: DelayKnowledge = "expected"
     slow_rare: float = 0.0
     rare: Literal["classes", "features"] = "classes"
@@ -174,6 +179,7 @@ class Simulation:
             shares=fleet.shares,
             warmup=fleet.warmup,
             warmup_quota=fleet.warmup_quota,
+            warmup_wait=fleet.warmup_wait,
             learn_delays=fleet.delays == "observed",
             offers=frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS},
         )
@@ -186,6 +192,7 @@ class Simulation:
         self.parameters = trainer.initial
         self._wanted = facts_wanted(selector)
         self._measured: set[int] = set()
+        self.awaited = Awaited()
         self.lead = Lead(trainer.initial)
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._variates: ControlVariates | None = None
@@ -214,6 +221,7 @@ class Simulation:
         before = self.time.now
         tick, rows = self.time.wait(self.session.step)
         here: list[int] = rows.tolist()
+        heard = self._hear()
         warmed, probed = self._prepare(tick, here)
         overhead = self.time.now - before
         selection = self.session.select(now=self.time.now, available=here)
@@ -236,6 +244,7 @@ class Simulation:
             mode=selection.mode,
             failed=tuple(clients[~timing.finished].tolist()),
             warmed=warmed,
+            heard=heard,
             probed=probed,
             stretch=combined.stretch,
             carried=combined.carried,
@@ -258,23 +267,38 @@ class Simulation:
         """Everybody that is asked reports as if it had trained; the shared model stays as it is."""
         selection = self.session.select(now=self.time.now, available=here)
         clients = _rows(selection)
-        drawn = self.time.warm_up(tick, clients)
+        began = self.time.now
+        # One model at a time is out with clients that are awaited: while it is, another warm-up waits for all.
+        drawn = self.time.warm_up(tick, clients, enough=0 if self.awaited.answers else selection.enough)
+        there = drawn <= self.time.now - began if self.time.clock.charge_warmup else np.ones(drawn.size, dtype=np.bool_)
+        self.awaited.add(self.parameters, selection.step, clients[~there], began + drawn[~there], drawn[~there])
+        waiting = [Outcome(client, finished=False, awaited=True) for client in clients[~there].tolist()]
+        told = self._measure(clients[there].tolist(), drawn[there], self.parameters)
+        self.session.observe([*told, *waiting], now=self.time.now)
         rows: list[int] = clients.tolist()
-        if self._variates is not None:
-            for client, gradient in zip(rows, self.engine.gradients(self.parameters, rows), strict=True):
-                self._variates.replace(client, gradient)
-        updates = self._sketches(rows, WARM_UP) if Need.UPDATE in self._wanted else {}
-        losses = dict(zip(rows, self.engine.local_losses(self.parameters, rows), strict=True))
-        self._observe(rows, drawn, losses, updates)
         return rows
 
-    def _sketches(self, clients: list[int], step: int) -> dict[int, FloatArray]:
-        """Train as if in a round, and keep no more than the sketches of the updates."""
-        trained = self.engine.train(self.parameters, clients, step)
-        return {
-            client: self._sketch(result.parameters - self.parameters)
-            for client, result in zip(clients, trained, strict=True)
-        }
+    def _hear(self) -> tuple[int, ...]:
+        """Take in what clients say that an earlier warm-up did not wait for."""
+        model, clients, drawn = self.awaited.due(self.time.now)
+        if clients:
+            told = self._measure(clients, np.array(drawn), model)
+            self.session.hear(told, step=self.awaited.step, now=self.time.now)
+        return tuple(clients)
+
+    def _measure(self, clients: list[int], seconds: FloatArray, model: torch.Tensor) -> list[Outcome]:
+        """What clients report on `model` without changing it."""
+        if self._variates is not None:
+            for client, gradient in zip(clients, self.engine.gradients(model, clients), strict=True):
+                self._variates.replace(client, gradient)
+        updates = {}
+        if Need.UPDATE in self._wanted:
+            trained = self.engine.train(model, clients, WARM_UP)
+            updates = {
+                client: self._sketch(result.parameters - model) for client, result in zip(clients, trained, strict=True)
+            }
+        losses = dict(zip(clients, self.engine.local_losses(model, clients), strict=True))
+        return self._outcomes(clients, seconds, losses, updates, model)
 
     def _answer(self, request: ProbeRequest, tick: int) -> tuple[int, ...]:
         """Give the losses, or the sketches of one full-batch gradient step, that the scheme asks for."""
@@ -320,45 +344,44 @@ class Simulation:
             losses[client] = result.loss
             if Need.UPDATE in self._wanted:
                 updates[client] = self._sketch(result.parameters - self.parameters)
-        self._observe(cohort.tolist(), timing.observed, losses, updates)
+        told = self._outcomes(cohort.tolist(), timing.observed, losses, updates, self.parameters)
+        self.session.observe(told, now=self.time.now)
         if clients and (selection.mode == "delta" or total > 0):
             self.parameters = combined.result()
         return list(losses.values()), combined
 
-    def _observe(
+    def _outcomes(
         self,
         cohort: list[int],
         seconds: FloatArray,
         losses: Mapping[int, float],
         updates: Mapping[int, FloatArray],
-    ) -> None:
-        """Report everybody of the cohort; who has no loss did not finish."""
-        moments = self._moments(list(losses))
-        self.session.observe(
-            [
-                Outcome(
-                    client,
-                    seconds=took,
-                    loss=losses[client],
-                    samples=float(self.trainer.samples(client)),
-                    moment=moments.get(client),
-                    update=updates.get(client),
-                )
-                if client in losses
-                else Outcome(client, seconds=took, finished=False)
-                for client, took in zip(cohort, seconds.tolist(), strict=True)
-            ],
-            now=self.time.now,
-        )
+        model: torch.Tensor,
+    ) -> list[Outcome]:
+        """What everybody of the cohort reports that received `model`; who has no loss did not finish."""
+        moments = self._moments(list(losses), model)
+        return [
+            Outcome(
+                client,
+                seconds=took,
+                loss=losses[client],
+                samples=float(self.trainer.samples(client)),
+                moment=moments.get(client),
+                update=updates.get(client),
+            )
+            if client in losses
+            else Outcome(client, seconds=took, finished=False)
+            for client, took in zip(cohort, seconds.tolist(), strict=True)
+        ]
 
-    def _moments(self, clients: list[int]) -> dict[int, FloatArray]:
+    def _moments(self, clients: list[int], model: torch.Tensor) -> dict[int, FloatArray]:
         """The moments at the model that the clients received, unless nobody wants them or they cannot have changed."""
         if Need.MOMENT not in self._wanted:
             return {}
         if not self.trainer.moving_features or wants_first_moments(self.session.selector):
             clients = [client for client in clients if client not in self._measured]
         self._measured.update(clients)
-        moments = self.engine.moments(self.parameters, clients, targets=Need.TARGETS in self._wanted)
+        moments = self.engine.moments(model, clients, targets=Need.TARGETS in self._wanted)
         return dict(zip(clients, moments, strict=True))
 
     def _evaluate(self, number: int) -> tuple[float, float]:
