@@ -4,9 +4,10 @@
     python benchmarks/selectors.py --only oort,divfl --clients 100
 
 A fleet of which everything is known: long-tailed delays, losses, label histograms of 10 classes, update sketches of
-256 numbers, and the second moments of 16 features. A scheme has its default options. Choosing is
-`probe` + `select`; what the probed clients do meanwhile is not counted. The first selection, which may build caches,
-stands apart: it is measured once, with caches empty, and the others are the median of repetitions within the budget.
+256 numbers, the lateness of 256 answers, and the second moments of 16 features. A scheme has its default options.
+Choosing is `probe` + `select`; what the probed clients do meanwhile is not counted. The first selection, which may build
+caches, stands apart: it is measured once, with caches empty, and the others are the median of repetitions within the
+budget.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def fleet(clients: int, seed: int = 0) -> dict[str, Any]:
         "participations": rng.integers(1, 20, clients),
         "labels": rng.dirichlet(np.full(CLASSES, 0.3), clients) * samples[:, None],
         "updates": rng.standard_normal((clients, SKETCH)),
+        "update_step": rng.integers(30, FIRST_STEP, clients),
+        "recent_weight": rng.dirichlet(np.ones(clients)),
+        "lateness": np.column_stack([rng.lognormal(0, 0.3, 256), rng.random(256) < 0.1]),
     }
 
 
