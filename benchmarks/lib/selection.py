@@ -5,9 +5,9 @@
 
 A fleet of which everything is known: long-tailed delays, losses, label histograms of 10 classes, update sketches of
 256 numbers, the lateness of 256 answers, and the second moments of 16 features. A scheme has its default options.
-Choosing is `probe` + `select`; what the probed clients do meanwhile is not counted. The first selection, which may build
-caches, stands apart: it is measured once, with caches empty, and the others are the median of repetitions within the
-budget.
+Choosing is `probe` + `select`; what the probed clients do meanwhile is not counted. The first selection, which may
+build caches, stands apart: it is measured once, with caches empty, and the others are the median of repetitions within
+the budget.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
         from fedpace.cli import run_command
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("fedpace"):
             raise

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedpace
 from fedpace import Outcome
 from fedpace.core.types import Need, facts_wanted
+from fedpace.core.waiting import round_end
 from fedpace.flower import PacedStrategy, report_mod
 from fedpace.hosting.notes import pack_moment, unpack_moment
 from fedpace.moments import factor_from_features
@@ -65,8 +66,10 @@ def on_the_session(selector, moment, **settings):
             if Need.UPDATE in facts_wanted(selector):
                 facts["update"] = update(client)
             outcomes.append(Outcome(name, seconds=seconds, loss=loss, **facts))
-        now += max(outcome.seconds for outcome in outcomes)
-        session.observe(outcomes, now=now)
+        end = round_end(np.array([outcome.seconds for outcome in outcomes]), selection.deadline)
+        told = [o if o.seconds <= end else Outcome(o.client, seconds=end, finished=False) for o in outcomes]
+        now += end
+        session.observe(told, now=now)
         chosen.append((selection.clients, selection.weights.tolist(), selection.mode))
     return chosen
 

@@ -148,3 +148,15 @@ def test_no_worker_outlives_the_process_that_started_it(tmp_path):
     (first, *_) = lengths
     assert json.loads(first.read_bytes().splitlines()[0])["number"] == 0
     assert read_run(first.parent).info.status == "running", "which is what it was"
+
+
+def test_bytes_do_not_depend_on_how_many_threads_a_process_may_use(tmp_path):
+    """A user sets no OMP_NUM_THREADS: NumPy would then use every core here, and one in the pool's workers."""
+    free = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    for jobs in ("1", "2"):
+        command = [sys.executable, "-m", "fedpace", "compare", "--selectors", "pace,random", "--seeds", "2"]
+        command += ["--max-rounds", "6", "--jobs", jobs, "--out", str(tmp_path / jobs)]
+        subprocess.run(command, env=free, check=True, capture_output=True, timeout=300)
+    for seed in ("seed-0", "seed-1"):
+        one, other = (tmp_path / jobs / "pace" / seed / "rounds.jsonl" for jobs in ("1", "2"))
+        assert one.read_bytes() == other.read_bytes()

@@ -120,7 +120,8 @@ def compare(
     runs = sum(len(job.all) for job in plan.jobs(folder))
     with _resumable(folder), RunProgress(runs, console, quiet=as_json) as progress:
         run_plan(plan, folder, progress.watch, progress.done, execution=execution, jobs=jobs, overwrite=overwrite)
-    report_folder(folder, console, as_json=as_json)
+    with _resumable(folder):
+        report_folder(folder, console, as_json=as_json)
 
 
 def run(
@@ -211,7 +212,9 @@ def _resumable(folder: Path) -> Iterator[None]:
     except StorageError as error:
         raise StorageError(f"{error} with {command}") from error
     except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted: what was recorded so far is kept; {command} goes on\n")
+        begun = folder.exists()
+        then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
+        sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
 
 

@@ -110,12 +110,16 @@ class VirtualTime:
             f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
         )
 
-    def warm_up(self, tick: int, clients: IntArray, *, enough: int = 0) -> FloatArray:
-        """Let these clients measure, and wait for all or for `enough` of them; return the seconds of each."""
+    def warm_up(self, tick: int, clients: IntArray, *, enough: int = 0) -> tuple[FloatArray, BoolArray]:
+        """Let these clients measure; return the seconds of each, and who has answered when time goes on.
+
+        Where it is charged, `enough` of them are waited for (0 = all); where it is not, everybody is there at once.
+        """
         # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
         drawn = self._drawn(tick - 1)[clients]
-        self.now += self.clock.warmup_seconds(drawn, enough)
-        return drawn
+        seconds = self.clock.warmup_seconds(drawn, enough)
+        self.now += seconds
+        return drawn, drawn <= seconds if self.clock.charge_warmup else np.ones(drawn.size, dtype=np.bool_)
 
     def probe(self, tick: int, clients: IntArray) -> None:
         """Ask these clients."""

@@ -269,8 +269,7 @@ class Simulation:
         clients = _rows(selection)
         began = self.time.now
         # One model at a time is out with clients that are awaited: while it is, another warm-up waits for all.
-        drawn = self.time.warm_up(tick, clients, enough=0 if self.awaited.answers else selection.enough)
-        there = drawn <= self.time.now - began if self.time.clock.charge_warmup else np.ones(drawn.size, dtype=np.bool_)
+        drawn, there = self.time.warm_up(tick, clients, enough=0 if self.awaited.answers else selection.enough)
         self.awaited.add(self.parameters, selection.step, clients[~there], began + drawn[~there], drawn[~there])
         waiting = [Outcome(client, finished=False, awaited=True) for client in clients[~there].tolist()]
         told = self._measure(clients[there].tolist(), drawn[there], self.parameters)
