@@ -166,7 +166,7 @@ def test_a_missing_file(tmp_path):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder"):
         load_experiment(tmp_path)
 
 

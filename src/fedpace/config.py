@@ -147,6 +147,10 @@ def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Ex
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:
         raise InputError(f"expected an experiment in {path}, but there is no such file") from cause
+    except IsADirectoryError as cause:
+        raise InputError(
+            f"expected an experiment in TOML, but {path} is a folder: `fedpace report` shows the runs in one"
+        ) from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise InputError(f"{path} cannot be read: {cause}") from cause
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -41,8 +42,9 @@ def keeping(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
+        remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
         raise StorageError(
-            f"cannot write {path}: {cause.strerror or cause}. What was recorded before is intact: make room, and go on"
+            f"cannot write {path}: {cause.strerror or cause}. What was recorded before is intact: {remedy}, and go on"
         ) from cause
 
 
