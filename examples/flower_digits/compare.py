@@ -15,7 +15,8 @@ from local import Federation
 
 CASES: dict[str, dict[str, str]] = {
     "flower": {"selector": "flower"},
-    "pace/full": {"selector": "pace", "warmup": "full"},
+    "pace/rolling": {"selector": "pace", "warmup": "full", "warmup-wait": "0.5"},
+    "pace/full": {"selector": "pace", "warmup": "full", "warmup-wait": "1.0"},
     "pace/lazy": {"selector": "pace", "warmup": "lazy"},
 }
 """Scheme / how nodes are met; the first is what the others are compared with."""

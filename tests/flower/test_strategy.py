@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import (
 import fedpace
 from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower.grid import patient
 
 NODES = 10
 
@@ -270,6 +271,78 @@ def test_pace_without_moments_goes_on_and_says_what_lacks(flower, caplog):
     assert "add report_mod(module=...)" in caplog.text
     assert "pace knows too little of every client" in caplog.text
     assert len(grid.trained()) == 6
+
+
+def test_a_warmup_that_waits_for_half_goes_on_with_it(flower):
+    """Time is what clients report: node i takes 10 i seconds, and a round that ends after that knows it."""
+    grid = flower.grid()
+    for client in range(6):
+        apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]), delay=slow)]
+        grid.add(30 + client, flower.app(apps, target=1.0 + client), **{"partition-id": client})
+    strategy = PacedStrategy(FedAvg(), "moment-match", warmup="full", warmup_wait=0.5, clock="reported")
+    record = start(flower)
+    flower.rounds(strategy, grid, record, 1)
+    assert strategy.session.now == 30.0
+    known = strategy.session.view().available.sum()
+    assert known == 3
+    for number in range(2, 9):
+        before = strategy.session.now
+        record = flower.rounds(strategy, grid, record, 1, first=number)
+        assert strategy.session.view().available.sum() == min(6, before // 10)
+    assert strategy.session.view().available.all()
+    assert not strategy._awaited.messages
+
+
+def slow(message, context, measured):
+    return 10.0 * (1 + context.node_config["partition-id"])
+
+
+def test_late_answers_to_a_warmup_are_fetched_when_they_come(flower):
+    """On the server's clock: two replies are held back; one node is gone for good, as the SuperLink says later."""
+    grid = flower.grid()
+    for client in range(4):
+        apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]))]
+        grid.add(40 + client, flower.app(apps, target=1.0 + client), **{"partition-id": client})
+    held, pull = {42, 43}, grid.pull_messages
+
+    def slow_pull(message_ids):
+        wanted = {m.metadata.message_id for m in grid.sent if "arrays" in m.content and m.metadata.dst_node_id in held}
+        return pull([identifier for identifier in message_ids if identifier not in wanted])
+
+    grid.pull_messages = slow_pull
+    strategy = PacedStrategy(FedAvg(), "moment-match", warmup="full", warmup_wait=0.5, name_seconds=5.0)
+    patient_grid = patient(grid, strategy._patience)
+    record = start(flower)
+    flower.rounds(strategy, patient_grid, record, 1)
+    assert strategy.session.view().available.tolist() == [True, True, False, False]
+    flower.rounds(strategy, patient_grid, record, 1, first=2)
+    assert strategy.session.view().available.tolist() == [True, True, False, False]
+    asked = strategy._awaited.messages["partition-3"]
+    grid._replies[asked.metadata.message_id] = Message(Error(code=5, reason="node unavailable"), reply_to=asked)
+    held.clear()
+    flower.rounds(strategy, patient_grid, record, 1, first=3)
+    assert strategy.session.view().available.tolist()[2]
+    assert strategy.session._ledger.columns["failures"].tolist() == [0, 0, 0, 1], "and is met as a newcomer again"
+    assert not strategy._awaited.messages
+
+
+def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
+    grid = flower.grid()
+    for client in range(4):
+        apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]), delay=slow)]
+        grid.add(50 + client, flower.app(apps), **{"partition-id": client})
+
+    def strategy():
+        options = {"warmup": "full", "warmup_wait": 0.5, "clock": "reported", "state": tmp_path / "state"}
+        return PacedStrategy(FedAvg(), "moment-match", **options)
+
+    record = start(flower)
+    flower.rounds(strategy(), grid, record, 1)
+    restarted = strategy()
+    flower.rounds(restarted, grid, record, 1)
+    assert len(grid.trained()) == 4 + 2, "those two, before anything else"
+    with pytest.raises(InputError, match="warmup_wait"):
+        PacedStrategy(FedAvg(), "moment-match", warmup="full", clock="reported", state=tmp_path / "state")
 
 
 def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):

@@ -42,6 +42,7 @@ def make_strategy(config, nodes: int) -> Strategy:
         clock="reported" if config["delays"] else "server",
         warmup=str(config["warmup"]),
         warmup_quota=int(config["warmup-quota"]),
+        warmup_wait=float(config["warmup-wait"]),
         state=str(config["state"]) or None,
         **({"k": k} if any(field.name == "k" for field in fields(selectors[scheme])) else {}),
     )

@@ -252,7 +252,13 @@ class Session:
         self._ledger.fold(heard, self.step if step is None else step)
 
     def abandon(self) -> None:
-        """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed."""
+        """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed.
+
+        Clients that are awaited are asked anew.
+        """
+        column = self._ledger.columns
+        column["asked"] &= ~column["awaited"]
+        column["awaited"][:] = False
         self.pending = None
         self.pending_probe = None
         self._probed_step = -1

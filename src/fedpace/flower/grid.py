@@ -21,8 +21,8 @@ POLL = 0.5
 class PatientGrid:
     """A Grid whose `send_and_receive` ends at the deadline of the cohort, or when enough have answered.
 
-    Everything else is the grid's own. Replies that come later are never fetched; Flower drops them at the end of
-    their time to live.
+    Everything else is the grid's own. Replies that come later are fetched by `late` where enough had answered, and
+    never where the deadline had come; Flower drops those at the end of their time to live.
 
     Args:
         grid: Flower's.
@@ -33,6 +33,13 @@ class PatientGrid:
     def __init__(self, grid: Grid, patience: Callable[[list[Message]], tuple[float, int]]) -> None:
         self._grid = grid
         self._patience = patience
+        self._left: set[str] = set()
+
+    def late(self) -> list[Message]:
+        """Return replies that have come since a cohort was content with those before them."""
+        came = list(self._grid.pull_messages(message_ids=self._left)) if self._left else []
+        self._left -= {reply.metadata.reply_to_message_id for reply in came}
+        return came
 
     def __getattr__(self, name: str) -> Any:
         """Be the grid in everything else."""
@@ -67,6 +74,7 @@ class PatientGrid:
             if sum(not reply.has_error() for reply in replies) >= enough or time.monotonic() >= end:
                 break
             time.sleep(min(POLL, max(0.0, end - time.monotonic())))
+        self._left = waiting
         return replies
 
 

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from fedpace.core.checks import above, at_least, one_of
 from fedpace.core.errors import InputError
 from fedpace.core.session import Session, ShareRule, Warmup
 from fedpace.core.types import Need, ProbeRequest, Selection, Selector
-from fedpace.flower.grid import patient
+from fedpace.flower.grid import PatientGrid, patient
 from fedpace.flower.inner import attribute, check_inner, has_momentum
 from fedpace.flower.own_arrays import own_arrays, put_back
 from fedpace.flower.probes import loss_probe, losses, step_probe, steps
@@ -47,6 +47,20 @@ REMEDIES = {
 }
 
 
+@dataclass
+class Awaited:
+    """Nodes that a warm-up did not wait for."""
+
+    sent: dict[str, Any] = field(default_factory=dict)
+    """The model that they were sent."""
+    step: int = 0
+    began: float = 0.0
+    messages: dict[str, Message] = field(default_factory=dict)
+    """Name -> what it was asked."""
+    came: dict[str, tuple[float, Reply]] = field(default_factory=dict)
+    """Where time is what clients report: name -> when its answer counts as come, and the answer."""
+
+
 class PacedStrategy(Strategy):
     """Any Message-API strategy of Flower, with fedpace's choice of nodes and weights. Wrap it around all others.
 
@@ -61,6 +75,7 @@ class PacedStrategy(Strategy):
         warmup: how nodes of which the scheme knows too little are met: `lazy` (a quota in each cohort) or `full`
             (one round with all of them, which counts as a Flower round and leaves the shared model as it is).
         warmup_quota: see above.
+        warmup_wait: share of the nodes that a full warm-up waits for; the others are chosen from when they answer.
         clock: `server`: time is this machine's, and deadlines are waited for. `reported`: time is what clients report,
             as with delay models in a simulation: nobody really waits, and who reports more than the deadline is late.
         deadline: seconds that a cohort is waited for, whatever the scheme says.
@@ -83,6 +98,7 @@ class PacedStrategy(Strategy):
         shares: ShareRule = "uniform",
         warmup: Warmup = "lazy",
         warmup_quota: int = 5,
+        warmup_wait: float = 1.0,
         clock: Literal["server", "reported"] = "server",
         deadline: float = math.inf,
         loss_key: str = "",
@@ -103,7 +119,7 @@ class PacedStrategy(Strategy):
         self._config_key = str(attribute(inner, "configrecord_key", "config"))
         self._host = host = Host(
             make_selector(selector, options),
-            Settings(seed, shares, warmup, warmup_quota),
+            Settings(seed, shares, warmup, warmup_quota, warmup_wait),
             Memory(moments_every, sketch, REMEDIES, log),
             None if state is None else Path(state),
             log,
@@ -120,6 +136,7 @@ class PacedStrategy(Strategy):
         self._nodes: dict[str, int] = {}
         self._current: dict[str, Any] = {}
         self._messages: dict[str, Message] = {}
+        self._awaited = Awaited()
         self._began = time.monotonic() - self.session.now
         self._sent = self._began
 
@@ -180,6 +197,7 @@ class PacedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Choose this round's nodes among those that the inner strategy would use."""
         self._wait_for_nodes(grid)
+        self._hear(grid)
         self._arrays = arrays
         self._current = {key: array.numpy().copy() for key, array in arrays.items()}
         offered = {
@@ -235,7 +253,17 @@ class PacedStrategy(Strategy):
             late = {answer.name: end for answer in answers if answer.name not in in_time}
         elif sum(reply.metadata.src_node_id not in self._nodes.values() for reply in came) >= len(missing):
             late = {}  # Everybody missing was reported dead by the SuperLink: nobody is merely slow.
-        self._host.observe(selection, finished, late, self._current, self._time(end))
+        awaited: set[str] = set()
+        if selection.warmup and selection.enough and not self._awaited.messages:
+            awaited = set(late)
+            self._awaited = Awaited(
+                self._current,
+                selection.step,
+                self._sent,
+                {name: self._messages[name] for name in awaited},
+                {answer.name: (self.session.now + answer.seconds, answer) for answer in answers},
+            )
+        self._host.observe(selection, finished, late, self._current, self._time(end), awaited=awaited)
         metrics: MetricRecord | None = None
         arrays: ArrayRecord | None = None
         if not selection.warmup:
@@ -291,6 +319,33 @@ class PacedStrategy(Strategy):
                 )
                 return
             time.sleep(POLL)
+
+    def _hear(self, grid: Grid) -> None:
+        """Take in what nodes say that a warm-up did not wait for."""
+        waiting = self._awaited
+        if not waiting.messages:
+            return
+        if self.clock == "reported":
+            came = {name: found for name, found in waiting.came.items() if name in waiting.messages}
+            answers = [answer for when, answer in came.values() if when <= self.session.now]
+            broken: set[str] = set()
+        else:
+            names = {message.metadata.dst_node_id: name for name, message in waiting.messages.items()}
+            created = {name: message.metadata.created_at for name, message in waiting.messages.items()}
+            replies = grid.late() if isinstance(grid, PatientGrid) else []
+            answers, broken = read_answers(
+                replies,
+                names,
+                Waiting(created, time.monotonic() - waiting.began),
+                weight_key=self._weight_key,
+                loss_key=self._loss_key,
+            )
+            # Of a node that is gone the SuperLink says so in its own name.
+            failed = {reply.metadata.reply_to_message_id for reply in replies if reply.has_error()}
+            broken |= {name for name, message in waiting.messages.items() if message.metadata.message_id in failed}
+        told = {answer.name for answer in answers} | broken
+        waiting.messages = {name: message for name, message in waiting.messages.items() if name not in told}
+        self._host.hear(answers, broken, waiting.sent, waiting.step, self._time())
 
     def _meet(self, offered: dict[int, Message], grid: Grid) -> list[str]:
         """Let new nodes join, and return the names of those that can be chosen."""

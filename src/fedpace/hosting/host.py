@@ -38,6 +38,7 @@ class Settings:
     shares: ShareRule = "uniform"
     warmup: Warmup = "lazy"
     warmup_quota: int = 5
+    warmup_wait: float = 1.0
 
 
 class Host:
@@ -74,6 +75,7 @@ class Host:
             shares=settings.shares,
             warmup=settings.warmup,
             warmup_quota=settings.warmup_quota,
+            warmup_wait=settings.warmup_wait,
             offers=offers,
         )
         if self.saved is not None:
@@ -140,7 +142,14 @@ class Host:
             return self.session.select(now=now, available=available)
 
     def observe(
-        self, selection: Selection, finished: Iterable[Answer], late: Mapping[str, float], current: Arrays, now: float
+        self,
+        selection: Selection,
+        finished: Iterable[Answer],
+        late: Mapping[str, float],
+        current: Arrays,
+        now: float,
+        *,
+        awaited: Iterable[str] = (),
     ) -> None:
         """Tell the session how everybody settled.
 
@@ -150,16 +159,34 @@ class Host:
             late: name -> how long it was waited for in vain. Who is in neither crashed, which says nothing about speed.
             current: the model that was sent.
             now: the session's time.
+            awaited: who was asked in a warm-up that goes on without it, and will be heard.
         """
+        waiting = set(awaited)
         outcomes = [self.memory.outcome(answer, self.session, current) for answer in finished]
         settled = {outcome.client for outcome in outcomes}
         outcomes += [
-            Outcome(client, seconds=late.get(str(client), math.nan), finished=False)
+            Outcome(client, finished=False, awaited=True)
+            if client in waiting
+            else Outcome(client, seconds=late.get(str(client), math.nan), finished=False)
             for client in selection.clients
             if client not in settled
         ]
         with self.fitting():
             self.session.observe(outcomes, now=now)
+
+    def hear(self, answers: Iterable[Answer], broken: Iterable[str], sent: Arrays, step: int, now: float) -> None:
+        """Tell the session what clients say that were awaited, and who of them failed.
+
+        Args:
+            answers: usable ones.
+            broken: who failed.
+            sent: the model that they were sent.
+            step: that of the warm-up.
+            now: the session's time.
+        """
+        outcomes = [self.memory.outcome(answer, self.session, sent) for answer in answers]
+        outcomes += [Outcome(name, finished=False) for name in broken]
+        self.session.hear(outcomes, step=step, now=now)
 
     def save(
         self,
@@ -204,7 +231,7 @@ class Host:
     def _take_over(self, saved: disk.Saved, settings: Settings) -> None:
         """Go on from what was saved; what was asked for must be what is there."""
         session = saved.session
-        found = Settings(session.seed, session.share_rule, session.warmup, session.warmup_quota)
+        found = Settings(session.seed, session.share_rule, session.warmup, session.warmup_quota, session.warmup_wait)
         for name, wanted in vars(settings).items():
             if (there := getattr(found, name)) != wanted:
                 raise InputError(
