@@ -13,10 +13,10 @@ from pathlib import Path
 
 from local import Federation
 
-CASES: dict[str, dict[str, str]] = {
+CASES: dict[str, dict[str, object]] = {
     "flower": {"selector": "flower"},
-    "pace/rolling": {"selector": "pace", "warmup": "full", "warmup-wait": "0.5"},
-    "pace/full": {"selector": "pace", "warmup": "full", "warmup-wait": "1.0"},
+    "pace/rolling": {"selector": "pace", "warmup": "full", "warmup-wait": 0.5},
+    "pace/full": {"selector": "pace", "warmup": "full", "warmup-wait": 1.0},
     "pace/lazy": {"selector": "pace", "warmup": "lazy"},
 }
 """Scheme / how nodes are met; the first is what the others are compared with."""

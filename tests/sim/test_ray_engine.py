@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -107,10 +108,23 @@ def test_every_kind_of_work_comes_out_as_in_this_process(engine, trainer):
 
 @pytest.mark.slow
 def test_a_worker_killed_in_mid_round_changes_nothing(engine, trainer):
-    answers = engine.train(trainer.initial, CLIENTS, 7)
-    first = next(answers)
-    os.kill(busy_worker(os.getpid()), signal.SIGKILL)
-    assert equal([first, *answers], Inline(trainer).train(trainer.initial, CLIENTS, 7))
+    """It is looked for while answers are read: one that nobody reads lets the workers run out of work."""
+    many = CLIENTS * 20
+    killed = []
+
+    def kill():
+        killed.append(busy_worker(os.getpid()))
+        os.kill(killed[0], signal.SIGKILL)
+
+    answers = engine.train(trainer.initial, many, 7)
+    found = [next(answers)]
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found += answers
+    killer.join()
+    assert killed
+    once = list(Inline(trainer).train(trainer.initial, CLIENTS, 7))
+    assert equal(found, once * 20)
 
 
 @pytest.mark.slow
