@@ -131,6 +131,7 @@ def test_a_killed_server_resumes_with_its_ledger(federation, tmp_path):
         "target": 1.0,
         "state": str(state),
         "sleep": 1.0,
+        "warmup_wait": 1.0,
     }
     first = federation.launch("first", **config)
     wait_for(lambda: first.poll() is not None or len(diary(state)) >= 3, federation, "first")

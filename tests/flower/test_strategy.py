@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
@@ -338,6 +339,8 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
 
     record = start(flower)
     flower.rounds(strategy(), grid, record, 1)
+    (entry,) = map(json.loads, (tmp_path / "state" / "rounds.jsonl").read_text().splitlines())
+    assert (entry["failed"], entry["awaited"]) == ([], ["partition-2", "partition-3"])
     restarted = strategy()
     flower.rounds(restarted, grid, record, 1)
     assert len(grid.trained()) == 4 + 2, "those two, before anything else"

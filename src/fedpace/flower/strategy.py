@@ -271,7 +271,7 @@ class PacedStrategy(Strategy):
             arrays, metrics = self._aggregate(number, selection, finished, errors)
         if arrays is not None:
             self._arrays = arrays
-        self._save(number, selection, finished, end)
+        self._save(number, selection, finished, awaited, end)
         return arrays, metrics
 
     def configure_evaluate(
@@ -410,12 +410,15 @@ class PacedStrategy(Strategy):
             arrays = ArrayRecord({key: Array(array) for key, array in ahead.items()})
         return arrays, metrics
 
-    def _save(self, number: int, selection: Selection, finished: list[Reply], seconds: float) -> None:
+    def _save(
+        self, number: int, selection: Selection, finished: list[Reply], awaited: set[str], seconds: float
+    ) -> None:
         own, layout = own_arrays(self.inner)
         self._host.save(
             number,
             selection,
             finished=[answer.name for answer in finished],
+            awaited=awaited,
             available=self._nodes,
             seconds=seconds,
             model=None if self._arrays is None else {key: array.numpy() for key, array in self._arrays.items()},

@@ -194,6 +194,7 @@ class Host:
         selection: Selection,
         *,
         finished: Iterable[str],
+        awaited: Iterable[str] = (),
         available: Iterable[str],
         seconds: float,
         model: Mapping[str, NDArray[Any]] | None,
@@ -211,7 +212,7 @@ class Host:
         arrays = None if model is None else dict(model)
         kept = {**(own or {}), **{LEAD + key: ahead for key, ahead in self.steps.lead.items()}}
         disk.save(self.folder, disk.Saved(number, self.session, arrays, memory | dict(facts or {}), kept))
-        names, settled = [str(name) for name in selection.clients], set(finished)
+        names, settled, waiting = [str(name) for name in selection.clients], set(finished), set(awaited)
         disk.append_round(
             self.folder,
             {
@@ -220,7 +221,8 @@ class Host:
                 "warmup": selection.warmup,
                 "clients": names,
                 "weights": selection.weights.tolist(),
-                "failed": [name for name in names if name not in settled],
+                "failed": [name for name in names if name not in settled | waiting],
+                "awaited": [name for name in names if name in waiting],
                 "available": sorted(available),
                 "seconds": seconds,
                 "clock": self.session.now,
