@@ -261,7 +261,7 @@ class PacedStrategy(Strategy):
                 selection.step,
                 self._sent,
                 {name: self._messages[name] for name in awaited},
-                {answer.name: (self.session.now + answer.seconds, answer) for answer in answers},
+                {a.name: (self.session.now + a.seconds, a) for a in answers if a.name in awaited},
             )
         self._host.observe(selection, finished, late, self._current, self._time(end), awaited=awaited)
         metrics: MetricRecord | None = None
@@ -326,8 +326,7 @@ class PacedStrategy(Strategy):
         if not waiting.messages:
             return
         if self.clock == "reported":
-            came = {name: found for name, found in waiting.came.items() if name in waiting.messages}
-            answers = [answer for when, answer in came.values() if when <= self.session.now]
+            answers = [answer for when, answer in waiting.came.values() if when <= self.session.now]
             broken: set[str] = set()
         else:
             names = {message.metadata.dst_node_id: name for name, message in waiting.messages.items()}
@@ -344,7 +343,9 @@ class PacedStrategy(Strategy):
             failed = {reply.metadata.reply_to_message_id for reply in replies if reply.has_error()}
             broken |= {name for name, message in waiting.messages.items() if message.metadata.message_id in failed}
         told = {answer.name for answer in answers} | broken
-        waiting.messages = {name: message for name, message in waiting.messages.items() if name not in told}
+        for name in told:
+            waiting.messages.pop(name)
+            waiting.came.pop(name, None)
         self._host.hear(answers, broken, waiting.sent, waiting.step, self._time())
 
     def _meet(self, offered: dict[int, Message], grid: Grid) -> list[str]:

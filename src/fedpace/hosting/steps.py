@@ -32,8 +32,8 @@ class Steps:
     ) -> dict[str, NDArray[Any]]:
         """Return the model to send next; arguments as for `factor`. Nobody's answer leaves it as it is."""
         answers = list(models)
-        factor = self.factor(current, answers, selection)
-        mean, _ = _mean_step(current, answers)
+        mean, mean_square = _mean_step(current, answers)
+        factor = self._lengthened(mean, mean_square, selection)
         length = factor if selection.mode == "average" else sum(weight for weight, _ in answers)
         after: dict[str, NDArray[Any]] = {key: np.array(array) for key, array in current.items()}
         for key, step in mean.items():
@@ -48,12 +48,15 @@ class Steps:
             models: (weight, model) of each client that counts.
             selection: what the cohort asks for.
         """
+        asked = selection.momentum or selection.extrapolate
+        mean, mean_square = _mean_step(current, models) if asked else ({}, 0.0)
+        return self._lengthened(mean, mean_square, selection)
+
+    def _lengthened(self, mean: Mapping[str, NDArray[np.float64]], mean_square: float, selection: Selection) -> float:
+        """Return the factor of the averaged step, and note what part of the move is to be carried on."""
         self._part = 0.0
         if not selection.momentum:
             self.momentum, self.lead = Momentum(), {}
-            if not selection.extrapolate:
-                return 1.0
-        mean, mean_square = _mean_step(current, models)
         square = sum(float(np.vdot(step, step)) for step in mean.values())
         if selection.momentum:
             along = sum(float(np.vdot(mean[key], ahead)) for key, ahead in self.lead.items() if key in mean)

@@ -101,8 +101,9 @@ class Pace:
         measured = state.scale if state.scale >= 0 else first_scale(view, points)
         scale = 1.0 if measured < 0 else measured
         owed = outstanding(view, points) if self.repay else np.zeros(points.shape[1])
-        match = match_population(view, points + owed, scale=scale, least=2, max_clients=self.max_clients)
-        end = self._end(view, match, points + owed, scale)
+        due = points + owed
+        match = match_population(view, due, scale=scale, least=2, max_clients=self.max_clients)
+        end = self._end(view, match, due, scale)
         why = Diagnostics(
             objective=match.chosen.predicted if match.feasible else None,
             predicted_seconds=match.chosen.seconds if end is None else end.expected,

@@ -19,8 +19,9 @@ class Lead:
 
     def forget(self) -> None:
         """Start anew: a round was not carried on."""
-        self.ahead.zero_()
-        self.momentum = Momentum()
+        if self.momentum.age:
+            self.ahead.zero_()
+            self.momentum = Momentum()
 
 
 class Aggregate:
