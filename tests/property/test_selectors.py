@@ -82,7 +82,7 @@ def test_relabelling_clients_relabels_the_cohort(fleet, selector):
     assert one.why.objective == pytest.approx(other.why.objective)
 
 
-# The same fleets in every run: once in hundreds, a step of the capped search is accepted or not by the last bit of a sum.
+# The same fleets in every run: once in hundreds, a step of the capped search is accepted or not by a last bit.
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(fleets(), st.integers(1, 4))
 def test_relabelling_clients_relabels_the_distribution(fleet, draws):
