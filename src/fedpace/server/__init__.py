@@ -1,0 +1,1 @@
+"""Server steps: one file a rule, named as it is registered."""
