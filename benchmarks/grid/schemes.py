@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from fedpace import registry
 from fedpace.config import build
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Need, View, is_timeless
+from fedpace.core.types import Need, is_timeless
+from fedpace.server.nesterov import Nesterov
 
 Camp = Literal["baseline", "paper", "ours", "control"]
 OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
@@ -71,10 +69,10 @@ class Hurried:
         """Be the other scheme in everything else."""
         return getattr(self._inner, name)
 
-    def select(self, state: Any, view: View, rng: np.random.Generator) -> tuple[Cohort, Any]:
-        """Choose as the other does."""
-        cohort, state = self._inner.select(state, view, rng)
-        return dataclasses.replace(cohort, momentum=True, extrapolate=1.0), state
+    @property
+    def server(self) -> Nesterov:
+        """Step as `pace` does."""
+        return Nesterov()
 
 
 def camp(label: str, name: str) -> Camp:

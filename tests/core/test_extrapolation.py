@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,10 @@ import torch
 from fedpace import Session, make_selector
 from fedpace.core.errors import InputError
 from fedpace.core.extrapolation import extrapolation
-from fedpace.core.types import Cohort, Outcome, Stateless
+from fedpace.core.types import Outcome
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.softmax import Softmax
-from fedpace.sim.aggregation import aggregate
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 
@@ -64,28 +61,7 @@ def test_the_simulator_takes_the_longer_step():
     torch.testing.assert_close(long_step, longer.stretch * step)
 
 
-def test_mode_average_is_the_special_case_of_agreement():
-    current = torch.zeros(3)
-    same = [torch.ones(3)] * 2
-    assert torch.equal(aggregate(current, same, [0.5, 0.5], "average"), torch.ones(3))
-
-
-@dataclasses.dataclass(frozen=True)
-class Confused(Stateless):
-    """Extrapolates what is no average."""
-
-    name = "confused"
-    needs = frozenset()
-
-    def select(self, state, view, rng):
-        return Cohort(np.array([0]), np.array([2.0]), mode="delta", extrapolate=1.0), None
-
-
 def test_only_an_average_can_be_extrapolated():
-    session = Session(Confused())
-    session.join(["a"])
-    with pytest.raises(InputError, match="only an average"):
-        session.select()
     with pytest.raises(InputError, match="uniform-unbiased"):
         make_selector("random", variant="uniform-unbiased", extrapolate=1.0)
 

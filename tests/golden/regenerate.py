@@ -1,7 +1,7 @@
 """Write the golden files anew, for all schemes or for those named: after a change that was meant.
 
     python tests/golden/regenerate.py [SCHEME ...]
-    python tests/golden/regenerate.py --bytes FOLDER [SCHEME ...]      whole records, to compare two checkouts with diff -r
+    python tests/golden/regenerate.py --bytes FOLDER [SCHEME ...]      whole records: diff -r of two checkouts' folders
 
 Records agree byte for byte between two checkouts on one machine; between machines they need not, so that the golden
 files hold what was decided exactly, and numbers to be compared with a tolerance.

@@ -17,6 +17,10 @@ from fedpace.numerics.gram import whitened_gram
 from fedpace.numerics.simplex import best_mixture
 from fedpace.selectors.moment_match import MomentMatch
 from fedpace.selectors.pace import KEPT, Calibrated, Pace, disagreement, first_scale, spread
+from fedpace.server import server_step
+from fedpace.server.average import Average
+from fedpace.server.fedexp import FedExP
+from fedpace.server.nesterov import Nesterov
 
 
 def view_of(factors, delay, *, updates=None, update_step=None, recent=None, available=None):
@@ -227,12 +231,12 @@ class TestRepayment:
 
 
 def test_gathers_speed_unless_told_otherwise():
-    view = view_of(random_factors(4), np.ones(4))
-    assert select(Pace(), view)[0].extrapolate == 1.0
-    assert select(Pace(), view)[0].momentum
-    assert not select(Pace(momentum=False), view)[0].momentum
-    assert not select(Pace(extrapolate=0.0), view)[0].extrapolate
-    assert not select(MomentMatch(), view)[0].extrapolate
+    assert Pace().server == Nesterov(power=1.0)
+    assert Pace(momentum=False).server == FedExP(power=1.0)
+    assert Pace(extrapolate=0.0).server == Nesterov(power=0.0)
+    assert server_step(Pace(momentum=False, extrapolate=0.0)) == Average()
+    assert server_step(MomentMatch()) == Average()
+    assert server_step(Pace(), FedExP()) == FedExP(), "the user has the last word"
 
 
 class TestDeadlines:

@@ -412,8 +412,6 @@ class Session:
             cohort.deadline,
             cohort.why,
             enough=cohort.enough,
-            extrapolate=cohort.extrapolate,
-            momentum=cohort.momentum,
         )
 
 

@@ -139,7 +139,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
     known = {item.name for item in fields(initial)}
     if known != {*scalars, *vectors}:
         raise InputError(
-            f"the saved state of the server step holds {sorted({*scalars, *vectors})}, but {sorted(known)} is expected: "
+            f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "
             "it was saved with another rule"
         )
     return replace(initial, **scalars, **vectors)

@@ -25,15 +25,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, between, finite
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
 from fedpace.numerics.arrivals import LEAST, Deadline, Lateness, best_deadline
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import Match, match_population, population_points, reasons
+from fedpace.server.fedexp import FedExP
+from fedpace.server.nesterov import Nesterov
 
 KEPT = 0.7
 """What the average of e / v keeps in a round."""
@@ -87,6 +90,13 @@ class Pace:
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
         between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
 
+    @property
+    def server(self) -> ServerStep[Any] | None:
+        """How the server steps, unless it is told otherwise."""
+        if self.momentum:
+            return Nesterov(self.extrapolate)
+        return FedExP(self.extrapolate) if self.extrapolate else None
+
     def init(self) -> Calibrated:
         """Nothing is measured yet."""
         return Calibrated()
@@ -124,8 +134,6 @@ class Pace:
             match.weights,
             deadline=math.inf if end is None else end.seconds,
             why=why,
-            extrapolate=self.extrapolate,
-            momentum=self.momentum,
         )
         return cohort, Calibrated(measured, spread(points[match.clients], match.weights))
 

@@ -9,15 +9,18 @@ The paper that fedpace starts from says only "samples clients uniformly"; our de
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedpace.core.checks import between, one_of, whole
 from fedpace.core.errors import InputError
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset
 from fedpace.selectors._drawing import share_weights
+from fedpace.server.fedexp import FedExP
+from fedpace.server.nesterov import Nesterov
 
 VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
 
@@ -57,6 +60,13 @@ class Random(Stateless):
                 "lengthened or carried on"
             )
 
+    @property
+    def server(self) -> ServerStep[Any] | None:
+        """How the server steps, unless it is told otherwise."""
+        if self.momentum:
+            return Nesterov(self.extrapolate)
+        return FedExP(self.extrapolate) if self.extrapolate else None
+
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the cohort."""
         size = cohort_size(self.k, view, self.name)
@@ -64,9 +74,8 @@ class Random(Stateless):
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
             clients, weights = draw_multiset(rows, share_weights(view, rows), self.k, rng)
-            return Cohort(clients, weights, extrapolate=self.extrapolate, momentum=self.momentum), None
+            return Cohort(clients, weights), None
         clients = np.sort(rng.choice(rows, size=size, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        weights = share_weights(view, clients)
-        return Cohort(clients, weights, extrapolate=self.extrapolate, momentum=self.momentum), None
+        return Cohort(clients, share_weights(view, clients)), None
