@@ -108,13 +108,19 @@ class Overrides:
     charge_warmup: bool = False
     warmup_wait: float | None = None
     evaluate_every: int | None = None
+    hold: int | None = None
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
         changed = dict(table)
         if self.seeds is not None:
             changed["seeds"] = list(self.seeds)
-        limits = {"target": self.target, "max_rounds": self.max_rounds, "evaluate_every": self.evaluate_every}
+        limits = {
+            "target": self.target,
+            "max_rounds": self.max_rounds,
+            "evaluate_every": self.evaluate_every,
+            "hold": self.hold,
+        }
         stop = changed.get("stop", {})
         if isinstance(stop, dict):
             changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}

@@ -15,7 +15,7 @@ from fedpace.records.run import round_line
 from fedpace.runner import Execution, Job, Plan, SharedData, clock_run, resume, run_one, run_plan
 from fedpace.sim.reclock import obstacle, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.stopping import until
+from fedpace.sim.stopping import Ending, until
 from fedpace.testing import ContractError, check_selector
 
 TIMELESS = [name for name in registry.selectors.names() if is_timeless(registry.selectors[name])]
@@ -46,7 +46,8 @@ def played(chosen, seed=2):
     """Play an experiment in memory."""
     chosen = dataclasses.replace(chosen, data=DATA)
     simulation = Job(chosen, chosen.schemes[0], seed, None).simulation()
-    rounds = until(simulation.rounds(chosen.stop.evaluates), chosen.stop, chosen.direction)
+    ending = Ending(chosen.stop, chosen.direction, simulation.expected_delays)
+    rounds = until(simulation.rounds(chosen.stop.evaluates), ending)
     return simulation, list(rounds)
 
 
@@ -164,6 +165,25 @@ def test_a_plan_of_several_delay_models_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_plan(Plan.under(several()), tmp_path / "half", stop)
     assert [record.rounds for record in resume(tmp_path / "half")] == [record.rounds for record in whole]
+
+
+@pytest.mark.parametrize("hold", [1, 12])
+def test_a_target_that_is_held_sooner_or_later_under_other_delays(tmp_path, hold):
+    stop = {"target": 0.5, "hold": hold, "max_rounds": 80}
+    plan = Plan.under(several(stop=stop))
+    records = run_plan(plan, tmp_path / "runs")
+    lengths = set()
+    for record in records:
+        if record.info.label != "random":
+            continue
+        name = record.info.experiment["delays"]["name"]
+        chosen = next(one for one in several(stop=stop) if one.delays.name == name)
+        direct = run_one(chosen, chosen.schemes[0], record.info.seed, tmp_path / f"{name}-{record.info.seed}")
+        assert record.info.status == direct.info.status == "reached"
+        assert record.rounds == direct.rounds
+        assert (record.reached, record.info.hold_every) == (direct.reached, direct.info.hold_every)
+        lengths.add((record.info.seed, len(record.rounds)))
+    assert (len(lengths) == 2) == (hold == 1), "with one instant a run ends where it is, whatever the clock says"
 
 
 def test_plans_that_make_no_sense():
