@@ -9,6 +9,8 @@ from fedpace.testing import check_selector
 
 CASES = [
     make_selector("random", k=4),
+    make_selector("random", k=0),
+    make_selector("random", k=4, overcommit=1.3),
     make_selector("random", k=4, extrapolate=1.0, momentum=True),
     make_selector("random", k=4, variant="md"),
     make_selector("random", k=4, variant="uniform-unbiased"),

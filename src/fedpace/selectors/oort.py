@@ -24,7 +24,7 @@ import numpy as np
 from fedpace.core.checks import FloatArray, IntArray, above, at_least
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._cohorts import cohort_size, over_asked
 from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 
 STALENESS = 0.1
@@ -110,7 +110,7 @@ class Oort:
         wanted = cohort_size(self.k, view, self.name)
         state = self._paced(state, view)
         rows = view.candidates
-        asked = min(math.ceil(self.overcommit * wanted - 1e-9), rows.size)
+        asked = over_asked(wanted, self.overcommit, rows.size)
         tried = (view.participations[rows] > 0) & ~np.isnan(view.loss[rows])
         known, new = rows[tried], rows[~tried]
         limit = preferred_delay(view.delay[rows], state.threshold)
