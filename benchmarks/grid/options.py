@@ -14,8 +14,17 @@ from __future__ import annotations
 from typing import Any
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    # How many clients; its authors' tenth of 100 is the first.
-    "random": [{"k": 10}, {"k": 5}, {"k": 20}, {"k": 30}],
+    # How many clients (0 = all), and how many are asked for each: 1.3 as production systems do, and 2.
+    "random": [
+        {"k": 10},
+        *(
+            {"k": k, "overcommit": asked}
+            for asked in (1.0, 1.3, 2.0)
+            for k in (5, 10, 20, 30)
+            if (k, asked) != (10, 1.0)
+        ),
+        {"k": 0},
+    ],
     # Candidates for each client taken: the authors' 2, and more; asking nobody, which costs no time.
     "power-of-choice": [
         {"k": 10},
@@ -60,6 +69,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"k": 20, "threshold": 40.0},
         {"k": 20, "threshold": 80.0},
         {"k": 30, "threshold": 60.0},
+    ],
+    # The released code's clusters are mostly single clients where every client has a mix of its own: wider ones too.
+    "haccs": [
+        {"k": 10},
+        {"k": 20},
+        {"k": 10, "distance": "hellinger", "radius": 0.5},
+        {"k": 20, "distance": "hellinger", "radius": 0.5},
+        {"k": 10, "rho": 0.8},
+        {"k": 20, "rho": 0.8},
     ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
     # Tiers of 50 clients hold 10 at the authors' 5; fewer tiers for larger cohorts, and looks as often as runs allow.

@@ -34,6 +34,8 @@ CASES = [
     make_selector("clustered-sampling", k=4),
     make_selector("fed-cbs", k=4),
     make_selector("fed-cs"),
+    make_selector("haccs", k=4),
+    make_selector("haccs", k=4, losses="probed", distance="hellinger", radius=0.6),
     make_selector("oort", k=4),
     make_selector("folb", k=4),
     make_selector("tifl", k=4),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.core.errors import InputError
@@ -177,6 +177,7 @@ def test_a_present_must_be_part_of_the_history():
         Lateness.since([1.0, 2.0, 3.0], [0, 0, 0], 4)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 12), st.integers(10, 60))
 def test_a_deadline_that_nobody_met_is_followed_by_one_twice_as_long(seed, clients, seen):
     rng = np.random.default_rng(seed)

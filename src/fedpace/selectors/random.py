@@ -6,8 +6,8 @@ Bonawitz et al., "Towards Federated Learning at Scale: System Design" (MLSys 201
 
 The paper that fedpace starts from says only "samples clients uniformly"; our default is the common reading.
 
-Over-selection is what production systems do about stragglers: more clients are asked than are wanted, and the round goes
-on with the first that answer. It favours the fast, whose data then count for more: a bias that the authors accept.
+Over-selection is what production systems do about stragglers: more clients are asked than are wanted, and the round
+goes on with the first that answer. It favours the fast, whose data then count for more: a bias that the authors accept.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Random(Stateless):
         between(self.extrapolate, 0, 1, "extrapolate of random")
         if self.overcommit > 1 and self.variant != "uniform-wor":
             raise InputError(
-                f"random has overcommit = {self.overcommit} with variant {self.variant!r}, whose weights are for all who "
-                "are drawn: set overcommit = 1, or variant = 'uniform-wor'"
+                f"random has overcommit = {self.overcommit} with variant {self.variant!r}, whose weights are for all "
+                "who are drawn: set overcommit = 1, or variant = 'uniform-wor'"
             )
         if (self.extrapolate or self.momentum) and self.variant == "uniform-unbiased":
             raise InputError(
