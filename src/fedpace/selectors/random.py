@@ -32,8 +32,6 @@ class Random(Stateless):
 
     Args:
         k: clients in a cohort; 0 = all that can be reached.
-        overcommit: clients asked for each one wanted; the round ends when k of them have answered. The authors ask 1.3.
-            Only with `uniform-wor`: the others' weights are for those drawn, not for the fastest of them.
         variant: `uniform-wor`: k distinct clients, each as likely; they weigh as their shares do among themselves
             (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
             times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
@@ -41,16 +39,18 @@ class Random(Stateless):
         extrapolate: power of the factor by which the cohort's disagreement lets the step be lengthened
             (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
         momentum: carry steps on from round to round (`fedpace.core.acceleration`), for the same reason.
+        overcommit: clients asked for each one wanted; the round ends when k of them have answered. The authors ask 1.3.
+            Only with `uniform-wor`: the others' weights are for those drawn, not for the fastest of them.
     """
 
     name: ClassVar[str] = "random"
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: int = 10
-    overcommit: float = 1.0
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
     extrapolate: float = 0.0
     momentum: bool = False
+    overcommit: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
