@@ -34,6 +34,7 @@ CASES = [
     make_selector("clustered-sampling", k=4),
     make_selector("fed-cbs", k=4),
     make_selector("fed-cs"),
+    make_selector("fed-cs", quantile=0.5, enforce=True),
     make_selector("haccs", k=4),
     make_selector("haccs", k=4, losses="probed", distance="hellinger", radius=0.6),
     make_selector("oort", k=4),
