@@ -18,7 +18,7 @@ from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
 from fedpace.testing import ContractError, check_selector
 
-TIMELESS = [name for name in registry.selectors.names() if is_timeless(registry.selectors[name])]
+TIMELESS = [name for name in registry.selectors.names() if is_timeless(make_selector(name))]
 HARD = {
     "fleet": {"shares": "samples", "slow_rare": 0.7},
     "availability": {"on": 1.0, "off": 6.0, "crash": 0.2, "spread": 0.1},
@@ -108,6 +108,18 @@ def test_obstacles(name, changes, reason):
     found = obstacle(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
     assert (found is None) == (reason is None)
     assert reason is None or found.startswith(reason)
+
+
+def test_over_selection_depends_on_delays():
+    changes = {"selectors": [{"name": "random", "k": 3, "overcommit": 2.0}], "fleet": {"shares": "samples"}}
+    rounds = [played(experiment(delays, **changes))[1][1:] for delays in ("synthetic", "lognormal")]
+    for one, other in zip(*rounds, strict=True):
+        assert sorted(one.clients) == sorted(other.clients), "the same are asked"
+        assert (len(one.clients), len(one.failed), len(other.failed)) == (6, 3, 3)
+    assert any(one.failed != other.failed for one, other in zip(*rounds, strict=True))
+    chosen = experiment("synthetic", **changes)
+    found = obstacle(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
+    assert found == "random looks at delays or at time"
 
 
 def test_other_absences_are_refused():
