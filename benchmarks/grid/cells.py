@@ -44,8 +44,9 @@ class Task:
         rates: step sizes to tune over.
         full_rounds: rounds of full participation, after which it has reached its plateau.
         max_rounds: after which a scheme has failed to reach its target.
-        easy: how far from the plateau the easy target is; for a loss the target itself.
-        hard: how far from the plateau the hard target is; for a loss as a fraction of the way from the initial model.
+        easy: how far from the plateau the easy target is; for a loss as a fraction of the way from the initial model.
+        hard: the same for the hard target.
+        easy_loss: the easy target itself, where the paper names it.
         rare: what makes data rare where slow clients hold them.
     """
 
@@ -58,6 +59,7 @@ class Task:
     max_rounds: int = 500
     easy: float = 0.05
     hard: float = 0.01
+    easy_loss: float | None = None
     rare: Literal["classes", "features"] = "classes"
 
     def at(self, rate: float) -> Training:
@@ -68,12 +70,14 @@ class Task:
         """Return the targets, given the metric of full participation round by round, the initial model first.
 
         An accuracy must come within so many points of the plateau. A loss that falls by powers of ten has no such
-        points: its hard target leaves 1 % of the excess that the initial model has over the plateau.
+        points: its targets leave a part of the excess that the initial model has over the plateau.
         """
         plateau = float(np.mean(curve[-LAST:]))
         if self.data.metric == "accuracy":
             return {"easy": plateau - self.easy, "hard": plateau - self.hard}
-        return {"easy": self.easy, "hard": plateau + self.hard * (curve[0] - plateau)}
+        excess = curve[0] - plateau
+        easy = plateau + self.easy * excess if self.easy_loss is None else self.easy_loss
+        return {"easy": easy, "hard": plateau + self.hard * excess}
 
     def better(self, one: float, other: float) -> bool:
         """Whether a metric is at least as good as another."""
@@ -112,7 +116,7 @@ EMBEDDED = (
         Training(epochs=5, batch=0, lr=0.015),
         (0.004, 0.008, 0.015, 0.022, 0.03),
         full_rounds=100,
-        easy=2.95,
+        easy_loss=2.95,
     ),
     Task("digits-0.3", Digits(alpha=0.3), Softmax(), DIGITS, DIGIT_RATES),
     Task("digits-2", Digits(alpha=2.0), Softmax(), DIGITS, DIGIT_RATES),

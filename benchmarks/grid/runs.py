@@ -69,7 +69,7 @@ def full_participation(job: FullJob) -> Row:
     """Return the metric of full participation, round by round, and the targets that follow from it."""
     began = time.process_time()
     selector = Random(k=job.task.data.clients)
-    simulation = _simulation(Cell(job.task, _NO_DELAYS, rare=False), selector, job.rate, job.seed)
+    simulation = prepare(Cell(job.task, _NO_DELAYS, rare=False), selector, job.rate, job.seed)
     curve: list[float] = []
     status = "ok"
     try:
@@ -92,7 +92,7 @@ def full_participation(job: FullJob) -> Row:
 def run(job: Job) -> list[Row]:
     """Return one row a cell."""
     began = time.process_time()
-    first = _simulation(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme)
+    first = prepare(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme)
     rounds: list[Round] = []
     status = "limit"
     try:
@@ -172,7 +172,8 @@ def _time(simulation: Simulation, cell: Cell, seed: int) -> VirtualTime:
     return virtual_time(trainer.data, cell.delays, fleet=cell.fleet, model_bytes=trainer.message_bytes, seed=seed)
 
 
-def _simulation(cell: Cell, selector: Any, rate: float, seed: int, scheme: Scheme | None = None) -> Simulation:
+def prepare(cell: Cell, selector: Any, rate: float, seed: int, scheme: Scheme | None = None) -> Simulation:
+    """Return the run of a scheme in a cell, before its first round."""
     task = cell.task
     deadline, wait = (1.0, 1.0) if scheme is None else (scheme.deadline, scheme.wait)
     if task.name not in _kept:

@@ -56,7 +56,8 @@ class Scheme:
 
     def runs_on(self, data: Any) -> bool:
         """Whether the data have what the scheme needs."""
-        return data.metric == "accuracy" or Need.LABELS not in self.selector.needs
+        has_labels = getattr(data, "has_labels", data.metric == "accuracy")
+        return has_labels or Need.LABELS not in self.selector.needs
 
 
 class Hurried:

@@ -132,6 +132,7 @@ class Overrides:
     charge_warmup: bool = False
     warmup_wait: float | None = None
     evaluate_every: int | None = None
+    hold: int | None = None
     server: Table | None = None
 
     def apply(self, table: Table) -> dict[str, Any]:
@@ -139,7 +140,12 @@ class Overrides:
         changed = dict(table)
         if self.seeds is not None:
             changed["seeds"] = list(self.seeds)
-        limits = {"target": self.target, "max_rounds": self.max_rounds, "evaluate_every": self.evaluate_every}
+        limits = {
+            "target": self.target,
+            "max_rounds": self.max_rounds,
+            "evaluate_every": self.evaluate_every,
+            "hold": self.hold,
+        }
         stop = changed.get("stop", {})
         if isinstance(stop, dict):
             changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}

@@ -9,6 +9,8 @@ from fedpace.testing import check_selector
 
 CASES = [
     make_selector("random", k=4),
+    make_selector("random", k=0),
+    make_selector("random", k=4, overcommit=1.3),
     make_selector("random", k=4, extrapolate=1.0, momentum=True),
     make_selector("random", k=4, variant="md"),
     make_selector("random", k=4, variant="uniform-unbiased"),
@@ -32,6 +34,9 @@ CASES = [
     make_selector("clustered-sampling", k=4),
     make_selector("fed-cbs", k=4),
     make_selector("fed-cs"),
+    make_selector("fed-cs", quantile=0.5, enforce=True),
+    make_selector("haccs", k=4),
+    make_selector("haccs", k=4, losses="probed", distance="hellinger", radius=0.6),
     make_selector("oort", k=4),
     make_selector("folb", k=4),
     make_selector("tifl", k=4),

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace.core.errors import InputError
-from fedpace.numerics.arrivals import Lateness, best_deadline
+from fedpace.numerics.arrivals import UNBROKEN, Lateness, best_deadline, present, typical
 
 
 def test_without_giving_up_it_is_the_share_of_answers():
@@ -102,3 +102,125 @@ def test_no_end_is_good_enough():
 def test_nothing_seen_is_refused():
     with pytest.raises(InputError, match="expected some ratios"):
         Lateness.estimated([], [])
+
+
+# -- clients that take no time -------------------------------------------------------------------------------
+
+
+def test_waiting_that_is_free_is_for_everybody():
+    lateness = Lateness.estimated([0.5, 1.0, 3.0] * 4, [0] * 12)
+    points = np.array([[0.3], [-0.3], [0.1]])
+    end = best_deadline(np.zeros(3), np.array([0.25, 0.25, 0.5]), points, lateness)
+    assert (end.seconds, end.expected, end.arrivals) == (math.inf, 0.0, 3.0)
+    assert end.error == pytest.approx(0.05**2)
+    assert best_deadline(np.zeros(1), np.ones(1), np.array([[1.5]]), lateness) is None
+
+
+def test_who_takes_no_time_is_always_there():
+    """Two clients that answer at once carry most of the weight; the others are late in half of the rounds."""
+    delays = np.array([0.0, 0.0, *[5.0] * 12])
+    weights = np.array([0.35, 0.35, *[0.3 / 12] * 12])
+    points = 0.1 * np.random.default_rng(0).normal(size=(14, 3))
+    end = best_deadline(delays, weights, points - weights @ points, Lateness.estimated([1.0, 40.0] * 6, [0] * 12))
+    assert end.seconds == pytest.approx(5.0)
+    assert end.arrivals == pytest.approx(2 + 6)
+
+
+def test_rounds_that_nobody_finishes_bring_nothing():
+    """One client that answers after 1 or 1.9 s, as often: half of the rounds of 1 s are for nothing.
+
+    2 s for one that is finished, where waiting takes (1 + 1.9) / 2 = 1.45 s.
+    """
+    lateness = Lateness.estimated([1.0] * 6 + [1.9] * 5, [0] * 11)
+    end = best_deadline(np.ones(1), np.ones(1), np.zeros((1, 2)), lateness)
+    assert end.seconds == math.inf
+
+
+# -- lateness that changes for all at once -------------------------------------------------------------------
+
+
+def test_the_typical_ratio():
+    none = np.zeros(4, dtype=bool)
+    assert typical(np.array([3.0, 1.0, 2.0, 4.0]), none) == 2.0
+    # Given up early, three say nothing about the others, of which half answered by 5.
+    assert typical(np.array([0.1, 0.1, 0.1, 5.0, 6.0]), np.array([1, 1, 1, 0, 0], dtype=bool)) == 5.0
+    # Nobody answered, or not half of them: twice the longest wait.
+    assert typical(np.array([2.0, 3.0]), ~none[:2]) == 6.0
+    assert typical(np.array([1.0, 3.0, 3.0]), np.array([0, 1, 1], dtype=bool)) == 6.0
+
+
+def test_what_counts_as_the_present():
+    assert present(UNBROKEN, 10, arrivals=9.0, finished=8) == UNBROKEN
+    assert present(UNBROKEN, 10, arrivals=9.0, finished=0) == 10
+    assert present(10, 12, arrivals=9.0, finished=9) == 22
+    assert present(22, 12, arrivals=9.0, finished=0) == 12
+    # 5 of 30 expected: Chernoff gives exp(-25^2 / 60) = 3e-5; 5 of 12 expected is exp(-49 / 24) = 0.13.
+    assert present(UNBROKEN, 40, arrivals=30.0, finished=5) == 40
+    assert present(UNBROKEN, 14, arrivals=12.0, finished=5) == UNBROKEN
+    assert present(UNBROKEN, 0, arrivals=1.0, finished=0) == UNBROKEN, "nobody was timed: nothing is known of lateness"
+
+
+def test_a_present_of_its_own_is_what_came_last():
+    ratios = np.concatenate([np.linspace(0.5, 1.5, 30), [1.4, 1.4, 4.0, 4.4, 3.6]])
+    cut = np.zeros(35, dtype=bool)
+    cut[30:32] = True
+    late = Lateness.since(ratios, cut, 5)
+    # The typical ratio of the five is 4 (product limit: 2/3 at 3.6, 1/3 at 4), and was 1 before.
+    assert late.within(np.array([1.9, 4.0])).tolist() == pytest.approx([0, 0.5], abs=0.1)
+    assert Lateness.since(ratios, cut, UNBROKEN).within(np.array([1.5]))[0] > 0.8
+    many = np.concatenate([ratios[:30], np.full(50, 4.0)])
+    assert Lateness.since(many, np.zeros(80), 50).within(np.array([3.9, 4.0])).tolist() == pytest.approx([0, 1])
+
+
+def test_a_present_must_be_part_of_the_history():
+    with pytest.raises(InputError, match="expected 1 to 3 newest ratios"):
+        Lateness.since([1.0, 2.0, 3.0], [0, 0, 0], 4)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 12), st.integers(10, 60))
+def test_a_deadline_that_nobody_met_is_followed_by_one_twice_as_long(seed, clients, seen):
+    rng = np.random.default_rng(seed)
+    delays, weights = rng.lognormal(3.0, rng.uniform(0, 1.5), clients), rng.dirichlet(np.ones(clients))
+    points = 0.2 * rng.normal(size=(clients, 3))
+    points -= weights @ points
+    ratios, cut = rng.lognormal(0.0, rng.uniform(0.01, 1.5), seen), rng.random(seen) < 0.2
+    fresh, length = UNBROKEN, 0.0
+    for _ in range(6):
+        end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, fresh))
+        assert end is not None
+        if math.isinf(end.seconds):
+            return
+        assert end.seconds >= 2 * length * (1 - 1e-6)
+        length = end.seconds
+        ratios, cut = np.append(ratios, length / delays), np.append(cut, np.ones(clients, dtype=bool))
+        fresh = present(fresh, clients, arrivals=end.arrivals, finished=0)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.5])
+def test_deadlines_recover_from_a_slow_down_within_a_few_rounds(sigma):
+    """All clients become 4 times slower after round 30, which the delays that are expected of them never show.
+
+    One client in ten hangs for a while, so that there are deadlines at all.
+    """
+    rng = np.random.default_rng(0)
+    delays, weights = rng.uniform(10, 30, 12), np.full(12, 1 / 12)
+    points = 0.2 * rng.normal(size=(12, 4))
+    points -= points.mean(axis=0)
+    ratios, cut, fresh, empty, deadlines = np.ones(0), np.ones(0, dtype=bool), UNBROKEN, [], 0
+    for step in range(200):
+        end = None
+        if ratios.size >= 10:
+            end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, min(fresh, ratios.size)))
+        length = math.inf if end is None else end.seconds
+        taken = delays * rng.lognormal(0.0, sigma, 12) * np.where(rng.random(12) < 0.1, 30.0, 1.0)
+        taken *= 4.0 if step >= 30 else 1.0
+        late = taken > length
+        ratios = np.append(ratios, np.minimum(taken, length) / delays)[-256:]
+        cut = np.append(cut, late)[-256:]
+        if math.isfinite(length):
+            deadlines += 1
+            fresh = present(fresh, 12, arrivals=end.arrivals, finished=int((~late).sum()))
+            empty.append(late.all())
+    assert deadlines > 150
+    assert sum(empty) <= 3

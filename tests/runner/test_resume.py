@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError, StorageError
 from fedpace.records.run import RunWriter, read_run
+from fedpace.report.tables import summarise
 from fedpace.runner import Execution, Job, carry_out, check_folder, clear_folder, resume, run_all, run_one
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,44 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     carry_out(a_job(folder), NEVER)
     return outcome(folder)
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_a_run_that_is_stopped_while_its_target_is_being_held(tmp_path, number):
+    """What was met before the run was stopped must still count: it ends where it would have, for the same reason."""
+    stops = {"target": 0.8, "hold": 4, "max_rounds": 60}
+    carry_out(a_job(tmp_path / "whole", stop=stops), NEVER)
+    once = read_run(tmp_path / "whole")
+    assert once.info.status == "reached"
+    assert once.crossed.number < once.rounds[-1].number, "it went on until the hold was known"
+    assert once.info.hold_every == pytest.approx(float(np.median(once.info.expected_delays)))
+    job = a_job(tmp_path / "stopped", stop=stops)
+    stop(job, min(once.crossed.number + number, once.rounds[-1].number - 1))
+    carry_out(job, EVERY_ROUND)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    assert read_run(tmp_path / "stopped").reached == once.reached
+
+
+def test_runs_recorded_before_targets_were_held_read_and_go_on_as_they_were(tmp_path):
+    stops = {"target": 0.8, "hold": 1, "max_rounds": 60}
+    run_all(experiment(stop=stops, seeds=1), tmp_path / "whole")
+    old = tmp_path / "old"
+    with pytest.raises(KeyboardInterrupt):
+        run_all(experiment(stop=stops, seeds=1), old, stopping_after(2))
+    for path in [old / "plan.json", *old.rglob("run.json")]:
+        text = json.loads(path.read_text())
+        tables = text["experiments"].values() if path.name == "plan.json" else [text["experiment"]]
+        for table in tables:
+            del table["stop"]["hold"]
+        for name in ("hold", "hold_every"):
+            text.pop(name, None)
+        path.write_text(json.dumps(text))
+    first = read_run(old / "random" / "seed-0")
+    assert (first.info.hold, first.crossed, first.reached) == (1, None, None)
+    resume(old)
+    for label in ("random", "submodular"):
+        assert outcome(old / label / "seed-0") == outcome(tmp_path / "whole" / label / "seed-0")
+    assert summarise([read_run(old / label / "seed-0") for label in ("random", "submodular")]).hold == 1
 
 
 # -- killed ------------------------------------------------------------------------------------------------

@@ -56,3 +56,18 @@ def test_an_enforced_deadline(view):
 def test_options_are_checked():
     with pytest.raises(InputError, match="deadline of fed-cs must be above 0"):
         FedCS(deadline=0.0)
+
+
+def test_the_deadline_may_be_relative(view):
+    delay = np.array([8.0, 1, 7, 2, 6, 3, 5, 4])
+    rng = np.random.default_rng(0)
+    for quantile, slowest in ((0.25, 2), (0.5, 4), (0.51, 5), (1.0, 8)):
+        for factor in (1e-3, 1.0, 1e3):
+            shown = view(8, delay=delay * factor)
+            cohort, _ = FedCS(k=8, quantile=quantile, deadline=1.0).select(None, shown, rng)
+            assert np.sort(delay[cohort.clients]).tolist() == list(range(1, slowest + 1))
+    away = view(8, delay=delay, available=delay > 4)
+    cohort, _ = FedCS(k=4, quantile=0.5, enforce=True).select(None, away, rng)
+    assert (np.sort(delay[cohort.clients]).tolist(), cohort.deadline) == ([5, 6], 6.0)
+    with pytest.raises(InputError, match="quantile of fed-cs"):
+        FedCS(quantile=1.5)

@@ -10,6 +10,7 @@ import pytest
 from fedpace import MomentBank
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
+from fedpace.selectors._optimised import cohort_from
 from fedpace.selectors.moment_sampling import MomentSampling
 
 
@@ -55,6 +56,23 @@ def test_too_few_draws_are_said_so_and_drawn_by_shares(view: Any) -> None:
     assert "infeasible: B_p >= 1 for every distribution with k = 1" in cohort.why.status
     assert cohort.why.objective is None
     assert cohort.why.facts["effective_clients"] == pytest.approx(8.0)
+
+
+def test_the_fastest_may_count_for_nothing(view: Any) -> None:
+    """A client without a share of its own is as good as any other of its kind to draw."""
+    delay = np.array([1.0, 10.1, 10.2, 400.0, 500.0, 600.0])
+    share = np.array([0.0, 0.2, 0.2, 0.2, 0.2, 0.2])
+    known = view(6, delay=delay, share=share, moments=bank_of([0, 1, 2, 0, 1, 2], spread=6.0))
+    cohort, _ = MomentSampling(k=6).select(None, known, stream(0, "draw"))
+    assert cohort.why.status == "ok"
+    assert 0 in cohort.clients
+
+
+def test_where_nobody_who_is_there_has_a_share_the_fall_back_is_even() -> None:
+    rows, p = np.array([3, 5, 7, 8]), np.array([1.0, 0, 0, 0])
+    cohort = cohort_from(rows, p, np.zeros(4), np.arange(1.0, 5), 2, 1.5, {}, stream(0, "draw"))
+    assert "drawn by shares" in cohort.why.status
+    assert cohort.why.facts["effective_clients"] == pytest.approx(4.0)
 
 
 def test_the_answer_does_not_depend_on_the_unit_of_time_or_on_what_was_asked_before(view: Any) -> None:

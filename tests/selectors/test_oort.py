@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace.core.errors import InputError
-from fedpace.selectors.oort import Oort, Pacer, penalty, preferred_delay, scores
+from fedpace.selectors.oort import Oort, Pacer, penalty, preferred_delay, scores, sizes
 
 
 def test_a_score_worked_by_hand():
@@ -64,6 +64,24 @@ def test_exploration_decays_and_prefers_fast_unseen_clients(view):
         assert (delay[new] == 1).all()  # the best 2 x 5 prospects are exactly the ten fast ones
     np.testing.assert_allclose(epsilons[:3], [0.5, 0.475, 0.45125])
     assert epsilons[-1] == scheme.epsilon_least
+
+
+def test_samples_count_also_where_shares_are_equal(view):
+    """U = samples x loss: half the loss on ten times the data is five times the utility."""
+    samples = np.array([10.0, 10, 10, 100, np.nan])
+    shown = view(5, loss=[1.0, 1, 1, 0.5, 1], delay=np.ones(5), samples=samples, participations=np.ones(5))
+    np.testing.assert_allclose(sizes(shown), [10, 10, 10, 100, 32.5])
+    rng = np.random.default_rng(0)
+    picks = [Oort(k=1, overcommit=1.0).select(Pacer(0.0, 100.0), shown, rng)[0].clients.tolist() for _ in range(50)]
+    assert picks == [[3]] * 50
+    np.testing.assert_allclose(sizes(view(5)), 0.2)
+
+
+def test_while_nobody_is_new_a_part_is_drawn_at_random(view):
+    shown = view(40, delay=np.ones(40), participations=np.ones(40))
+    cohort, _ = Oort(k=10, overcommit=1.0).select(Pacer(0.4, 100.0), shown, np.random.default_rng(0))
+    assert (cohort.why.facts["exploited"], cohort.why.facts["explored"], cohort.clients.size) == (6, 0, 10)
+    assert sum(reason == "filled up at random" for reason in cohort.why.reasons.values()) == 4
 
 
 def test_nobody_seen_yet_everybody_seen(view):

@@ -8,6 +8,7 @@ import pytest
 from fedpace import View
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
+from fedpace.core.types import is_timeless
 from fedpace.selectors.random import Random
 
 SHARE = np.array([0.05, 0.1, 0.15, 0.3, 0.4])
@@ -128,7 +129,49 @@ def test_k_beyond_the_roster(variant):
 
 
 def test_bad_options():
-    with pytest.raises(InputError, match="k of random must be at least 1, but 0 came"):
-        Random(k=0)
+    with pytest.raises(InputError, match="k of random must be at least 0, but -1 came"):
+        Random(k=-1)
     with pytest.raises(InputError, match="variant of random must be one of 'uniform-wor', 'md', 'uniform-unbiased'"):
         Random(variant="wor")
+
+
+# -- over-selection ------------------------------------------------------------------------------------------
+
+
+def test_more_are_asked_than_are_wanted():
+    share = np.full(40, 1 / 40)
+    cohort, _ = Random(k=10, overcommit=1.3).select(None, make_view(share), stream(0))
+    assert (cohort.clients.size, cohort.enough) == (13, 10)
+    cohort, _ = Random(k=10, overcommit=2.0).select(None, make_view(share), stream(0))
+    assert (cohort.clients.size, cohort.enough) == (20, 10)
+    np.testing.assert_allclose(cohort.weights, 1 / 20)
+
+
+def test_all_are_asked_where_there_are_no_more():
+    cohort, _ = Random(k=4, overcommit=2.0).select(None, make_view(), stream(0))
+    assert (cohort.clients.size, cohort.enough) == (5, 4)
+    cohort, _ = Random(k=5, overcommit=2.0).select(None, make_view(), stream(0))
+    assert (cohort.clients.size, cohort.enough) == (5, 0)
+
+
+@pytest.mark.parametrize("variant", ["uniform-wor", "md", "uniform-unbiased"])
+def test_no_number_means_everybody(variant):
+    cohorts, weights = draws(Random(k=0, variant=variant), make_view())
+    if variant == "md":
+        close((weights > 0).mean(axis=0), 1 - (1 - SHARE) ** 5, 4000)
+    else:
+        assert all(cohort.clients.tolist() == [0, 1, 2, 3, 4] for cohort in cohorts)
+        np.testing.assert_allclose(weights, np.tile(SHARE, (4000, 1)))
+
+
+def test_delays_matter_only_where_the_first_are_taken():
+    assert is_timeless(Random())
+    assert not is_timeless(Random(overcommit=1.3))
+
+
+def test_only_a_plain_average_goes_with_over_selection():
+    for variant in ("md", "uniform-unbiased"):
+        with pytest.raises(InputError, match="set overcommit = 1, or variant = 'uniform-wor'"):
+            Random(overcommit=1.3, variant=variant)
+    with pytest.raises(InputError, match="overcommit of random must be at least 1"):
+        Random(overcommit=0.9)

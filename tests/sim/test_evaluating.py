@@ -17,7 +17,7 @@ from fedpace.report.plots import write_png
 from fedpace.report.tables import summarise
 from fedpace.runner import Job
 from fedpace.sim.round import Round
-from fedpace.sim.stopping import Stop, until
+from fedpace.sim.stopping import Ending, Stop, until
 
 TABLE = {
     "name": "tiny",
@@ -32,7 +32,8 @@ TABLE = {
 def played(**stop):
     chosen = parse_experiment(TABLE | {"stop": stop}, "test")
     simulation = Job(chosen, chosen.schemes[0], 0, None).simulation()
-    return list(until(simulation.rounds(chosen.stop.evaluates), chosen.stop, chosen.direction))
+    ending = Ending(chosen.stop, chosen.direction, simulation.expected_delays)
+    return list(until(simulation.rounds(chosen.stop.evaluates), ending))
 
 
 def evaluated(rounds):
@@ -59,7 +60,7 @@ def test_a_target_is_met_only_where_somebody_looks():
     metrics = [current.metric for current in played(max_rounds=12)]
     target = metrics[4]
     soonest = next(number for number, metric in enumerate(metrics) if metric <= target)
-    late = played(max_rounds=12, target=target, evaluate_every=3)
+    late = played(max_rounds=12, target=target, hold=1, evaluate_every=3)
     first = next(number for number in range(0, 13, 3) if metrics[number] <= target)
     assert late[-1].number == first >= soonest
     assert late[-1].number % 3 == 0

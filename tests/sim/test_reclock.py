@@ -15,10 +15,10 @@ from fedpace.records.run import round_line
 from fedpace.runner import Execution, Job, Plan, SharedData, clock_run, resume, run_one, run_plan
 from fedpace.sim.reclock import obstacle, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.stopping import until
+from fedpace.sim.stopping import Ending, until
 from fedpace.testing import ContractError, check_selector
 
-TIMELESS = [name for name in registry.selectors.names() if is_timeless(registry.selectors[name])]
+TIMELESS = [name for name in registry.selectors.names() if is_timeless(make_selector(name))]
 HARD = {
     "fleet": {"shares": "samples", "slow_rare": 0.7},
     "availability": {"on": 1.0, "off": 6.0, "crash": 0.2, "spread": 0.1},
@@ -46,7 +46,8 @@ def played(chosen, seed=2):
     """Play an experiment in memory."""
     chosen = dataclasses.replace(chosen, data=DATA)
     simulation = Job(chosen, chosen.schemes[0], seed, None).simulation()
-    rounds = until(simulation.rounds(chosen.stop.evaluates), chosen.stop, chosen.direction)
+    ending = Ending(chosen.stop, chosen.direction, simulation.expected_delays)
+    rounds = until(simulation.rounds(chosen.stop.evaluates), ending)
     return simulation, list(rounds)
 
 
@@ -109,6 +110,18 @@ def test_obstacles(name, changes, reason):
     assert reason is None or found.startswith(reason)
 
 
+def test_over_selection_depends_on_delays():
+    changes = {"selectors": [{"name": "random", "k": 3, "overcommit": 2.0}], "fleet": {"shares": "samples"}}
+    rounds = [played(experiment(delays, **changes))[1][1:] for delays in ("synthetic", "lognormal")]
+    for one, other in zip(*rounds, strict=True):
+        assert sorted(one.clients) == sorted(other.clients), "the same are asked"
+        assert (len(one.clients), len(one.failed), len(other.failed)) == (6, 3, 3)
+    assert any(one.failed != other.failed for one, other in zip(*rounds, strict=True))
+    chosen = experiment("synthetic", **changes)
+    found = obstacle(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
+    assert found == "random looks at delays or at time"
+
+
 def test_other_absences_are_refused():
     chosen = experiment("synthetic", availability={"crash": 0.5})
     simulation, rounds = played(chosen)
@@ -164,6 +177,25 @@ def test_a_plan_of_several_delay_models_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_plan(Plan.under(several()), tmp_path / "half", stop)
     assert [record.rounds for record in resume(tmp_path / "half")] == [record.rounds for record in whole]
+
+
+@pytest.mark.parametrize("hold", [1, 12])
+def test_a_target_that_is_held_sooner_or_later_under_other_delays(tmp_path, hold):
+    stop = {"target": 0.5, "hold": hold, "max_rounds": 80}
+    plan = Plan.under(several(stop=stop))
+    records = run_plan(plan, tmp_path / "runs")
+    lengths = set()
+    for record in records:
+        if record.info.label != "random":
+            continue
+        name = record.info.experiment["delays"]["name"]
+        chosen = next(one for one in several(stop=stop) if one.delays.name == name)
+        direct = run_one(chosen, chosen.schemes[0], record.info.seed, tmp_path / f"{name}-{record.info.seed}")
+        assert record.info.status == direct.info.status == "reached"
+        assert record.rounds == direct.rounds
+        assert (record.reached, record.info.hold_every) == (direct.reached, direct.info.hold_every)
+        lengths.add((record.info.seed, len(record.rounds)))
+    assert (len(lengths) == 2) == (hold == 1), "with one instant a run ends where it is, whatever the clock says"
 
 
 def test_plans_that_make_no_sense():

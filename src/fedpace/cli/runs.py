@@ -32,7 +32,14 @@ ExperimentFile = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
 DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
-Target = Annotated[float | None, typer.Option(help="Stop at this accuracy (or loss).")]
+Target = Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")]
+Hold = Annotated[
+    int | None,
+    typer.Option(
+        help="Instants over which the mean must meet the target (default 10); 1 = the first crossing counts.",
+        show_default=False,
+    ),
+]
 ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
 WarmupWait = Annotated[
     float | None,
@@ -86,6 +93,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     server: ServerStep = None,
     target: Target = None,
+    hold: Hold = None,
     max_rounds: MaxRounds = None,
     evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
@@ -118,6 +126,7 @@ def compare(
                 charge_warmup,
                 warmup_wait,
                 evaluate_every,
+                hold,
                 _server(server),
             ),
         )
@@ -143,6 +152,7 @@ def run(
     delays: DelayName = None,
     server: ServerStep = None,
     target: Target = None,
+    hold: Hold = None,
     max_rounds: MaxRounds = None,
     evaluate_every: EvaluateEvery = None,
     charge_warmup: ChargeWarmup = False,
@@ -162,7 +172,7 @@ def run(
     execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
     names = None if selector is None else [selector]
     overrides = Overrides(
-        names, delays, [seed], target, max_rounds, charge_warmup, warmup_wait, evaluate_every, _server(server)
+        names, delays, [seed], target, max_rounds, charge_warmup, warmup_wait, evaluate_every, hold, _server(server)
     )
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
@@ -282,6 +292,8 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
                 "message": info.message,
                 "rounds": last.number,
                 "virtual_seconds": last.clock,
+                "time_to_target": None if record.reached is None else record.reached.clock,
+                "first_crossing": None if record.crossed is None else record.crossed.clock,
                 info.metric: metric,
                 "target": info.target,
                 "engine": info.engine,
@@ -294,6 +306,9 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
         highlight=False,
         markup=False,
     )
+    if record.crossed is not None:
+        held = "not held" if record.reached is None else f"held from {record.reached.clock:,.0f} s on"
+        console.print(f"Target {info.target:g}: first met at {record.crossed.clock:,.0f} s, {held}", highlight=False)
     if info.engine:
         console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
     console.print(f"Recorded in {folder}", highlight=False, markup=False)

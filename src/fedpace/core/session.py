@@ -343,6 +343,7 @@ class Session:
             loss=column["loss"],
             loss_step=column["loss_step"],
             participations=column["participations"],
+            samples=column["samples"],
             labels=ledger.labels,
             updates=ledger.updates,
             update_step=None if ledger.updates is None else column["update_step"],

@@ -83,6 +83,8 @@ class View:
     """(n,) step at which `loss` was reported; -1 = never."""
     participations: IntArray
     """(n,) rounds that the client finished."""
+    samples: FloatArray | None = None
+    """(n,) samples that the client holds, whatever it weighs in the objective; NaN = never told."""
     recent_weight: FloatArray | None = None
     """(n,) weight that the client had in past aggregates, each round counting half as much as the next."""
     lateness: FloatArray | None = None
@@ -105,6 +107,7 @@ class View:
             loss=np.float64,
             loss_step=np.int64,
             participations=np.int64,
+            samples=np.float64,
             labels=np.float64,
             updates=np.float64,
             update_step=np.int64,

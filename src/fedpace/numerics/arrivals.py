@@ -3,6 +3,11 @@
 A client that is expected after tau seconds answers after tau times a random lateness, which has one distribution for
 all. It is estimated from what was seen, those that were given up included: of them it is known only that they would
 have taken longer.
+
+That distribution may change all at once, such as when a network slows down. The history then misleads: it says that
+deadlines will be met which nobody meets, and what is learnt from each of those is only that it was missed. So a round
+that went far worse than was expected (`present`) parts the history in two, and of what came before it only the shape is
+used, stretched by the factor that the answers since then ask for (`Lateness.since`).
 """
 
 from __future__ import annotations
@@ -23,6 +28,15 @@ INSTANTS = 200
 MAJORITY = 0.5
 """The weight that must be expected to arrive: fewer do not speak for their cohort."""
 ROUNDING = 1e-9
+SURPRISE = 1e-3
+"""A number of answers so small that it is less likely than this says that lateness has changed."""
+BACKOFF = 2.0
+"""Of clients that were given up after r, half are taken to need more than this times r: so it is wherever the chance
+of taking longer halves as the time doubles, the tail that has no scale of its own."""
+ANEW = 50
+"""Answers since a change from which on those before it are no longer needed."""
+UNBROKEN = -1
+"""All that is remembered is of the present."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +68,75 @@ class Lateness:
         above = np.concatenate([[1.0], np.cumprod(passed)])
         return cls(seen, above[:-1] - above[1:])
 
+    @classmethod
+    def since(cls, ratios: ArrayLike, given_up: ArrayLike, fresh: int) -> Lateness:
+        """Return the estimate where only the newest `fresh` are known to be of the present.
+
+        Those before are stretched until their typical ratio is that of the newest, but never made shorter. If nobody
+        answered at all since, that is twice the longest that anybody was waited for, so that the next deadline of the
+        same clients is at least twice as long; and so on until somebody meets one.
+
+        Args:
+            ratios: times taken over times expected, the newest last.
+            given_up: whether each was given up.
+            fresh: as `present` counts them; `UNBROKEN` = all are of the present.
+        """
+        seen = float_array(ratios, "ratios")
+        cut = np.asarray(given_up, dtype=np.bool_)
+        if fresh < 0 or seen.size == 0 or cut.shape != seen.shape:
+            return cls.estimated(seen, cut)
+        if not 0 < fresh <= seen.size:
+            raise InputError(f"expected 1 to {seen.size} newest ratios, or {UNBROKEN} for all, but {fresh} came")
+        start = seen.size - fresh
+        now, now_cut = seen[start:], cut[start:]
+        if start == 0 or fresh >= ANEW:
+            # With no answer at all there is no shape either: everybody takes as long as is typical.
+            return cls.estimated(now, now_cut) if not now_cut.all() else cls(np.array([typical(now, now_cut)]), ONE)
+        before, before_cut = seen[:start], cut[:start]
+        median = cls.estimated(before, before_cut).median
+        factor = max(1.0, typical(now, now_cut) / median) if median > 0 else 1.0
+        return cls.estimated(np.concatenate([before * factor, now]), np.concatenate([before_cut, now_cut]))
+
+    @property
+    def median(self) -> float:
+        """The ratio that half of the answers do not exceed."""
+        return float(self.ratios[np.searchsorted(np.cumsum(self.mass), 0.5 - ROUNDING)])
+
     def within(self, ratios: FloatArray) -> FloatArray:
         """Return the probabilities of answers that take at most `ratios` times as long as expected."""
         below = np.concatenate([[0.0], np.cumsum(self.mass)])
         return np.asarray(below[np.searchsorted(self.ratios, ratios * (1 + ROUNDING), side="right")])
+
+
+ONE = np.ones(1)
+
+
+def typical(ratios: FloatArray, given_up: BoolArray) -> float:
+    """Return the product-limit median; where half of them were not seen to answer, `BACKOFF` x the longest."""
+    order = np.lexsort((given_up, ratios))
+    behind = np.arange(ratios.size, 0, -1.0)
+    above = np.cumprod(np.where(given_up[order], 1.0, 1.0 - 1.0 / behind))
+    half = np.flatnonzero(above <= 0.5 + ROUNDING)
+    return float(ratios[order[half[0]]]) if half.size else BACKOFF * float(ratios.max())
+
+
+def present(fresh: int, new: int, *, arrivals: float, finished: int) -> int:
+    """Return how many of the newest answers are of the present, after a round that added `new` of them.
+
+    A round that nobody finished, or so few that at the expected number of `arrivals` it was next to impossible (by
+    Chernoff's bound, below `SURPRISE`), begins a new present: lateness is not what it was.
+
+    Args:
+        fresh: the count so far; `UNBROKEN` = all.
+        new: answers that the round added, those given up included.
+        arrivals: `Deadline.arrivals` of the round.
+        finished: how many made it.
+    """
+    missing = max(arrivals - finished, 0.0)
+    surprised = finished == 0 or missing**2 > -2.0 * math.log(SURPRISE) * arrivals
+    if new > 0 and surprised:
+        return new
+    return fresh if fresh < 0 else fresh + new
 
 
 @dataclass(frozen=True)
@@ -70,12 +149,17 @@ class Deadline:
     """Mean seconds that the round then takes."""
     error: float
     """Relative squared error of its gradient, with those missing that are expected to miss it."""
+    arrivals: float
+    """Clients that are expected to make it."""
 
 
 def best_deadline(
     delays: FloatArray, weights: FloatArray, points: FloatArray, lateness: Lateness, *, scale: float = 1.0
 ) -> Deadline | None:
-    """Return the deadline with the least expected seconds / (1 - error); None where no error is below 1.
+    """Return the deadline with the least expected seconds / progress; None where no error is below 1.
+
+    A round that somebody finishes brings 1 - error, and one that nobody finishes brings nothing.
+    Where nobody takes any time, waiting is free, and everybody is waited for.
 
     Args:
         delays: (k,) expected seconds of the cohort's clients.
@@ -84,8 +168,16 @@ def best_deadline(
         lateness: how late answers come, independently of one another.
         scale: what squared lengths are multiplied by.
     """
-    ends = np.unique(np.quantile(np.outer(delays, lateness.ratios), np.linspace(0.0, 1.0, INSTANTS)))
-    there = lateness.within(ends[:, None] / np.maximum(delays, np.finfo(float).tiny))
+    # Instants at which somebody may answer: to end a round between two of them is to wait for nothing.
+    instants = np.outer(delays, lateness.ratios)
+    ends = np.unique(np.quantile(instants, np.linspace(0.0, 1.0, INSTANTS), method="inverted_cdf"))
+    if ends[-1] == 0:
+        mixture = weights @ points
+        error = scale * float(mixture @ mixture)
+        return Deadline(math.inf, 0.0, error, float(delays.size)) if error < 1 - ROUNDING else None
+    # Who takes no time is there whatever the end: 0 / 0 included.
+    waited = np.full((ends.size, delays.size), math.inf)
+    there = lateness.within(np.divide(ends[:, None], delays, out=waited, where=delays > 0))
     open_ = 1.0 - there.prod(axis=1)
     seconds = ends[0] + np.concatenate([[0.0], np.cumsum(open_[:-1] * np.diff(ends))])
     arrived = there @ weights
@@ -95,8 +187,9 @@ def best_deadline(
     spread = (points**2).sum(axis=1) - 2.0 * mixtures @ points.T + (mixtures**2).sum(axis=1)[:, None]
     chance = ((weights / arrived[:, None]) ** 2 * there * (1.0 - there) * spread).sum(axis=1)
     error = scale * ((mixtures**2).sum(axis=1) + chance)
+    progress = (1.0 - error) * (1.0 - (1.0 - there).prod(axis=1))
     cost = np.full(ends.size, math.inf)
-    np.divide(seconds, 1.0 - error, out=cost, where=(error < 1 - ROUNDING) & (ends > 0))
+    np.divide(seconds, progress, out=cost, where=(error < 1 - ROUNDING) & (ends > 0))
     best = int(np.argmin(cost))
     if not math.isfinite(cost[best]):
         return None
@@ -104,4 +197,9 @@ def best_deadline(
     if cost[best] >= cost[last] * (1 - ROUNDING):
         best = last  # nothing is gained by leaving anybody out
     everybody = best == last
-    return Deadline(math.inf if everybody else float(ends[best]), float(seconds[best]), float(error[best]))
+    return Deadline(
+        math.inf if everybody else float(ends[best]),
+        float(seconds[best]),
+        float(error[best]),
+        float(there[best].sum()),
+    )

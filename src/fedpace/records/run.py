@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -32,8 +33,8 @@ import numpy as np
 
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
+from fedpace.sim.holding import Direction, held_from
 from fedpace.sim.round import Round
-from fedpace.sim.stopping import Direction, meets
 
 FORMAT = 1
 INFO = "run.json"
@@ -64,7 +65,7 @@ class RunInfo:
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Where the clients were trained, and why there: it changes nothing in the rounds."""
     status: str = "running"
-    """`running`, `reached` (the target), `finished` (a limit), `diverged` or `interrupted`."""
+    """`running`, `reached` (the target is held), `finished` (a limit), `diverged` or `interrupted`."""
     message: str = ""
     started: str = ""
     wall_seconds: float | None = None
@@ -73,6 +74,10 @@ class RunInfo:
     """How often the run was begun or resumed."""
     message_bytes: int | None = None
     """What travels each way in a round: what delays are made of."""
+    hold: int = 1
+    """Instants over which the mean must meet the target for it to count; 1, as in older records: it counts at once."""
+    hold_every: float | None = None
+    """Seconds from one of these instants to the next."""
     clocked_from: str | None = None
     """The delay model under which these rounds were trained, where it is not the experiment's own: see `reclock`."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -95,9 +100,26 @@ class RunRecord:
 
     @property
     def reached(self) -> Round | None:
-        """The first round that meets the target."""
+        """The round from which on the target is held: its clock is the time to target."""
+        return self._met[1]
+
+    @property
+    def crossed(self) -> Round | None:
+        """The first round that meets the target, held or not."""
+        return self._met[0]
+
+    @cached_property
+    def _met(self) -> tuple[Round | None, Round | None]:
         info = self.info
-        return next((r for r in self.rounds if meets(r.metric, info.target, info.direction)), None)
+        found = held_from(
+            ((current.clock, current.metric) for current in self.rounds),
+            info.target,
+            info.direction,
+            hold=info.hold,
+            every=info.hold_every or 0.0,
+        )
+        crossed, reached = (None if position is None else self.rounds[position] for position in found)
+        return crossed, reached
 
     @property
     def evaluated(self) -> tuple[Round, ...]:

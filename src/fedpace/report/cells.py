@@ -40,6 +40,8 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
         found.append(Column("Seeds", "", lambda s: Cell(f"{s.runs:,}")))
     if comparison.target is not None:
         found.append(Column("Time to", "target", lambda s: _time(s, comparison)))
+        if comparison.hold > 1:
+            found.append(Column("First", "crossing", _first))
         if wide and any(scheme.runs > 1 for scheme in comparison.schemes):
             found.append(Column("Median", "of all runs", lambda s: Cell(_or_unknown(s.median_time, numbers.seconds))))
             found.append(Column("Fastest", "run", lambda s: Cell(_or_unknown(s.min_time, numbers.seconds))))
@@ -69,7 +71,8 @@ def caption(comparison: Comparison) -> str:
         parts.append("no target")
     else:
         sign = "≥" if comparison.direction == "up" else "≤"
-        parts.append(f"target {comparison.metric} {sign} {numbers.given(comparison.target)}")
+        held = f", held over {comparison.hold} instants" if comparison.hold > 1 else ""
+        parts.append(f"target {comparison.metric} {sign} {numbers.given(comparison.target)}{held}")
     return " · ".join(parts)
 
 
@@ -97,6 +100,13 @@ def _time(scheme: SchemeSummary, comparison: Comparison) -> Cell:
         return Cell(f"{scheme.reached} of {scheme.runs} reached", f"those: {numbers.seconds(time.mean)}", "partial")
     tone: Tone = "best" if scheme.label == comparison.best else "plain"
     return Cell(numbers.seconds(time.mean), numbers.between(time, floor=0.0) or "", tone)
+
+
+def _first(scheme: SchemeSummary) -> Cell:
+    if scheme.first_crossing is None:
+        return Cell("never", "", "failed")
+    note = "" if scheme.crossed == scheme.runs else f"{scheme.crossed} of {scheme.runs} runs"
+    return Cell(numbers.seconds(scheme.first_crossing.mean), note)
 
 
 def _speed_up(scheme: SchemeSummary, comparison: Comparison) -> Cell:

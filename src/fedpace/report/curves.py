@@ -24,6 +24,12 @@ class Curve:
     low: FloatArray
     high: FloatArray
 
+    def arrival(self, at: float | None) -> tuple[float, float]:
+        """Return the point of the curve at `at`, from where the target is held; None = its end."""
+        if at is None:
+            return float(self.x[-1]), float(self.mean[-1])
+        return at, float(self.mean[max(0, int(np.searchsorted(self.x, at, side="right")) - 1)])
+
 
 def metric_over_time(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over virtual seconds."""

@@ -33,7 +33,8 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
     for scheme, curve in curves:
         if curve is not None:
             hover = f"%{{y:.4~r}} at {unit}"
-            traces += _band_and_line(scheme, curve, style[scheme.label], hover, edge, end=comparison.target is not None)
+            look, end = style[scheme.label], comparison.target is not None
+            traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=_arrival(scheme, in_time))
     layout = _layout("virtual time in seconds" if in_time else "rounds", _text(comparison.metric))
     _make_room(layout, comparison)
     if logarithmic:
@@ -50,6 +51,13 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
     return {"data": traces, "layout": layout}
 
 
+def _arrival(scheme: SchemeSummary, in_time: bool) -> float | None:
+    """Where a scheme that always reached its target held it, in seconds or rounds."""
+    if not scheme.always_reached or scheme.time_to_target is None:
+        return None
+    return scheme.time_to_target.mean if in_time else scheme.rounds_to_target
+
+
 def times_figure(comparison: Comparison) -> Figure:
     """Return the time to target of every seed, and where runs gave up."""
     style = looks(comparison)
@@ -59,6 +67,15 @@ def times_figure(comparison: Comparison) -> Figure:
         name = _name(scheme)
         arrived = [result for result in scheme.results if result.seconds is not None]
         late = [result for result in scheme.results if result.seconds is None]
+        crossed = [result for result in scheme.results if result.first_seconds is not None]
+        if comparison.hold > 1 and crossed:
+            traces.append(
+                {"type": "scatter", "mode": "markers", "name": name, "y": [row] * len(crossed),
+                 "x": [result.first_seconds for result in crossed], "cliponaxis": False,
+                 "marker": {"color": colour, "size": 8, "symbol": "line-ns-open", "opacity": 0.85},
+                 "customdata": [result.seed for result in crossed],
+                 "hovertemplate": f"seed %{{customdata}}: first met at %{{x:,.4~r}} s<extra>{name}</extra>"}
+            )  # fmt: skip
         for results, symbol, verdict in ((arrived, "circle", "reached at"), (late, "x", "not reached until")):
             if not results:
                 continue
@@ -127,9 +144,9 @@ def delays_figure(runs: Sequence[RunRecord]) -> Figure | None:
 
 
 def _band_and_line(
-    scheme: SchemeSummary, curve: Curve, look: Look, hover: str, edge: float, *, end: bool
+    scheme: SchemeSummary, curve: Curve, look: Look, hover: str, edge: float, *, end: bool, at: float | None = None
 ) -> list[Figure]:
-    """A step line over the seeds' mean, above a band from their least to their greatest."""
+    """A step line over the seeds' mean, above a band from their least to their greatest; `at`: where it arrived."""
     name = _name(scheme)
     x = np.maximum(curve.x, edge).tolist()
     # A line through one point cannot be seen.
@@ -149,9 +166,10 @@ def _band_and_line(
     )  # fmt: skip
     if end:
         symbol = "circle" if scheme.always_reached else "x"
+        end_x, end_y = curve.arrival(at)
         last = {
-            "x": x[-1:],
-            "y": curve.mean[-1:].tolist(),
+            "x": [max(end_x, edge)],
+            "y": [end_y],
             "marker": {"color": look.colour, "size": 9, "symbol": symbol},
         }
         traces.append(shared | {"mode": "markers", "hoverinfo": "skip", "showlegend": False} | last)
@@ -207,4 +225,5 @@ def _faint(colour: str) -> str:
 
 def _drawn_times(comparison: Comparison) -> list[float]:
     results = [result for scheme in comparison.schemes for result in scheme.results]
-    return [result.ended if result.seconds is None else result.seconds for result in results]
+    firsts = [result.first_seconds for result in results if result.first_seconds is not None]
+    return firsts + [result.ended if result.seconds is None else result.seconds for result in results]

@@ -88,6 +88,8 @@ def _figures(runs: Sequence[RunRecord], comparison: Comparison) -> dict[str, tup
     }
     if comparison.target is not None:
         hint = "One mark a seed; a cross where a run ended without reaching the target."
+        if comparison.hold > 1:
+            hint += " A dot is where the target is held, a small stroke where it was first met."
         found["times"] = ("Time to target, seed by seed", hint, figures.times_figure(comparison))
     hint = "Clients chosen in each round, over the runs that had that round."
     found["cohort"] = ("Cohort size", hint, figures.cohort_figure(runs, comparison))

@@ -87,7 +87,9 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
                 zorder=3,
                 marker="o" if len(x) == 1 else None,  # a line through one point cannot be seen
             )
-            _mark_end(axes, scheme, (x[-1], curve.mean[-1]), look.colour, comparison)
+            time = scheme.time_to_target
+            end, height = curve.arrival(time.mean if time and scheme.always_reached else None)
+            _mark_end(axes, scheme, (max(end, edge), height), look.colour, comparison)
         handles.append(line)
     if logarithmic:
         axes.set_xscale("log")
@@ -141,6 +143,8 @@ def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
             facts.append(f"{scheme.reached} of {scheme.runs} reached")
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
+            if comparison.hold > 1 and scheme.first_crossing is not None:
+                facts.append(f"first met at {numbers.seconds(scheme.first_crossing.mean)}")
     if scheme.diverged:
         facts.append(f"{scheme.diverged} of {scheme.runs} diverged")
     return f"{label}: {', '.join(facts)}" if facts else label

@@ -17,13 +17,15 @@ def _fastest(comparison: Comparison) -> list[str]:
     target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
     if comparison.best is None:
         if not any(scheme.reached for scheme in comparison.schemes):
-            return [f"No scheme reached {target} in any run."]
+            met = any(scheme.crossed for scheme in comparison.schemes)
+            return [f"No scheme {'held' if met else 'reached'} {target} in any run."]
         most = max(comparison.schemes, key=lambda scheme: scheme.reached / scheme.runs)
         return [
             f"No scheme reached {target} in every run, so none is called the fastest; "
             f"{most.label} reached it most often ({most.reached} of {most.runs} runs)."
         ]
     best = comparison[comparison.best]
+    reach, reached = ("reach", "reached") if comparison.hold == 1 else ("reach and hold", "reached and held")
     time = best.time_to_target
     assert time is not None
     ranked = [scheme for scheme in comparison.schemes if scheme.always_reached]
@@ -34,10 +36,10 @@ def _fastest(comparison: Comparison) -> list[str]:
     if interval:
         took += f" (95 % interval {interval} s)"
     if len(comparison.schemes) == 1:
-        return [f"{best.label} reached {target} in {took}."]
+        return [f"{best.label} {reached} {target} in {took}."]
     if len(ranked) == 1:
-        return [f"{best.label} was the only scheme to reach {target} in every run: it took {took}."]
-    return [f"{best.label} was the fastest to reach {target}: it took {took}."]
+        return [f"{best.label} was the only scheme to {reach} {target} in every run: it took {took}."]
+    return [f"{best.label} was the fastest to {reach} {target}: it took {took}."]
 
 
 def _against_baseline(comparison: Comparison) -> list[str]:

@@ -1,8 +1,10 @@
 """Runs grouped by scheme and boiled down to numbers: time to target, speed-up, cohort, final metric.
 
-A run that never met the target has no time to target, and no average pretends that it had: means are over the runs that
-reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached the
-target with every seed are ranked.
+A target counts from when it is held (`fedpace.sim.holding`); when it was first met stands beside it.
+
+A run that never held the target has no time to target, and no average pretends that it had: means are over the runs
+that reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached
+the target with every seed are ranked.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.records.run import RunRecord, plain
 from fedpace.report.estimates import Estimate, estimate, geometric_estimate
-from fedpace.sim.stopping import Direction
+from fedpace.sim.holding import Direction
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +36,9 @@ class SeedResult:
     status: str
     reached: bool
     seconds: float | None
-    """Virtual seconds to the target; None = not reached."""
+    """Virtual seconds until the target is held; None = not reached."""
+    first_seconds: float | None
+    """Virtual seconds until the target is first met, held or not; None = never."""
     rounds: int | None
     """Rounds to the target; None = not reached."""
     ended: float
@@ -59,6 +63,10 @@ class SchemeSummary:
     """Interrupted, or running still."""
     time_to_target: Estimate | None
     """Over the runs that reached the target; None when none did."""
+    first_crossing: Estimate | None
+    """Seconds until the target is first met, over the runs that met it at all, held or not."""
+    crossed: int
+    """Runs that met the target at all."""
     min_time: float | None
     median_time: float | None
     """Over all runs, those that did not reach the target counted as infinitely late; None = infinite."""
@@ -85,6 +93,8 @@ class Comparison:
     metric: str
     direction: Direction
     target: float | None
+    hold: int
+    """Instants over which the mean must meet the target; 1 = it counts where it is first met."""
     baseline: str | None
     """Label of the scheme that speed-ups are against."""
     best: str | None
@@ -114,12 +124,7 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         raise InputError("expected at least one run to summarise, but there is none")
     groups = group(runs)
     first = runs[0].info
-    for run in runs:
-        if (run.info.metric, run.info.direction, run.info.target) != (first.metric, first.direction, first.target):
-            raise InputError(
-                f"runs of one comparison share their metric and target, but {first.label!r} has {first.metric} "
-                f"{first.target} and {run.info.label!r} has {run.info.metric} {run.info.target}: report them separately"
-            )
+    _check_targets(runs)
     base = _baseline(groups, baseline) if first.target is not None else None
     times = _times(groups[base]) if base is not None else {}
     schemes = tuple(_scheme(label, members, times) for label, members in groups.items())
@@ -127,10 +132,32 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         metric=first.metric,
         direction=first.direction,
         target=first.target,
+        hold=first.hold,
         baseline=base,
         best=_best(schemes, first.target, first.direction),
         schemes=schemes,
     )
+
+
+def _check_targets(runs: Sequence[RunRecord]) -> None:
+    first = runs[0].info
+    spacing: dict[int, RunRecord] = {}
+    for run in runs:
+        info = run.info
+        if (info.metric, info.direction, info.target) != (first.metric, first.direction, first.target):
+            raise InputError(
+                f"runs of one comparison share their metric and target, but {first.label!r} has {first.metric} "
+                f"{first.target} and {info.label!r} has {info.metric} {info.target}: report them separately"
+            )
+        paired = spacing.setdefault(info.seed, run).info
+        if first.target is not None and (
+            info.hold != first.hold or (info.hold > 1 and info.hold_every != paired.hold_every)
+        ):
+            raise InputError(
+                f"runs of one comparison hold their target over the same instants, but {paired.label!r} has hold = "
+                f"{paired.hold} every {paired.hold_every} s and {info.label!r} has hold = {info.hold} every "
+                f"{info.hold_every} s: report them separately"
+            )
 
 
 def group(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -158,7 +185,7 @@ def render_table(comparison: Comparison) -> Table:
 
 
 def _result(run: RunRecord) -> SeedResult:
-    reached = run.reached
+    reached, crossed = run.reached, run.crossed
     played = [current for current in run.rounds if current.number > 0]
     diverged = run.info.status == "diverged"
     return SeedResult(
@@ -166,6 +193,7 @@ def _result(run: RunRecord) -> SeedResult:
         status=run.info.status,
         reached=reached is not None,
         seconds=reached.clock if reached else None,
+        first_seconds=crossed.clock if crossed else None,
         rounds=reached.number if reached else None,
         ended=run.rounds[-1].clock if run.rounds else 0.0,
         final=run.evaluated[-1].metric if run.evaluated and not diverged else None,
@@ -189,6 +217,8 @@ def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> Sc
         diverged=sum(result.status == "diverged" for result in results),
         unfinished=sum(result.status in ("running", "interrupted") for result in results),
         time_to_target=estimate(list(times.values())),
+        first_crossing=estimate([result.first_seconds for result in results if result.first_seconds is not None]),
+        crossed=sum(result.first_seconds is not None for result in results),
         min_time=min(times.values(), default=None),
         median_time=median if math.isfinite(median) else None,
         rounds_to_target=_mean([result.rounds for result in results if result.rounds is not None]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +21,13 @@ from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import absences_apart, obstacle, reclock
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.stopping import until
+from fedpace.sim.stopping import Ending, until
 from fedpace.sim.trainer import DivergedError
+
+
+class TooShortError(InputError):
+    """Recorded rounds end before those of a run under other delays would."""
+
 
 Watcher = Callable[[Job, Round], None]
 """Called after every round: what a progress bar lives on."""
@@ -74,7 +79,7 @@ def run_one(
     if overwrite:
         clear_folder(folder)
     with RunWriter(folder, job.info(simulation)) as writer:
-        _play(job, simulation, writer, execution, watch)
+        _play(job, simulation, writer, execution, watch, ())
     Checkpoints(folder).clear()
     return read_run(folder)
 
@@ -86,13 +91,17 @@ def carry_out(job: Job, execution: Execution | None = None, watch: Watcher | Non
     if job.clocked and not all(absences_apart(_time(each.experiment, each.seed, 0)) for each in job.all):
         # A trace that knows who was there: under other delays other rounds would be played.
         return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
-    return [trained, *(_clocked(other, job, trained, watch) for other in job.clocked)]
+    return [
+        trained,
+        *(_clocked(other, job, trained, watch) or _finished(other, execution, watch) for other in job.clocked),
+    ]
 
 
 def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     """Return a recorded run as it would have been under the delays and the clock of `experiment`, without training.
 
-    The rest of `experiment` must be as in the record.
+    The rest of `experiment` must be as in the record. Under other delays a target may be held sooner, where the record
+    is cut short, or later than the recorded rounds go, which is an error.
     """
     info = record.info
     scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
@@ -105,12 +114,21 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
         raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
     time = _time(experiment, info.seed, info.message_bytes)
     expected = tuple(time.expected.tolist())
-    rounds = tuple(reclock(record.rounds, time))
+    ending = Ending(experiment.stop, experiment.direction, expected)
+    rounds = tuple(until(reclock(record.rounds, time), ending))
+    if info.ended and info.status != "diverged" and not ending.over:
+        raise TooShortError(
+            f"{info.label!r} ended after {len(rounds) - 1} rounds, before it is known whether its target is held under "
+            f"{experiment.delays.name} delays: run it"
+        )
     trained_under = info.clocked_from or str(info.experiment.get("delays", {}).get("name"))
     clocked = replace(
         info,
         experiment=experiment.as_table(),
         expected_delays=expected,
+        hold_every=experiment.stop.spacing(expected),
+        status=("reached" if ending.held else "finished") if ending.over else info.status,
+        message="" if ending.over else info.message,
         clocked_from=trained_under,
         sittings=1,
         wall_seconds=None,
@@ -142,43 +160,62 @@ def _finished(job: Job, execution: Execution, watch: Watcher | None) -> RunRecor
     restored = Checkpoints(job.folder).restore(simulation)
     rounds, seconds = (0, 0.0) if restored is None else (restored.round + 1, restored.wall_seconds)
     with RunWriter.resume(job.folder, rounds=rounds, wall_seconds=seconds) as writer:
-        _play(job, simulation, writer, execution, watch)
+        _play(job, simulation, writer, execution, watch, record.rounds[:rounds])
     Checkpoints(job.folder).clear()
     return read_run(job.folder)
 
 
-def _play(job: Job, simulation: Simulation, writer: RunWriter, execution: Execution, watch: Watcher | None) -> None:
-    stop, direction = job.experiment.stop, job.experiment.direction
+def _play(
+    job: Job,
+    simulation: Simulation,
+    writer: RunWriter,
+    execution: Execution,
+    watch: Watcher | None,
+    before: Sequence[Round],
+) -> None:
+    """Play the rounds that follow `before`, up to the last."""
+    stop = job.experiment.stop
+    ending = Ending(stop, job.experiment.direction, simulation.expected_delays.tolist())
+    for current in before:
+        ending.add(current)
     checkpoints = Checkpoints(job.folder, every=execution.checkpoint_every)
     try:
         with closing(simulation.rounds(stop.evaluates)) as rounds:
-            for current in until(rounds, stop, direction):
+            for current in until(rounds, ending):
                 writer.add(current)
                 if watch is not None:
                     watch(job, current)
                 # A checkpoint of the last round would have nothing after it to go on with.
-                if current.number > 0 and not stop.ends(current, direction):
+                if current.number > 0 and not ending.over:
                     checkpoints.offer(simulation, wall_seconds=writer.wall_seconds)
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
-        writer.finish("reached" if stop.reached(current.metric, direction) else "finished")
+        writer.finish("reached" if ending.held else "finished")
     except DivergedError as error:
         # A scheme that diverges is a result, not an accident: the others go on.
         writer.finish("diverged", str(error))
 
 
-def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -> RunRecord:
+def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -> RunRecord | None:
+    """Clock a run that was trained under other delays; None where it would have gone on for longer."""
     if (job.folder / INFO).exists():
-        if read_run(job.folder).info.ended:
-            return read_run(job.folder)
+        begun = read_run(job.folder)
+        if begun.info.ended:
+            return begun
+        if begun.info.clocked_from is None:
+            return None
         clear_folder(job.folder)  # clocking takes no time: half of it is not worth keeping
-    record = clock_run(trained, job.experiment)
+    try:
+        record = clock_run(trained, job.experiment)
+    except TooShortError:
+        return None
     with RunWriter(job.folder, replace(record.info, status="running", message="")) as writer:
         for current in record.rounds:
             writer.add(current)
             if watch is not None:
                 watch(job, current)
-        if (source.folder / MODEL).exists():
+        # The model is that of the last round of all.
+        if (source.folder / MODEL).exists() and len(record.rounds) == len(trained.rounds):
             with keeping(job.folder / MODEL):
                 shutil.copyfile(source.folder / MODEL, job.folder / MODEL)
         writer.finish(record.info.status, record.info.message)

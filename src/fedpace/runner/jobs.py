@@ -70,6 +70,8 @@ class Job:
             metric=self.experiment.data.metric,
             direction=self.experiment.direction,
             target=self.experiment.stop.target,
+            hold=self.experiment.stop.hold,
+            hold_every=self.experiment.stop.spacing(simulation.expected_delays.tolist()),
             experiment=self.experiment.as_table(),
             expected_delays=tuple(simulation.expected_delays.tolist()),
             message_bytes=simulation.trainer.message_bytes,

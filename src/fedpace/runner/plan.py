@@ -93,4 +93,8 @@ def recorded_jobs(folder: Path) -> list[Job]:
 def _experiment(table: Any, path: Path) -> Experiment:
     if not isinstance(table, Mapping):
         raise InputError(f"{path} is damaged: it holds no experiment")
+    stop = table.get("stop")
+    if isinstance(stop, Mapping) and "hold" not in stop:
+        # Written before targets were held, when a run ended where it first met its target: so must the rest of it.
+        table = {**table, "stop": {**stop, "hold": 1}}
     return parse_experiment(table, str(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray
@@ -19,6 +21,11 @@ def cohort_size(k: int, view: View, scheme: str) -> int:
     """Return how many clients to take: `k`, or all that are available when fewer are reachable just now."""
     check_k(k, view.clients, scheme)
     return min(k, int(view.candidates.size))
+
+
+def over_asked(wanted: int, overcommit: float, reachable: int) -> int:
+    """Return how many to ask where `wanted` of them are to answer: overcommit x wanted, or all that can be reached."""
+    return min(math.ceil(overcommit * wanted - 1e-9), reachable)  # 1.3 x 10 must not become 14 by rounding
 
 
 def draw_multiset(

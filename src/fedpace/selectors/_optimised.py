@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.checks import FloatArray, IntArray, shares
 from fedpace.core.types import Cohort, Diagnostics
 from fedpace.numerics.order_stats import expected_max
 from fedpace.selectors._cohorts import draw_multiset
@@ -26,9 +26,12 @@ def cohort_from(
     facts: Facts,
     rng: np.random.Generator,
 ) -> Cohort:
-    """Draw k of `rows` with replacement from p; where no distribution makes progress, from the population's shares."""
+    """Draw k of `rows` with replacement from p; where no distribution makes progress, from the population's shares.
+
+    Where all who are there count for nothing, their shares are equal.
+    """
     feasible = bound < 1
-    q = p if feasible else share / share.sum()
+    q = p if feasible else shares(share if share.any() else None, share.size)
     seconds = expected_max(q, delay, k).value
     clients, weights = draw_multiset(rows, q, k, rng)
     return Cohort(

@@ -10,6 +10,8 @@ Where we depart, and why:
   milliseconds instead of the hour that the paper grants to trust-constr, and never a worse value;
 - q has a floor of `floor` / clients. The authors' 1e-7 lets a weight w / (k q) reach thousands;
 - G is measured in units of its own root mean square, so that c = 5, the authors' value, means the same for every model;
+- G is the norm of the last update, where the paper takes the largest gradient norm over all rounds: nothing is kept of
+  a client but its last update;
 - w are the shares among those available, so that the step does not shrink when some are away.
 """
 

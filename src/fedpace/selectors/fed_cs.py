@@ -7,6 +7,9 @@ The paper knows training and upload times apart and lets uploads queue on one ch
 View knows one delay a client and rounds last as long as the slowest: the largest admissible set is then exactly "all
 candidates whose delay is at most the deadline". Where nobody can make it, the fastest candidate is taken and waited
 for: a cohort cannot be empty.
+
+Where we depart: `quantile`, ours, gives the deadline relative to the delays of the fleet. The paper's 3 minutes are for
+its own network: under delays that are all below it this is random selection, and under long ones a single client.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least
+from fedpace.core.checks import above, at_least, between
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
@@ -30,6 +33,7 @@ class FedCS(Stateless):
     Args:
         k: candidates drawn, and so the largest cohort.
         deadline: seconds that a client may take by its estimated delay.
+        quantile: of the estimated delays of those that can be reached, in place of seconds; 0 = `deadline` counts.
         enforce: wait no longer than the deadline for those chosen either; who is late then counts as failed.
     """
 
@@ -39,27 +43,37 @@ class FedCS(Stateless):
     k: int = 10
     deadline: float = 180.0
     enforce: bool = False
+    quantile: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.k, 1, f"k of {self.name}")
         above(self.deadline, 0, f"deadline of {self.name}")
+        between(self.quantile, 0, 1, f"quantile of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the candidates and keep those who can make it."""
         size = cohort_size(self.k, view, self.name)
         candidates = np.sort(rng.choice(view.candidates, size=size, replace=False))
-        clients = candidates[view.delay[candidates] <= self.deadline]
+        limit = self._limit(view)
+        clients = candidates[view.delay[candidates] <= limit]
         in_time = int(clients.size)
         status = "ok"
         if not in_time:
             clients = candidates[[np.argmin(view.delay[candidates])]]
-            status = f"nobody can make the deadline of {self.deadline:g} s: the fastest candidate is taken"
+            status = f"nobody can make the deadline of {limit:g} s: the fastest candidate is taken"
         why = Diagnostics(
             objective=float(in_time),
             predicted_seconds=slowest(view, clients),
             status=status,
-            facts={"candidates": size, "in_time": in_time},
+            facts={"candidates": size, "in_time": in_time, "limit": limit},
         )
-        deadline = self.deadline if self.enforce and in_time else math.inf
+        deadline = limit if self.enforce and in_time else math.inf
         return Cohort(clients, share_weights(view, clients), deadline=deadline, why=why), None
+
+    def _limit(self, view: View) -> float:
+        """Return the seconds that a client may take."""
+        if not self.quantile:
+            return self.deadline
+        # The delay of a client, not one between two: which clients are in then does not depend on rounding.
+        return float(np.quantile(view.delay[view.candidates], self.quantile, method="inverted_cdf"))

@@ -8,7 +8,11 @@ Where we depart, and why:
 - mu and V are unknown in practice, and the released code's rule reads the gradient on all training data, which no
   server sees. We use the norm of the members' average update (proportional to the gradient for a fixed learning rate
   and number of local steps; all our rules compare norms with norms, so the factor drops out);
-- the released code also rescales learning rates at a doubling: that is the host's matter, not the selection's;
+- the paper solves each stage by FedGATE, whose clients correct their local steps by what they disagreed on before. What
+  runs here is the host's: FedAvg unless it is another. With several local steps and data that differ, clients drift,
+  which FedGATE would prevent. The paper calls FLANP a meta-algorithm, in which other solvers may take its place;
+- the released code divides the clients' learning rate by 1.3 or 1.4 at a doubling and multiplies the server's by it. A
+  Cohort cannot ask for either, so steps stay as they are from stage to stage;
 - delays are sorted anew in each round, so a client that became slow drops back. The number of clients never falls.
 """
 

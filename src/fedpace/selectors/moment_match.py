@@ -4,7 +4,8 @@ Ours, the repair of the seed paper's set objective (docs/theory.md). For squared
 is linear in its second moment of features and targets, so that weights which match the population's moment give its
 gradient, at every model. The error in a typical direction is rho = |sum_i a_i M_i|_F^2 / D with whitened deviations
 M_i. Each prefix of the delay order gets the weights that make rho least (a convex problem on the simplex), and the
-prefix with the least max delay / (1 - rho) is chosen.
+prefix with the least max delay / (1 - rho) is chosen: exactly up to 200 clients, beyond which prefixes are tried in
+steps of 2 % of their length.
 
 Without a constant to rescale B, and with an optimum that converges where the population's does. What it lacks is the
 scale between moments and updates, which differs from model to model and as training goes on: `pace` measures it.

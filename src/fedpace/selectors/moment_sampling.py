@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite
+from fedpace.core.checks import FloatArray, at_least, finite, shares
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
@@ -57,7 +57,7 @@ class MomentSampling(Stateless):
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)
-        share = view.share[known] / view.share[known].sum()
+        share = shares(view.share[known], known.size)
         gram = view.moments.gram(ridge=self.ridge, shares=view.share)[np.ix_(known, known)]
         candidates = view.available[known]
         rows = known[candidates]
@@ -79,6 +79,8 @@ def _best(
     """Return the best distribution and its B_p."""
     # Delays in units of their mean: the solver's tolerances then do not depend on the unit of time.
     ratio = MomentRatio(gram, pull, offset, delay / max(delay.mean(), 1e-12), k)
-    starts = [share * mask / (share * mask).sum() for mask in prefix_starts(delay)]
+    # Who counts for nothing may still stand for others, but what a start leaves out stays out.
+    first = np.where(share > 0, share, 1 / share.size)
+    starts = [shares(first * mask, mask.size) for mask in prefix_starts(delay)]
     p, _ = minimise_on_simplices(ratio.value_and_gradient, starts)
     return p, ratio.bound(p)

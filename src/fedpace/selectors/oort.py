@@ -7,7 +7,10 @@ of the cohort, which decays, goes to clients not tried yet, by size and speed. T
 steady T is raised (slower clients are let in), and lowered when utility jumps.
 
 Where we depart, and why:
-- a View holds shares instead of sizes, and mean losses instead of root mean squares: U_i = share_i x loss_i;
+- hosts report mean losses instead of root mean squares: U_i = samples_i x loss_i. Shares stand in for samples where a
+  host tells nobody's, and the mean of the others where it does not tell a client's;
+- while nobody is new, the part epsilon of a cohort is drawn at random, as the authors' code does. A warm-up with all
+  clients leaves nobody new: lower `epsilon` then;
 - nothing is kept per client: "explored" is read off the ledger (took part, with a loss), and so is the utility that the
   pacer sums (clients whose loss is of the last round, and who had taken part before: the exploited ones);
 - failed clients keep their last loss (the authors' code gives them the mean); the blacklist, off there, is left out.
@@ -24,7 +27,7 @@ import numpy as np
 from fedpace.core.checks import FloatArray, IntArray, above, at_least
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._cohorts import cohort_size, over_asked
 from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 
 STALENESS = 0.1
@@ -53,11 +56,12 @@ class Oort:
         k: clients whose answers are wanted.
         overcommit: clients asked for each one wanted; the round ends when k of them have answered.
         alpha: how hard slowness is punished.
-        epsilon: part of the first cohort for clients not tried yet.
+        epsilon: part of the first cohort for clients not tried yet, or drawn at random where all were.
         epsilon_decay: factor on it after every round.
         epsilon_least: where the decay ends.
         cutoff: explored clients are drawn from those with at least this fraction of the k-th best score.
-        threshold: percentile of the delays that counts as fast enough at first.
+        threshold: percentile of the delays that counts as fast enough at first. The authors' 10 is for fleets of which
+            a cohort is a small part: where so many are fewer than are asked, the others are asked for their speed.
         pacer_step: rounds between two looks of the pacer.
         pacer_delta: percentiles by which the pacer moves the threshold.
         clip: quantile of the utilities at which they are cut off.
@@ -110,13 +114,12 @@ class Oort:
         wanted = cohort_size(self.k, view, self.name)
         state = self._paced(state, view)
         rows = view.candidates
-        asked = min(math.ceil(self.overcommit * wanted - 1e-9), rows.size)
+        asked = over_asked(wanted, self.overcommit, rows.size)
         tried = (view.participations[rows] > 0) & ~np.isnan(view.loss[rows])
         known, new = rows[tried], rows[~tried]
         limit = preferred_delay(view.delay[rows], state.threshold)
-        exploring = min(new.size, round(asked * state.epsilon))
-        exploited = self._exploit(view, known, min(asked - exploring, known.size), limit, rng)
-        explored = self._explore(view, new, exploring, limit, rng)
+        exploited = self._exploit(view, known, min(asked - round(asked * state.epsilon), known.size), limit, rng)
+        explored = self._explore(view, new, min(asked - exploited.size, new.size), limit, rng)
         clients = np.concatenate([exploited, explored])
         rest = np.setdiff1d(rows, clients)
         clients = np.concatenate([clients, rng.choice(rest, size=asked - clients.size, replace=False)])
@@ -151,7 +154,7 @@ class Oort:
         if not count:
             return rows[:0]
         score = scores(
-            view.share[rows] * view.loss[rows],
+            sizes(view)[rows] * view.loss[rows],
             last=view.loss_step[rows] + 1,
             now=view.step + 1,
             slowdown=penalty(view.delay[rows], limit, self.alpha),
@@ -162,7 +165,7 @@ class Oort:
         return draw_distinct(rows[pool], score[pool], count, rng)
 
     def _explore(self, view: View, rows: IntArray, count: int, limit: float, rng: np.random.Generator) -> IntArray:
-        prospect = view.share[rows] * penalty(view.delay[rows], limit, self.alpha)
+        prospect = sizes(view)[rows] * penalty(view.delay[rows], limit, self.alpha)
         best = largest(np.arange(rows.size), prospect, math.ceil(self.window * count), rng)
         return draw_distinct(rows[best], prospect[best], count, rng)
 
@@ -171,7 +174,7 @@ class Oort:
         if view.step == 0:
             return state
         exploited = (view.loss_step == view.step - 1) & (view.participations > 1)
-        useful = float((view.share * view.loss)[exploited].mean()) if exploited.any() else 0.0
+        useful = float((sizes(view) * view.loss)[exploited].mean()) if exploited.any() else 0.0
         state = replace(state, now=state.now + useful)
         if view.step % self.pacer_step:
             return state
@@ -183,6 +186,13 @@ class Oort:
             elif change >= JUMP * state.before:
                 threshold = max(self.pacer_delta, threshold - self.pacer_delta)
         return replace(state, threshold=threshold, before=state.now, now=0.0)
+
+
+def sizes(view: View) -> FloatArray:
+    """Return what each client holds: its samples, or in their place its share."""
+    if view.samples is None or np.isnan(view.samples).all():
+        return view.share
+    return np.where(np.isnan(view.samples), np.nanmean(view.samples), view.samples)
 
 
 def preferred_delay(delay: FloatArray, percentile: float) -> float:

@@ -1,9 +1,13 @@
 """Random selection, in the three variants that the literature calls by one name.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017);
-Li et al., "On the Convergence of FedAvg on Non-IID Data" (ICLR 2020), schemes I and II.
+Li et al., "On the Convergence of FedAvg on Non-IID Data" (ICLR 2020), schemes I and II;
+Bonawitz et al., "Towards Federated Learning at Scale: System Design" (MLSys 2019), section 4.2, for over-selection.
 
 The paper that fedpace starts from says only "samples clients uniformly"; our default is the common reading.
+
+Over-selection is what production systems do about stragglers: more clients are asked than are wanted, and the round
+goes on with the first that answer. It favours the fast, whose data then count for more: a bias that the authors accept.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import between, one_of, whole
+from fedpace.core.checks import at_least, between, finite, one_of, whole
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
-from fedpace.selectors._cohorts import cohort_size, draw_multiset
+from fedpace.selectors._cohorts import cohort_size, draw_multiset, over_asked
 from fedpace.selectors._drawing import share_weights
 from fedpace.server.fedexp import FedExP
 from fedpace.server.nesterov import Nesterov
@@ -30,7 +34,7 @@ class Random(Stateless):
     """Clients drawn at random.
 
     Args:
-        k: clients in a cohort.
+        k: clients in a cohort; 0 = all that can be reached.
         variant: `uniform-wor`: k distinct clients, each as likely; they weigh as their shares do among themselves
             (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
             times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
@@ -38,22 +42,31 @@ class Random(Stateless):
         extrapolate: power of the factor by which the cohort's disagreement lets the step be lengthened
             (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
         momentum: carry steps on from round to round (`fedpace.core.acceleration`), for the same reason.
+        overcommit: clients asked for each one wanted; the round ends when k of them have answered. The authors ask 1.3.
+            Only with `uniform-wor`: the others' weights are for those drawn, not for the fastest of them.
     """
 
     name: ClassVar[str] = "random"
     needs: ClassVar[frozenset[Need]] = frozenset()
-    timeless: ClassVar[bool] = True
 
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
     extrapolate: float = 0.0
     momentum: bool = False
+    overcommit: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
-        whole(self.k, 1, "k of random")
+        whole(self.k, 0, "k of random")
+        at_least(self.overcommit, 1, "overcommit of random")
+        finite(self.overcommit, "overcommit of random")
         one_of(self.variant, VARIANTS, "variant of random")
         between(self.extrapolate, 0, 1, "extrapolate of random")
+        if self.overcommit > 1 and self.variant != "uniform-wor":
+            raise InputError(
+                f"random has overcommit = {self.overcommit} with variant {self.variant!r}, whose weights are for all "
+                "who are drawn: set overcommit = 1, or variant = 'uniform-wor'"
+            )
         if (self.extrapolate or self.momentum) and self.variant == "uniform-unbiased":
             raise InputError(
                 "random has neither extrapolate nor momentum with variant 'uniform-unbiased': only an average can be "
@@ -67,15 +80,21 @@ class Random(Stateless):
             return Nesterov(self.extrapolate)
         return FedExP(self.extrapolate) if self.extrapolate else None
 
+    @property
+    def timeless(self) -> bool:
+        """Whether delays cannot change what is trained: not where the first to answer are taken."""
+        return self.overcommit == 1
+
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the cohort."""
-        size = cohort_size(self.k, view, self.name)
         rows = view.candidates
+        size = cohort_size(self.k, view, self.name) if self.k else rows.size
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
-            clients, weights = draw_multiset(rows, share_weights(view, rows), self.k, rng)
+            clients, weights = draw_multiset(rows, share_weights(view, rows), self.k or size, rng)
             return Cohort(clients, weights), None
-        clients = np.sort(rng.choice(rows, size=size, replace=False))
+        asked = over_asked(size, self.overcommit, rows.size)
+        clients = np.sort(rng.choice(rows, size=asked, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        return Cohort(clients, share_weights(view, clients)), None
+        return Cohort(clients, share_weights(view, clients), enough=size if asked > size else 0), None

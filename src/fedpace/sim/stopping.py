@@ -1,17 +1,19 @@
-"""When a run is evaluated, and when it ends: at its target, at a number of rounds, or at a virtual time."""
+"""When a run is evaluated, and when it ends: when its target is held, at a number of rounds, or at a virtual time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from fedpace.core.checks import above, at_least
+import numpy as np
+
+from fedpace.core.checks import above, at_least, finite
 from fedpace.core.errors import InputError
+from fedpace.sim.holding import Direction, Holding
 from fedpace.sim.round import Round
 
-Direction = Literal["up", "down"]
+__all__ = ["Direction", "Ending", "Stop", "until"]
 
 
 @dataclass(frozen=True)
@@ -24,32 +26,38 @@ class Stop:
         max_seconds: virtual seconds at the most; the round in which it passes is the last.
         evaluate_every: rounds from one evaluation on the test data to the next. The target can only be met in a round
             that is evaluated: the time to target is never earlier. Round 0 is, and the one that a limit makes the last.
+        hold: the target counts from when the mean over so many instants meets it (`fedpace.sim.holding`), and the run
+            goes on until that is known; 1 = it counts, and the run ends, as soon as it is met once.
+        hold_every: seconds from one instant to the next; None = the median of the clients' expected delays, which is
+            the same for all schemes under one seed.
     """
 
     target: float | None = None
     max_rounds: int = 200
     max_seconds: float = math.inf
     evaluate_every: int = 1
+    hold: int = 10
+    hold_every: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.max_rounds, 1, "max_rounds of stop")
         above(self.max_seconds, 0, "max_seconds of stop")
         at_least(self.evaluate_every, 1, "evaluate_every of stop")
+        at_least(self.hold, 1, "hold of stop")
+        if self.hold_every is not None:
+            above(self.hold_every, 0, "hold_every of stop")
+            finite(self.hold_every, "hold_every of stop")
         if self.target is not None and not math.isfinite(self.target):
             raise InputError(f"target of stop must be finite, but {self.target} came")
 
-    def reached(self, metric: float | None, direction: Direction) -> bool:
-        """Whether `metric` meets the target; None, a round that was not evaluated, does not."""
-        return meets(metric, self.target, direction)
+    def spacing(self, delays: Sequence[float]) -> float:
+        """Return the seconds from one instant to the next among clients of these expected delays."""
+        return float(np.median(delays)) if self.hold_every is None else self.hold_every
 
     def exhausted(self, number: int, clock: float) -> bool:
         """Whether the round of that number, which ends at `clock`, is the last one allowed."""
         return number >= self.max_rounds or clock >= self.max_seconds
-
-    def ends(self, current: Round, direction: Direction) -> bool:
-        """Whether `current` is the last round."""
-        return self.reached(current.metric, direction) or self.exhausted(current.number, current.clock)
 
     def evaluates(self, number: int, clock: float) -> bool:
         """Whether the round of that number, which ends at `clock`, is evaluated."""
@@ -60,16 +68,40 @@ class Stop:
         return min(1.0, max(current.number / self.max_rounds, current.clock / self.max_seconds))
 
 
-def meets(metric: float | None, target: float | None, direction: Direction) -> bool:
-    """Whether a metric meets a target, where there are both."""
-    if metric is None or target is None:
-        return False
-    return metric >= target if direction == "up" else metric <= target
+class Ending:
+    """Says after which round a run is over. It remembers rounds, so every run needs its own.
+
+    Args:
+        stop: the limits.
+        direction: whether a better metric is `up` or `down`.
+        delays: expected seconds of each client.
+    """
+
+    def __init__(self, stop: Stop, direction: Direction, delays: Sequence[float]) -> None:
+        self._stop = stop
+        self._holding = Holding(stop.target, direction, hold=stop.hold, every=stop.spacing(delays))
+        self._exhausted = False
+
+    def add(self, current: Round) -> None:
+        """Take in the next round, or one that was played before the run was resumed."""
+        self._holding.add(current.clock, current.metric)
+        self._exhausted = self._stop.exhausted(current.number, current.clock)
+
+    @property
+    def held(self) -> bool:
+        """Whether the target is known to have been held."""
+        return self._holding.held is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the round that was added last is the last one."""
+        return self.held or self._exhausted
 
 
-def until(rounds: Iterable[Round], stop: Stop, direction: Direction) -> Iterator[Round]:
-    """Yield rounds up to and with the one that ends the run."""
+def until(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:
+    """Yield rounds up to and with the one that ends the run; it is added to `ending` before it is yielded."""
     for current in rounds:
+        ending.add(current)
         yield current
-        if stop.ends(current, direction):
+        if ending.over:
             return

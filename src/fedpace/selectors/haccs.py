@@ -1,0 +1,167 @@
+"""HACCS: clusters of clients with like labels, each stood for by its fastest members.
+
+Wolfrath, Sreekumar, Kumar, Wang and Chandra, "HACCS: Heterogeneity-Aware Clustered Client Selection for Accelerated
+Federated Learning" (IPDPS 2022), and the authors' code (NS-PhD-Research/HACCS) where the paper leaves things open. What
+must take part is every distribution of data, not every client: clients are clustered by their label histograms, and who
+is alone in its corner is a cluster of its own. A cluster weighs
+
+    rho (1 - t_c / max t) + (1 - rho) f_c / sum f,      t_c its mean delay, f_c its mean squared loss.
+
+Cluster c, with the part p_c of all the weight, sends its floor(p_c k) fastest clients; what is left of the k is drawn,
+cluster by cluster in proportion to the weights, each time the fastest that is not yet in.
+
+Notes, and where we depart:
+- the paper compares histograms by Hellinger's distance, the released code by the Euclidean one of frequencies, cut at
+  0.25: both are here, the latter as the default since its radius is known. OPTICS, read out as DBSCAN with at least two
+  clients to a cluster, is single linkage cut at the radius, which SciPy has. The paper's other summary, histograms of
+  features for each label, is left out: no host reports those;
+- the released code evaluates the model at every client after every round, free of charge, and takes the error rate for
+  the loss. `losses="probed"` asks everybody for a loss; `"last"`, the default, asks nobody: of each cluster those count
+  that reported last, since its members have the same distribution, and the others' losses are of older models. A
+  cluster of which no loss is known has the mean of the others;
+- it divides by all members of a cluster where some are away; here means are over those that can be reached;
+- all weights 0 (one cluster, without loss) would stop it; here all clusters are then as likely;
+- the released code averages models evenly; here they weigh as their shares do, which is the same for equal shares.
+Clients without a histogram cannot be chosen (`needs`): the scheme is for classification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray, above, at_least, between, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.selectors._cohorts import cohort_size
+from fedpace.selectors._drawing import share_weights, slowest
+from fedpace.selectors._optimised import kept
+
+DISTANCES = ("euclidean", "hellinger")
+
+
+@dataclass(frozen=True)
+class Haccs:
+    """The fastest clients of every kind of data.
+
+    Args:
+        k: clients in a cohort.
+        rho: part of a cluster's weight that its speed decides; its loss decides the rest.
+        distance: between label histograms: `euclidean`, as in the released code, or `hellinger`, as in the paper.
+        radius: clients at most this far apart are in one cluster, and so are those that a chain of them connects.
+        losses: `last`: as they were reported last. `probed`: everybody is asked before each round.
+    """
+
+    name: ClassVar[str] = "haccs"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.LABELS})
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS})
+    """Of those who took part, if the host has it; without, speed alone decides."""
+
+    k: int = 10
+    rho: float = 0.5
+    distance: Literal["euclidean", "hellinger"] = "euclidean"
+    radius: float = 0.25
+    losses: Literal["last", "probed"] = "last"
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        at_least(self.k, 1, f"k of {self.name}")
+        between(self.rho, 0, 1, f"rho of {self.name}")
+        one_of(self.distance, DISTANCES, f"distance of {self.name}")
+        above(self.radius, 0, f"radius of {self.name}")
+        one_of(self.losses, ("last", "probed"), f"losses of {self.name}")
+
+    def init(self) -> None:
+        """No state."""
+
+    def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
+        """Ask everybody who can be reached, or nobody."""
+        return Probe(view.candidates) if self.losses == "probed" else None
+
+    def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
+        """Share the cohort among the clusters."""
+        size = cohort_size(self.k, view, self.name)
+        if view.labels is None:
+            raise InputError(f"{self.name} needs label histograms, but no client has reported any")
+        known = np.flatnonzero(~np.isnan(view.labels).any(axis=1))
+        cluster = np.full(view.clients, -1)
+        cluster[known] = clusters(view.labels[known], self.distance, self.radius)
+        rows = view.candidates
+        members = by_speed(rows, view.delay, cluster)
+        seconds = np.array([view.delay[rows].mean() for rows in members])
+        weight = cluster_weights(seconds, _losses(view, members), self.rho)
+        counts = allotted(weight, np.array([rows.size for rows in members]), size, rng)
+        clients = np.sort(np.concatenate([rows[:count] for rows, count in zip(members, counts, strict=True)]))
+        why = Diagnostics(
+            predicted_seconds=slowest(view, clients),
+            facts={
+                "clusters": len(members),
+                "clusters_in": int((counts > 0).sum()),
+                "largest_cluster": max(rows.size for rows in members),
+            },
+            reasons={
+                int(row): f"among the {count} fastest of a cluster of {rows.size}, weight {part:.3g}"
+                for rows, count, part in zip(members, counts.tolist(), weight, strict=True)
+                for row in rows[:count]
+            },
+        )
+        return Cohort(clients, share_weights(view, clients), why=why), None
+
+    def observe(self, state: None, report: object) -> None:
+        """Learn nothing: the ledger already has it."""
+
+
+@kept
+def clusters(labels: FloatArray, distance: str, radius: float) -> IntArray:
+    """Return the cluster of each client: single linkage of label frequencies, cut at `radius`."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    if len(labels) == 1:
+        return np.zeros(1, dtype=np.int64)
+    total = labels.sum(axis=1, keepdims=True)
+    points = np.divide(labels, total, out=np.zeros_like(labels), where=total > 0)  # no data at all: a kind of its own
+    if distance == "hellinger":
+        points = np.sqrt(points / 2)
+    return np.asarray(fcluster(linkage(points, "single"), radius, "distance"), dtype=np.int64)
+
+
+def by_speed(rows: IntArray, delay: FloatArray, cluster: IntArray) -> list[IntArray]:
+    """Return the clusters of `rows`, each with its fastest first, the one with the fastest client of all first."""
+    order = rows[np.lexsort((rows, delay[rows]))]
+    _, first = np.unique(cluster[order], return_index=True)
+    return [order[cluster[order] == label] for label in cluster[order[np.sort(first)]]]
+
+
+def cluster_weights(seconds: FloatArray, losses: FloatArray, rho: float) -> FloatArray:
+    """Return rho (1 - t_c / max t) + (1 - rho) f_c / sum f, scaled to sum to 1; equal where all are 0."""
+    longest, total = float(seconds.max()), float(losses.sum())
+    speed = 1 - seconds / longest if longest > 0 else np.ones(seconds.size)
+    useful = losses / total if total > 0 else np.full(losses.size, 1 / losses.size)
+    weight = rho * speed + (1 - rho) * useful
+    return np.asarray(weight / weight.sum() if weight.sum() > 0 else np.full(weight.size, 1 / weight.size))
+
+
+def allotted(weight: FloatArray, sizes: IntArray, k: int, rng: np.random.Generator) -> IntArray:
+    """Return how many of its clients each cluster sends: floor(weight k), and what is left over by draws."""
+    counts = np.minimum((weight * k + 1e-9).astype(np.int64), sizes)
+    while counts.sum() < k:
+        open_ = counts < sizes
+        chance = np.where(open_, weight, 0.0)
+        chance = chance if chance.any() else open_.astype(np.float64)
+        counts[rng.choice(weight.size, p=chance / chance.sum())] += 1
+    return counts
+
+
+def _losses(view: View, members: list[IntArray]) -> FloatArray:
+    """Return the mean squared loss of each cluster, over those that reported last."""
+    found = np.full(len(members), np.nan)
+    for place, rows in enumerate(members):
+        told = rows[~np.isnan(view.loss[rows])]
+        if told.size:
+            newest = told[view.loss_step[told] == view.loss_step[told].max()]
+            found[place] = np.square(view.loss[newest]).mean()
+    unknown = np.isnan(found)
+    found[unknown] = found[~unknown].mean() if not unknown.all() else 1.0
+    return found
