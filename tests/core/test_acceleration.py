@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from fedpace import make_selector
-from fedpace.core.acceleration import Momentum
+from fedpace.core.acceleration import carried_part
 from fedpace.core.errors import InputError
-from fedpace.core.extrapolation import extrapolation
 from fedpace.core.stepping import Gather
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.uniform import UniformDelays
@@ -23,20 +22,16 @@ from fedpace.sim.training import Training
 
 
 def test_the_part_that_is_carried_on_grows_with_the_rounds():
-    momentum = Momentum()
-    assert [momentum.carried(1.0) for _ in range(4)] == [0.0, 1 / 4, 2 / 5, 3 / 6]
+    age, parts = 0, []
+    for _ in range(4):
+        part, age = carried_part(age, 1.0)
+        parts.append(part)
+    assert parts == [0.0, 1 / 4, 2 / 5, 3 / 6]
 
 
 def test_a_round_that_turns_back_starts_anew():
-    momentum = Momentum(age=7)
-    assert momentum.carried(-1e-9) == 0.0
-    assert momentum.carried(1.0) == 1 / 4
-
-
-def test_momentum_counts_as_part_of_the_lengthening():
-    assert extrapolation(8.0, 1.0, 1.0) == 4.0
-    assert extrapolation(8.0, 1.0, 1.0, carried=0.25) == pytest.approx(3.0)
-    assert extrapolation(8.0, 1.0, 1.0, carried=0.9) == 1.0, "never shorter than the average"
+    assert carried_part(7, -1e-9) == (0.0, 1)
+    assert carried_part(1, 1.0) == (1 / 4, 2)
 
 
 def nesterov(slope, start, rounds):
