@@ -24,7 +24,7 @@ GROWTH = 2.0
 """The factor may at most double from one step to the next; the first step is at most twice the average."""
 KEPT = 0.9
 """What the largest curvature seen counts for in the next step: curvature changes as training goes on."""
-BUDGET = 100.0
+BUDGET = 20.0
 """Lengths of the longest average so far that the first step may go beyond the average."""
 DECAY = 1.1
 """The n-th may go n^-DECAY times as far: more than 1, so that the sum is finite."""

@@ -170,9 +170,11 @@ class Pace:
 
     def observe(self, state: Measured, report: Report) -> Measured:
         """Note how long the averaged update was, and whether fewer came than the deadline was to let in."""
+        new, finished = int((report.seconds > 0).sum()), int(report.finished.sum())
         if state.arrivals >= 0:
-            new, finished = int((report.seconds > 0).sum()), int(report.finished.sum())
             state = replace(state, fresh=present(state.fresh, new, arrivals=state.arrivals, finished=finished))
+        elif state.fresh >= 0:
+            state = replace(state, fresh=state.fresh + new)
         if report.updates is None:
             return state
         told = report.finished & ~np.isnan(report.updates).any(axis=1) & (report.weights > 0)
