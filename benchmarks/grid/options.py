@@ -79,11 +79,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     # The released code's clusters are mostly single clients where every client has a mix of its own: wider ones too.
     "haccs": [
         {"k": 10},
+        {"k": 5},
         {"k": 20},
-        {"k": 10, "distance": "hellinger", "radius": 0.5},
-        {"k": 20, "distance": "hellinger", "radius": 0.5},
+        {"k": 20, "distance": "hellinger", "radius": 0.35},
         {"k": 10, "rho": 0.8},
-        {"k": 20, "rho": 0.8},
+        {"k": 20, "losses": "probed"},
     ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
     # Tiers of 50 clients hold 10 at the authors' 5; more tiers for small cohorts, fewer for large ones. How often it
