@@ -6,7 +6,7 @@ scheme is given a few settings, the first of them the one it is registered with,
 development seeds, for each task as the step size is. Which was chosen is reported with the results.
 
 The settings are meant to span what matters (how many clients, how hard slowness counts, how long a stage lasts), not to
-be searched finely: two to eight of each, more for `random` alone, since all speed-ups are over it.
+be searched finely: two to ten of each, more for `random` alone, since all speed-ups are over it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "flanp": [
         *({"k": k, "period": period} for k in (1, 5, 10, 20) for period in (20, 5)),
         {"k": 20, "period": 50},
+        {"k": 10, "period": 10, "growth": 1.5},
     ],
     # What a round is worth however clients are drawn: the authors' 5, and values at which gradients count too.
     "approx-opt-sampling": [
@@ -61,6 +62,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fed-cs": [
         {"k": 10},
         {"k": 10, "quantile": 0.5},
+        {"k": 20, "quantile": 0.3},
         {"k": 20, "quantile": 0.5},
         {"k": 20, "quantile": 0.7},
         {"k": 20, "quantile": 0.9},
@@ -70,19 +72,22 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     # 14,000 are ten times as many as they ask. And a warm-up leaves nobody to explore: less exploration.
     "oort": [
         {"k": 10},
-        {"k": 10, "threshold": 30.0},
         {"k": 10, "threshold": 50.0},
         {"k": 20, "threshold": 50.0},
-        {"k": 10, "threshold": 50.0, "overcommit": 2.0},
+        {"k": 10, "threshold": 30.0, "epsilon": 0.2},
         {"k": 20, "threshold": 80.0, "epsilon": 0.2},
+        {"k": 10, "threshold": 50.0, "overcommit": 2.0},
+        {"k": 5, "threshold": 50.0, "overcommit": 2.0},
     ],
-    # The released code's clusters are mostly single clients where every client has a mix of its own: wider ones too.
+    # The released code's clusters are mostly single clients where labels are skewed, and one where they are not: wider
+    # and narrower ones too.
     "haccs": [
         {"k": 10},
         {"k": 5},
         {"k": 20},
+        {"k": 30},
+        {"k": 20, "radius": 0.1},
         {"k": 20, "distance": "hellinger", "radius": 0.35},
-        {"k": 10, "rho": 0.8},
         {"k": 20, "losses": "probed"},
     ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
