@@ -172,9 +172,13 @@ def test_a_present_of_its_own_is_what_came_last():
     assert Lateness.since(many, np.zeros(80), 50).within(np.array([3.9, 4.0])).tolist() == pytest.approx([0, 1])
 
 
-def test_a_present_must_be_part_of_the_history():
-    with pytest.raises(InputError, match="expected 1 to 3 newest ratios"):
-        Lateness.since([1.0, 2.0, 3.0], [0, 0, 0], 4)
+def test_a_present_that_is_longer_than_memory_is_all_there_is():
+    ratios, cut = [1.0, 2.0, 3.0], [0, 1, 0]
+    assert Lateness.since(ratios, cut, 300).mass.tolist() == Lateness.estimated(ratios, cut).mass.tolist()
+    nobody = Lateness.since([1.0, 2.0], [1, 1], 2)
+    assert (nobody.ratios.tolist(), nobody.mass.tolist()) == ([4.0], [1.0]), "twice the longest wait"
+    with pytest.raises(InputError, match="at least 1 newest ratio"):
+        Lateness.since(ratios, cut, 0)
 
 
 @settings(deadline=None)
@@ -211,7 +215,7 @@ def test_deadlines_recover_from_a_slow_down_within_a_few_rounds(sigma):
     for step in range(200):
         end = None
         if ratios.size >= 10:
-            end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, min(fresh, ratios.size)))
+            end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, fresh))
         length = math.inf if end is None else end.seconds
         taken = delays * rng.lognormal(0.0, sigma, 12) * np.where(rng.random(12) < 0.1, 30.0, 1.0)
         taken *= 4.0 if step >= 30 else 1.0

@@ -79,15 +79,15 @@ class Lateness:
         Args:
             ratios: times taken over times expected, the newest last.
             given_up: whether each was given up.
-            fresh: as `present` counts them; `UNBROKEN` = all are of the present.
+            fresh: as `present` counts them, more than are remembered included; `UNBROKEN` = all are of the present.
         """
         seen = float_array(ratios, "ratios")
         cut = np.asarray(given_up, dtype=np.bool_)
         if fresh < 0 or seen.size == 0 or cut.shape != seen.shape:
             return cls.estimated(seen, cut)
-        if not 0 < fresh <= seen.size:
-            raise InputError(f"expected 1 to {seen.size} newest ratios, or {UNBROKEN} for all, but {fresh} came")
-        start = seen.size - fresh
+        if fresh == 0:
+            raise InputError(f"expected at least 1 newest ratio, or {UNBROKEN} for all, but 0 came")
+        start = max(seen.size - fresh, 0)
         now, now_cut = seen[start:], cut[start:]
         if start == 0 or fresh >= ANEW:
             # With no answer at all there is no shape either: everybody takes as long as is typical.
