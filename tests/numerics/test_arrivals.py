@@ -177,6 +177,9 @@ def test_a_present_that_is_longer_than_memory_is_all_there_is():
     assert Lateness.since(ratios, cut, 300).mass.tolist() == Lateness.estimated(ratios, cut).mass.tolist()
     nobody = Lateness.since([1.0, 2.0], [1, 1], 2)
     assert (nobody.ratios.tolist(), nobody.mass.tolist()) == ([4.0], [1.0]), "twice the longest wait"
+    # A large cohort of which next to nobody came: what was before gives the shape, twice the longest wait the scale.
+    large = Lateness.since([0.9, 1.0, 1.1] * 10 + [1.2] * 60, [0] * 30 + [0] * 3 + [1] * 57, 60)
+    assert large.within(np.array([1.3, 2.3, 2.7])).tolist() == pytest.approx([0.05, 0.4, 1.0], abs=0.1)
     with pytest.raises(InputError, match="at least 1 newest ratio"):
         Lateness.since(ratios, cut, 0)
 
