@@ -172,9 +172,16 @@ def test_a_present_of_its_own_is_what_came_last():
     assert Lateness.since(many, np.zeros(80), 50).within(np.array([3.9, 4.0])).tolist() == pytest.approx([0, 1])
 
 
-def test_a_present_must_be_part_of_the_history():
-    with pytest.raises(InputError, match="expected 1 to 3 newest ratios"):
-        Lateness.since([1.0, 2.0, 3.0], [0, 0, 0], 4)
+def test_a_present_that_is_longer_than_memory_is_all_there_is():
+    ratios, cut = [1.0, 2.0, 3.0], [0, 1, 0]
+    assert Lateness.since(ratios, cut, 300).mass.tolist() == Lateness.estimated(ratios, cut).mass.tolist()
+    nobody = Lateness.since([1.0, 2.0], [1, 1], 2)
+    assert (nobody.ratios.tolist(), nobody.mass.tolist()) == ([4.0], [1.0]), "twice the longest wait"
+    # A large cohort of which next to nobody came: what was before gives the shape, twice the longest wait the scale.
+    large = Lateness.since([0.9, 1.0, 1.1] * 10 + [1.2] * 60, [0] * 30 + [0] * 3 + [1] * 57, 60)
+    assert large.within(np.array([1.3, 2.3, 2.7])).tolist() == pytest.approx([0.05, 0.4, 1.0], abs=0.1)
+    with pytest.raises(InputError, match="at least 1 newest ratio"):
+        Lateness.since(ratios, cut, 0)
 
 
 @settings(deadline=None)
@@ -211,7 +218,7 @@ def test_deadlines_recover_from_a_slow_down_within_a_few_rounds(sigma):
     for step in range(200):
         end = None
         if ratios.size >= 10:
-            end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, min(fresh, ratios.size)))
+            end = best_deadline(delays, weights, points, Lateness.since(ratios, cut, fresh))
         length = math.inf if end is None else end.seconds
         taken = delays * rng.lognormal(0.0, sigma, 12) * np.where(rng.random(12) < 0.1, 30.0, 1.0)
         taken *= 4.0 if step >= 30 else 1.0

@@ -79,22 +79,24 @@ class Lateness:
         Args:
             ratios: times taken over times expected, the newest last.
             given_up: whether each was given up.
-            fresh: as `present` counts them; `UNBROKEN` = all are of the present.
+            fresh: as `present` counts them, more than are remembered included; `UNBROKEN` = all are of the present.
         """
         seen = float_array(ratios, "ratios")
         cut = np.asarray(given_up, dtype=np.bool_)
         if fresh < 0 or seen.size == 0 or cut.shape != seen.shape:
             return cls.estimated(seen, cut)
-        if not 0 < fresh <= seen.size:
-            raise InputError(f"expected 1 to {seen.size} newest ratios, or {UNBROKEN} for all, but {fresh} came")
-        start = seen.size - fresh
+        if fresh == 0:
+            raise InputError(f"expected at least 1 newest ratio, or {UNBROKEN} for all, but 0 came")
+        start = max(seen.size - fresh, 0)
         now, now_cut = seen[start:], cut[start:]
-        if start == 0 or fresh >= ANEW:
-            # With no answer at all there is no shape either: everybody takes as long as is typical.
-            return cls.estimated(now, now_cut) if not now_cut.all() else cls(np.array([typical(now, now_cut)]), ONE)
+        middle = typical(now, now_cut)
+        seen_half = middle <= float(now.max())
+        if start == 0 or (fresh >= ANEW and seen_half):
+            # Where not even half of them were seen to answer there is no shape: everybody takes as long as is typical.
+            return cls.estimated(now, now_cut) if seen_half else cls(np.array([middle]), np.ones(1))
         before, before_cut = seen[:start], cut[:start]
         median = cls.estimated(before, before_cut).median
-        factor = max(1.0, typical(now, now_cut) / median) if median > 0 else 1.0
+        factor = max(1.0, middle / median) if median > 0 else 1.0
         return cls.estimated(np.concatenate([before * factor, now]), np.concatenate([before_cut, now_cut]))
 
     @property
@@ -106,9 +108,6 @@ class Lateness:
         """Return the probabilities of answers that take at most `ratios` times as long as expected."""
         below = np.concatenate([[0.0], np.cumsum(self.mass)])
         return np.asarray(below[np.searchsorted(self.ratios, ratios * (1 + ROUNDING), side="right")])
-
-
-ONE = np.ones(1)
 
 
 def typical(ratios: FloatArray, given_up: BoolArray) -> float:
