@@ -63,7 +63,8 @@ def long_run(scheme: Scheme, cell: Cell, rate: float, seed: int) -> Stay:
     """Play the rounds, and judge them."""
     curve: list[float] = []
     try:
-        rounds = prepare(cell, scheme.selector, rate, seed, scheme).rounds()
+        selector = scheme.selector(cell.task.data.clients)
+        rounds = prepare(cell, selector, rate, seed, deadline=scheme.deadline).rounds()
         curve.extend(r.metric for r in itertools.islice(rounds, ROUNDS + 1) if r.metric is not None)
     except DivergedError:
         return Stay(np.nan, np.nan, np.inf, POINT if cell.task.data.metric == "accuracy" else EXCESS)
