@@ -16,8 +16,10 @@ from grid.store import Rows, spread
 from grid.tuning import SEEDS, Tuned, full_key, key
 
 CUT = 3.0
-"""Times as long as the scheme's best so far in a cell, after which a setting is not worth running on."""
-SURVIVORS = 3
+"""Times as long as the scheme's best so far in a cell, or as random, after which a setting is not worth running on."""
+SURVIVORS = 2
+COSTLY = ("delayhet-sampling", "delayhet-transport")
+"""Schemes that take minutes to choose clients: tuned after all others."""
 FACTORS = (1 / 3, 3.0)
 
 
@@ -103,7 +105,7 @@ class _Running:
                     seed,
                     job.targets[seed],
                     pars={name: job.pars[name, seed] for name in names if (name, seed) in job.pars},
-                    cuts={name: CUT * self._best[name, seed] for name in names if (name, seed) in self._best},
+                    cuts={name: CUT * self._bound(name, seed) for name in names},
                 )
             ):
                 self.rows.append(row)
@@ -113,6 +115,9 @@ class _Running:
             if seconds is not None:
                 place = cell.name, seed
                 self._best[place] = min(seconds, self._best.get(place, math.inf))
+
+    def _bound(self, name: str, seed: int) -> float:
+        return min(self._best.get((name, seed), math.inf), self._job.pars.get((name, seed), math.inf))
 
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
         """Return settings by how well they did: fewest misses first, then the shortest times; ties as listed."""
@@ -192,7 +197,7 @@ def tune_options(
                     and math.isclose(row["hard"]["target"], aims[row["seed"]]["hard"])
                 }
                 races.append(Race(scheme, here, rates, aims, pars, known, factors))
-    # The quick ones first: whatever is there when time runs out is complete for them.
+    races.sort(key=lambda job: job.scheme.name in COSTLY)
     for result, job in spread(_race, races, processes):
         for row in result.rows:
             tried.add(row)
