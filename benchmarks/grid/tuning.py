@@ -9,8 +9,8 @@ Options come next: every scheme is given the best of its settings (`options.py`,
 delay model, by the geometric mean of its times to hold the hard target; one that misses it more often is worse, however
 fast it is otherwise. `pace` has no settings to choose from. Two things save time, and are recorded: a run is cut once
 it takes three times as long as another setting of the scheme took in that cell, or as random, and only the two settings
-that were fastest in the first run go on to the others. With `factors` the chosen setting is tried with a third of the step size
-too, and with three times the step size (`racing.py`).
+that were fastest in the first run go on to the others. With `factors` the chosen setting is tried with a third of the
+step size too, and with three times the step size (`racing.py`).
 """
 
 from __future__ import annotations
