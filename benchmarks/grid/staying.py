@@ -1,7 +1,7 @@
 """Whether a scheme stays where it arrives.
 
 The grid's runs end soon after their target, so they cannot see a scheme that falls back later. A long run can: what it
-has in rounds 200 to 300 is compared with the best level that it ever held, a mean over 20 rounds running. It may be a
+has in rounds 200 to 300 is compared with the best level that it ever held, a mean over 50 rounds running. It may be a
 point of accuracy worse, or 2 % of the initial model's excess loss.
 """
 
@@ -22,7 +22,10 @@ from grid.schemes import Scheme
 ROUNDS = 300
 LATE = 200
 """First of the rounds that are judged."""
-WINDOW = 20
+WINDOW = 50
+"""The best of all means over 20 rounds is a point above the level by chance alone: oort on rotated digits, seed 100, was
+found to have lost 1.05 points so while it still rose. Over 50 rounds it lost 0.5, and schemes that do fall still show.
+"""
 POINT = 0.01
 EXCESS = 0.02
 
