@@ -23,8 +23,8 @@ ROUNDS = 300
 LATE = 200
 """First of the rounds that are judged."""
 WINDOW = 50
-"""The best of all means over 20 rounds is a point above the level by chance alone: oort on rotated digits, seed 100, was
-found to have lost 1.05 points so while it still rose. Over 50 rounds it lost 0.5, and schemes that do fall still show.
+"""Over 20 rounds the best of all means is a point above the level by chance alone: oort on rotated digits, seed 100,
+lost 1.05 points that way while it still rose. Over 50 rounds it lost 0.5, and schemes that do fall still show.
 """
 POINT = 0.01
 EXCESS = 0.02
