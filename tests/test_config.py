@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from fedpace.config import Overrides, load_experiment, parse_experiment
+from fedpace import make_selector
+from fedpace.config import Overrides, Scheme, load_experiment, parse_experiment
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
@@ -15,6 +16,8 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
 from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
 from fedpace.selectors.random import Random
+from fedpace.server.fedadam import FedAdam
+from fedpace.server.fedexp import FedExP
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.trainer import Training
@@ -397,3 +400,42 @@ def test_an_override_does_not_change_the_table():
     before = copy.deepcopy(raw)
     Overrides(selectors=["random"], delays="constant", seeds=[1], target=1.0, max_rounds=3).apply(raw)
     assert raw == before
+
+
+# -- the server step ---------------------------------------------------------------------------------------
+
+
+def test_the_scheme_says_how_the_server_steps_unless_the_experiment_does():
+    plain = parse(table())
+    assert plain.server is None
+    assert plain.server_of(plain.schemes[0]).name == "average"
+    assert plain.server_of(Scheme("pace", make_selector("pace"))).name == "nesterov"
+    asked = parse({**table(), "server": {"name": "fedadam", "lr": 0.01}})
+    assert asked.server_of(Scheme("pace", make_selector("pace"))) == FedAdam(lr=0.01)
+
+
+def test_a_scheme_may_have_a_server_step_of_its_own():
+    raw = {**table(), "server": "fedavgm"}
+    raw["selectors"] = [{"name": "random"}, {"name": "random", "label": "hurried", "server": {"name": "nesterov"}}]
+    found = parse(raw)
+    assert [found.server_of(scheme).name for scheme in found.schemes] == ["fedavgm", "nesterov"]
+    assert parse(found.as_table()) == found
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"name": "fedadm"}, r"my\.toml, \[server\]: there is no server step 'fedadm'\. Did you mean 'fedadam'"),
+        ({"name": "fedadam", "rate": 1.0}, r"my\.toml, \[server\] has no key 'rate'"),
+        ({"lr": 1.0}, r"my\.toml, \[server\] lacks its name"),
+        (3, r"my\.toml, \[server\] must be a table"),
+    ],
+)
+def test_a_server_step_that_cannot_be(server, words):
+    with pytest.raises(InputError, match=words):
+        parse({**table(), "server": server})
+
+
+def test_the_command_line_names_a_server_step(write):
+    found = overridden(write, server={"name": "fedexp", "power": 0.5})
+    assert found.server == FedExP(power=0.5)

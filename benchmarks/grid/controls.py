@@ -6,12 +6,8 @@ that its scheme is tuned over.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import numpy as np
-
-from fedpace.core.types import Cohort, View
 from fedpace.selectors.pace import Pace
 from grid.options import OPTIONS
 
@@ -24,21 +20,15 @@ SIZES: tuple[Any, ...] = (10, 20, 30, ALL)
 
 
 class WithSteps:
-    """Another scheme's cohorts, with the momentum and the long steps that `pace` asks for."""
+    """Another scheme's cohorts, with the server's step that `pace` asks for."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        pace = Pace()
-        self._steps = {"momentum": pace.momentum, "extrapolate": pace.extrapolate}
+        self.server = Pace().server
 
     def __getattr__(self, name: str) -> Any:
         """Be the other scheme in everything else."""
         return getattr(self._inner, name)
-
-    def select(self, state: Any, view: View, rng: np.random.Generator) -> tuple[Cohort, Any]:
-        """Choose as the other does."""
-        cohort, state = self._inner.select(state, view, rng)
-        return dataclasses.replace(cohort, **self._steps), state
 
 
 def options(name: str) -> list[dict[str, Any]]:

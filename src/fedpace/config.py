@@ -19,11 +19,13 @@ from typing import Any
 from fedpace import registry
 from fedpace.core.checks import did_you_mean
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.registry import Catalogue
+from fedpace.server import server_step
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
@@ -41,6 +43,8 @@ class Scheme:
 
     label: str
     selector: Selector[Any]
+    server: ServerStep[Any] | None = None
+    """The server step of this scheme; None = the experiment's, or what the scheme asks for."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,12 @@ class Experiment:
     availability: Availability
     clock: Clock
     stop: Stop
+    server: ServerStep[Any] | None = None
+    """The server step of every scheme that has none of its own; None = what each asks for."""
+
+    def server_of(self, scheme: Scheme) -> ServerStep[Any]:
+        """Return the server step that a scheme is run with."""
+        return server_step(scheme.selector, scheme.server or self.server)
 
     @property
     def direction(self) -> Direction:
@@ -69,9 +79,17 @@ class Experiment:
         return {
             "name": self.name,
             "seeds": list(self.seeds),
-            **{part: {"name": getattr(self, part).name, **_options(getattr(self, part))} for part in _PARTS},
+            **{part: _named(getattr(self, part)) for part in _PARTS},
             **{section: _options(getattr(self, section)) for section in _SECTIONS},
-            "selectors": [{"name": s.selector.name, "label": s.label, **_options(s.selector)} for s in self.schemes],
+            **({} if self.server is None else {SERVER: _named(self.server)}),
+            "selectors": [
+                {
+                    **_named(scheme.selector),
+                    "label": scheme.label,
+                    **({} if scheme.server is None else {SERVER: _named(scheme.server)}),
+                }
+                for scheme in self.schemes
+            ],
         }
 
 
@@ -80,6 +98,8 @@ _PARTS: dict[str, Catalogue] = {
     "model": registry.models,
     "delays": registry.delays,
 }
+SERVER = "server"
+"""The table of the server step, of an experiment or of one of its schemes; left out where neither says anything."""
 _SECTIONS: dict[str, type[Any]] = {
     "training": Training,
     "fleet": Fleet,
@@ -87,6 +107,10 @@ _SECTIONS: dict[str, type[Any]] = {
     "clock": Clock,
     "stop": Stop,
 }
+
+
+def _named(component: Any) -> dict[str, Any]:
+    return {"name": component.name, **_options(component)}
 
 
 def _options(component: Any) -> dict[str, Any]:
@@ -109,6 +133,7 @@ class Overrides:
     warmup_wait: float | None = None
     evaluate_every: int | None = None
     hold: int | None = None
+    server: Table | None = None
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
@@ -130,6 +155,8 @@ class Overrides:
         fleet = changed.get("fleet", {})
         if self.warmup_wait is not None and isinstance(fleet, dict):
             changed["fleet"] = {**fleet, "warmup_wait": self.warmup_wait}
+        if self.server is not None:
+            changed[SERVER] = dict(self.server)
         delays = changed.get("delays", {})
         if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
             changed["delays"] = {"name": self.delays}
@@ -168,7 +195,7 @@ def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Ex
 
 def parse_experiment(table: Table, source: str) -> Experiment:
     """Build an experiment from a parsed TOML table."""
-    _known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS), source)
+    _known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER), source)
     for part in ("name", "selectors", *_PARTS):
         if part not in table:
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
@@ -184,6 +211,7 @@ def parse_experiment(table: Table, source: str) -> Experiment:
         name=_folder_name(_typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
         schemes=_schemes(table["selectors"], source),
         seeds=_seeds(table.get("seeds", 1), source),
+        server=_server(table, f"{source}, [{SERVER}]"),
         **parts,
         **sections,
     )
@@ -212,6 +240,14 @@ def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
     return build(cls, options, where)
 
 
+def _server(table: Table, where: str) -> Any:
+    """Return the server step that a table names, as a table of its own or by its name alone; None where it does not."""
+    given = table.get(SERVER)
+    if given is None:
+        return None
+    return _component(registry.servers, {"name": given} if isinstance(given, str) else given, where)
+
+
 def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{source}: selectors must be a list of tables, [[selectors]], with at least one entry")
@@ -220,8 +256,11 @@ def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
         where = f"{source}, [[selectors]] number {position}"
         options = dict(_as_table(entry, where))
         label = options.pop("label", None)
+        server = _server(options, f"{where}: {SERVER}")
+        options.pop(SERVER, None)
         selector = _component(registry.selectors, options, where)
-        schemes.append(Scheme(selector.name if label is None else _typed(str, label, f"{where}: label"), selector))
+        named = selector.name if label is None else _typed(str, label, f"{where}: label")
+        schemes.append(Scheme(named, selector, server))
     labels = [scheme.label for scheme in schemes]
     for label in labels:
         if labels.count(label) > 1:

@@ -2,7 +2,7 @@
 
 A built-in component lives in the file of its name (`power_of_choice.py` holds `power-of-choice`), so finding one
 imports that file alone. Other packages add theirs with an entry point in the group `fedpace.selectors`,
-`fedpace.delays`, `fedpace.datasets` or `fedpace.models`. Two components of one name are an error; a
+`fedpace.delays`, `fedpace.datasets`, `fedpace.models` or `fedpace.servers`. Two components of one name are an error; a
 miss lists what there is.
 """
 
@@ -103,3 +103,4 @@ selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")
 delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
 datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
 models = Catalogue("model", "fedpace.models", "fedpace.models")
+servers = Catalogue("server step", "fedpace.server", "fedpace.servers")

@@ -10,33 +10,64 @@ import torch
 
 from fedpace import Session, make_selector
 from fedpace.core.errors import InputError
-from fedpace.core.extrapolation import extrapolation
-from fedpace.core.types import Cohort, Outcome, Stateless
+from fedpace.core.extrapolation import BUDGET, DECAY, StepLength, fedexp_factor
+from fedpace.core.types import Outcome
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.softmax import Softmax
-from fedpace.sim.aggregation import aggregate
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 
 
 def test_clients_that_agree_get_the_plain_step():
-    assert extrapolation(4.0, 4.0, 1.0) == 1.0
+    assert fedexp_factor(4.0, 4.0, 1.0) == 1.0
 
 
 def test_clients_at_right_angles_get_half_their_number():
     updates = np.eye(6)
     mean = updates.mean(axis=0)
-    assert extrapolation(1.0, float(mean @ mean), 1.0) == pytest.approx(3.0)
+    assert fedexp_factor(1.0, float(mean @ mean), 1.0) == pytest.approx(3.0)
 
 
 def test_half_the_power_is_the_geometric_mean_with_the_plain_step():
-    assert extrapolation(18.0, 1.0, 0.5) == pytest.approx(3.0)
-    assert extrapolation(18.0, 1.0, 0.0) == 1.0
+    assert fedexp_factor(18.0, 1.0, 0.5) == pytest.approx(3.0)
+    assert fedexp_factor(18.0, 1.0, 0.0) == 1.0
 
 
 def test_updates_that_cancel_out_are_left_alone():
-    assert extrapolation(1.0, 0.0, 1.0) == 1.0
+    assert fedexp_factor(1.0, 0.0, 1.0) == 1.0
+
+
+def test_the_first_step_is_at_most_twice_the_average_and_doubles_at_most():
+    first = StepLength().next(50.0, change=1.0, length=1.0)
+    assert first.stretch == 2.0
+    again = dataclasses.replace(first, moved=1.0).next(50.0, change=1e-9, length=1.0)
+    assert again.stretch == 4.0
+
+
+def test_what_past_steps_showed_of_the_curvature_limits_the_next():
+    """The model moved by 2 and the update changed by 1: a step may be twice as long as the average, not more."""
+    limited = StepLength(stretch=8.0, moved=2.0).next(50.0, change=1.0, length=1.0)
+    assert limited.stretch == pytest.approx(2.0)
+    remembered = dataclasses.replace(limited, moved=2.0).next(50.0, change=0.0, length=1.0)
+    assert remembered.stretch == pytest.approx(2.0 / 0.9), "forgotten by a tenth per step"
+
+
+def test_noise_makes_it_the_plain_average():
+    assert StepLength(stretch=8.0, moved=0.1).next(50.0, change=1.0, length=1.0).stretch == 1.0
+
+
+def test_never_shorter_than_the_average():
+    assert StepLength().next(0.1, change=1.0, length=1.0).stretch == 1.0
+
+
+def test_what_goes_beyond_the_average_adds_up_to_a_finite_length():
+    length, total = StepLength(longest=2.0), 0.0
+    for _ in range(5000):
+        part, length = length.within_budget(1e9)
+        total += part * 1e9
+    assert total <= 2.0 * BUDGET * DECAY / (DECAY - 1)
+    assert length.within_budget(0.0)[0] == 1.0
 
 
 def test_the_simulator_takes_the_longer_step():
@@ -64,28 +95,7 @@ def test_the_simulator_takes_the_longer_step():
     torch.testing.assert_close(long_step, longer.stretch * step)
 
 
-def test_mode_average_is_the_special_case_of_agreement():
-    current = torch.zeros(3)
-    same = [torch.ones(3)] * 2
-    assert torch.equal(aggregate(current, same, [0.5, 0.5], "average"), torch.ones(3))
-
-
-@dataclasses.dataclass(frozen=True)
-class Confused(Stateless):
-    """Extrapolates what is no average."""
-
-    name = "confused"
-    needs = frozenset()
-
-    def select(self, state, view, rng):
-        return Cohort(np.array([0]), np.array([2.0]), mode="delta", extrapolate=1.0), None
-
-
 def test_only_an_average_can_be_extrapolated():
-    session = Session(Confused())
-    session.join(["a"])
-    with pytest.raises(InputError, match="only an average"):
-        session.select()
     with pytest.raises(InputError, match="uniform-unbiased"):
         make_selector("random", variant="uniform-unbiased", extrapolate=1.0)
 

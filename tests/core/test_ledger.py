@@ -295,12 +295,3 @@ class TestLateness:
         session.save(tmp_path / "session")
         restored = Session.restore(tmp_path / "session")
         assert np.array_equal(restored.view().lateness, session.view().lateness)
-
-
-def test_a_pending_selection_keeps_how_it_steps(tmp_path):
-    session = Session(make_selector("random", k=1, momentum=True, extrapolate=0.5))
-    session.join(["a"])
-    session.select()
-    session.save(tmp_path / "session")
-    pending = Session.restore(tmp_path / "session").pending
-    assert (pending.momentum, pending.extrapolate) == (True, 0.5)

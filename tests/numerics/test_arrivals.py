@@ -82,14 +82,14 @@ def test_expectations_against_simulated_rounds():
     points = 0.5 * rng.normal(size=(40, 4))
     points -= weights @ points
     ratios = rng.lognormal(0.0, 0.6, 60)
-    end = best_deadline(delays, weights, points, Lateness.estimated(ratios, np.zeros(60)), scale=0.8)
+    end = best_deadline(delays, weights, points, Lateness.estimated(ratios, np.zeros(60)), own=0.3)
     assert 0 < end.seconds < math.inf
     taken = delays * rng.choice(ratios, size=(20000, 40))
     there = taken <= end.seconds
     assert np.minimum(taken.max(axis=1), end.seconds).mean() == pytest.approx(end.expected, rel=0.02)
     used = there * weights
     used = used[there.any(axis=1)] / used[there.any(axis=1)].sum(axis=1, keepdims=True)
-    errors = 0.8 * ((used @ points) ** 2).sum(axis=1)
+    errors = ((used @ points) ** 2).sum(axis=1) + 0.3 * (used**2).sum(axis=1)
     # The mean of a quotient is not the quotient of the means: close is what can be asked for.
     assert errors.mean() == pytest.approx(end.error, rel=0.2)
 

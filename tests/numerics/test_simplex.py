@@ -42,6 +42,28 @@ def test_is_the_least_of_all_supports(seed):
     assert found.error == pytest.approx(brute_force(points), abs=1e-7 * np.mean(points**2))
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_own_coordinates_are_coordinates_that_nobody_shares(seed):
+    rng = np.random.default_rng(seed)
+    points = cloud(seed, int(rng.integers(1, 7)), int(rng.integers(1, 5)))
+    own = float(rng.choice([0.0, 0.01, 1.0, 50.0]))
+    spelt_out = np.hstack([points, np.sqrt(own) * np.eye(len(points))])
+    found = best_mixture(points, own=own)
+    assert found.error == pytest.approx(brute_force(spelt_out), abs=1e-7 * (np.mean(points**2) + own))
+
+
+def test_own_noise_spreads_the_weight_over_equal_clients():
+    found = best_mixture(np.zeros((5, 3)), own=2.0)
+    assert found.weights == pytest.approx(np.full(5, 0.2))
+    assert found.error == pytest.approx(2.0 / 5)
+
+
+@pytest.mark.parametrize("own", [-1.0, float("nan"), float("inf")])
+def test_own_noise_is_checked(own):
+    with pytest.raises(InputError, match="own"):
+        best_mixture(np.zeros((2, 2)), own=own)
+
+
 @given(arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 6)), elements=st.floats(-5, 5, width=16)))
 def test_weights_are_a_mixture_that_no_vertex_can_improve(points):
     found = best_mixture(points)

@@ -13,10 +13,16 @@ from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.core.types import Report
 from fedpace.moments.factor import factor_from_features
+from fedpace.numerics.arrivals import LEAST, UNBROKEN
+from fedpace.numerics.calibration import PairSums
 from fedpace.numerics.gram import whitened_gram
 from fedpace.numerics.simplex import best_mixture
 from fedpace.selectors.moment_match import MomentMatch
-from fedpace.selectors.pace import KEPT, Calibrated, Pace, disagreement, first_scale, spread
+from fedpace.selectors.pace import JUMP, KEPT, Measured, Pace, measured
+from fedpace.server import server_step
+from fedpace.server.average import Average
+from fedpace.server.fedexp import FedExP
+from fedpace.server.nesterov import Nesterov
 
 
 def view_of(factors, delay, *, updates=None, update_step=None, recent=None, available=None):
@@ -130,55 +136,70 @@ class TestMomentMatch:
             select(MomentMatch(), view)
 
 
+def scaled(s, nu=0.0):
+    """A state that has measured the slope s and the intercept nu, on pairs at distances 1 and 2."""
+    x = np.array([1.0, 2.0])
+    y = s * x + 2 * nu
+    return Measured(x.mean(), y.mean(), (x * x).mean(), (x * y).mean())
+
+
 class TestCalibration:
-    def test_spread_is_that_of_the_gram_matrix(self):
-        points = stream(1).standard_normal((5, 7))
-        gram = points @ points.T
-        weights = np.array([0.1, 0.2, 0.3, 0.25, 0.15])
-        assert spread(points, weights) == pytest.approx(weights @ np.diag(gram) - weights @ gram @ weights)
-
-    def test_updates_that_cancel_out_say_nothing(self):
-        assert disagreement(np.array([[1.0], [-1.0]]), np.array([0.5, 0.5])) is None
-
-    def test_the_warm_up_measures_the_scale_before_the_first_choice(self):
-        factors = random_factors(6)
+    def test_the_warm_up_is_measured_before_the_first_choice(self):
         updates = stream(2).standard_normal((6, 4)) + 3
-        view = view_of(factors, np.ones(6), updates=updates, update_step=np.zeros(6, int))
+        view = view_of(random_factors(6), np.ones(6), updates=updates, update_step=np.zeros(6, int))
         points = view.moments.directions(ridge=0.1, shares=view.share)
-        weights = np.full(6, 1 / 6)
-        expected = disagreement(updates, weights) / spread(points, weights)
-        assert first_scale(view, points) == pytest.approx(expected)
+        mean = updates.mean(axis=0)
+        expected = PairSums.of(updates, points, float(mean @ mean))
         cohort, state = select(Pace(), view)
-        assert cohort.why.facts["s"] == pytest.approx(expected)
-        assert state.scale == pytest.approx(expected)
+        assert dataclasses.astuple(state.sums) == pytest.approx(dataclasses.astuple(expected))
+        assert (cohort.why.facts["s"], cohort.why.facts["nu"]) == pytest.approx(expected.line())
 
     def test_only_updates_from_one_model_are_compared(self):
         updates = np.array([[1.0, 0], [1.2, 0], [90.0, 5], [-90.0, 2]])
         view = view_of(random_factors(4), np.ones(4), updates=updates, update_step=np.array([3, 3, 1, 2]))
         points = view.moments.directions(ridge=0.1, shares=view.share)
-        rows = [0, 1]
-        expected = disagreement(updates[rows], np.full(2, 0.5)) / spread(points[rows], np.full(2, 0.5))
-        assert first_scale(view, points) == pytest.approx(expected)
+        assert measured(Measured(), view, points).sums == PairSums.of(updates[:2], points[:2], 1.1**2)
 
     def test_without_updates_it_matches_uncalibrated(self):
         view = view_of(random_factors(8), np.geomspace(1, 30, 8))
         plain, _ = select(MomentMatch(), view)
         cohort, state = select(Pace(), view)
         assert not cohort.why.facts["calibrated"]
-        assert state.scale < 0
+        assert state.sums is None
         if plain.clients.size >= 2:
             assert cohort.clients.tolist() == plain.clients.tolist()
 
-    def test_the_average_moves_by_its_share(self):
-        state = Calibrated(scale=1.0, predicted=0.5)
-        updates = np.array([[1.0, 1.0], [1.0, -1.0]])  # e = 1
-        after = Pace().observe(state, report_of([0, 1], updates, [0.5, 0.5]))
-        assert after.scale == pytest.approx(KEPT * 1.0 + (1 - KEPT) * 2.0)
+    def played(self, state, updates, weights=(0.5, 0.5)):
+        """The state after a round of clients 0 and 1, as the next selection finds it."""
+        state = Pace().observe(state, report_of([0, 1], updates, weights))
+        table = np.vstack([updates, np.full((2, 2), np.nan)])
+        view = view_of(random_factors(4), np.ones(4), updates=table, update_step=np.array([0, 0, -1, -1]))
+        return measured(state, view, view.moments.directions(ridge=0.1, shares=view.share)), view
+
+    def test_a_round_counts_by_its_share(self):
+        updates = np.array([[1.0, 1.0], [1.0, -1.0]])
+        before = Measured(1.0, 2.0, 1.0, 2.0)
+        after, view = self.played(before, updates)
+        points = view.moments.directions(ridge=0.1, shares=view.share)
+        newest = PairSums.of(updates, points[:2], 1.0)
+        assert after.sums == before.sums.mixed(newest, KEPT)
+        assert after.square == 0.0, "looked at once"
+
+    def test_the_average_is_that_of_those_that_finished(self):
+        """What the line is measured by is |u|^2 as it was aggregated, whoever was planned."""
+        report = report_of([0, 1, 2], [[2.0, 0.0], [0.0, 0.0], [9.0, 9.0]], [0.45, 0.15, 0.4], [True, True, False])
+        assert Pace().observe(scaled(1.0), report).square == pytest.approx(1.5**2)
 
     def test_one_wild_round_moves_it_by_a_bounded_factor(self):
-        state = Calibrated(scale=1.0, predicted=1e-9)
-        after = Pace().observe(state, report_of([0, 1], [[1.0, 1.0], [1.0, -1.0]], [0.5, 0.5]))
-        assert after.scale == pytest.approx(KEPT + (1 - KEPT) * 10)
+        before = Measured(1.0, 1e-6, 1.0, 1e-6)
+        after, _ = self.played(before, np.array([[1.0, 1.0], [1.0, -1.0]]))
+        assert after.y == pytest.approx(1e-6 * (KEPT + (1 - KEPT) * JUMP))
+
+    def test_agreement_is_not_for_ever(self):
+        """A round in which all agree makes s = nu = 0, and the next can raise them again."""
+        agreed = Measured(1.0, 0.0, 1.0, 0.0)
+        after, _ = self.played(agreed, np.array([[1.0, 1.0], [1.0, -1.0]]))
+        assert sum(after.sums.line()) > 0
 
     @pytest.mark.parametrize(
         ("weights", "finished"),
@@ -186,17 +207,28 @@ class TestCalibration:
         ids=["one client", "one came back", "a minority came back"],
     )
     def test_too_few_teach_nothing(self, weights, finished):
-        state = Calibrated(scale=1.0, predicted=0.5)
+        state = scaled(1.0)
         updates = stream(4).standard_normal((len(weights), 3))
         report = report_of(range(len(weights)), updates, weights, finished)
         assert Pace().observe(state, report) == state
 
+    def test_what_moments_cannot_see_makes_the_cohort_grow(self):
+        """Two features: three clients match every moment. Noise of their own asks for more of them all the same."""
+        factors, delay = random_factors(30, width=2, samples=40), np.geomspace(1, 3, 30)
+        sizes = [select(Pace(), view_of(factors, delay), scaled(1.0, nu))[0].clients.size for nu in (0.0, 1.0, 8.0)]
+        assert sizes[0] < sizes[1] < sizes[2]
+
+    def test_clients_that_look_the_same_are_two_and_the_fastest(self):
+        factors, delay = [labelled([0, 1, 2])] * 6, [1, 1, 500, 1000, 1000, 1000]
+        for state in (None, scaled(0.0), scaled(1.0)):
+            cohort, _ = select(Pace(), view_of(factors, delay), state)
+            assert cohort.clients.tolist() == [0, 1]
+            assert cohort.weights == pytest.approx([0.5, 0.5])
+            assert cohort.why.predicted_seconds == 1.0
+
     def test_disagreement_makes_the_cohort_grow(self):
         factors, delay = random_factors(20, width=8, samples=6), np.geomspace(1, 40, 20)
-        sizes = [
-            select(Pace(), view_of(factors, delay), Calibrated(scale=scale))[0].clients.size
-            for scale in (0.001, 0.3, 30.0)
-        ]
+        sizes = [select(Pace(), view_of(factors, delay), scaled(scale))[0].clients.size for scale in (0.001, 0.3, 30.0)]
         assert sizes[0] <= sizes[1] < sizes[2]
         assert sizes[0] >= 2
 
@@ -209,13 +241,13 @@ class TestRepayment:
     def test_who_was_left_out_comes_in_with_more_than_its_share(self):
         factors = [labelled([0]), labelled([1]), labelled([2])]
         fair = view_of(factors, [1, 1, 1], recent=np.zeros(3))
-        cohort, _ = select(Pace(), fair, Calibrated(scale=1.0))
+        cohort, _ = select(Pace(), fair, scaled(1.0))
         assert cohort.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-6)
         behind = view_of(factors, [1, 1, 1], recent=np.array([0.35, 0.35, 0.0]))
-        cohort, _ = select(Pace(), behind, Calibrated(scale=1.0))
+        cohort, _ = select(Pace(), behind, scaled(1.0))
         weights = dict(zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True))
         assert weights[2] > 0.5
-        cohort, _ = select(Pace(repay=False), behind, Calibrated(scale=1.0))
+        cohort, _ = select(Pace(repay=False), behind, scaled(1.0))
         assert cohort.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-6)
 
     def test_unknown_clients_are_neither_owed_nor_chosen(self):
@@ -227,12 +259,12 @@ class TestRepayment:
 
 
 def test_gathers_speed_unless_told_otherwise():
-    view = view_of(random_factors(4), np.ones(4))
-    assert select(Pace(), view)[0].extrapolate == 1.0
-    assert select(Pace(), view)[0].momentum
-    assert not select(Pace(momentum=False), view)[0].momentum
-    assert not select(Pace(extrapolate=0.0), view)[0].extrapolate
-    assert not select(MomentMatch(), view)[0].extrapolate
+    assert Pace().server == Nesterov(power=1.0)
+    assert Pace(momentum=False).server == FedExP(power=1.0)
+    assert Pace(extrapolate=0.0).server == Nesterov(power=0.0)
+    assert server_step(Pace(momentum=False, extrapolate=0.0)) == Average()
+    assert server_step(MomentMatch()) == Average()
+    assert server_step(Pace(), FedExP()) == FedExP(), "the user has the last word"
 
 
 class TestDeadlines:
@@ -244,17 +276,35 @@ class TestDeadlines:
 
     def test_one_answer_in_ten_that_hangs(self):
         view = self.view([(1.0, 0)] * 18 + [(40.0, 0)] * 2)
-        cohort, _ = select(Pace(), view, Calibrated(scale=0.05))
+        cohort, _ = select(Pace(), view, scaled(0.05))
         assert 10 < cohort.deadline < 12
         assert cohort.why.facts["deadline"] == cohort.deadline
         assert cohort.why.predicted_seconds <= cohort.deadline
-        patient, _ = select(Pace(deadlines=False), view, Calibrated(scale=0.05))
+        patient, _ = select(Pace(deadlines=False), view, scaled(0.05))
         assert patient.deadline == math.inf
         assert patient.clients.tolist() == cohort.clients.tolist()
 
+    def test_after_a_deadline_that_nobody_met_the_next_is_at_least_twice_as_long(self):
+        """All clients have become four times slower: what was learnt before misleads."""
+        punctual = [(1.0 + 0.05 * (i % 5), 0) for i in range(60)] + [(30.0, 0)]
+        cohort, state = select(Pace(), self.view(punctual), scaled(0.05))
+        assert cohort.deadline < 15
+        assert state.fresh == UNBROKEN
+        late = report_of(cohort.clients, np.full((cohort.clients.size, 2), np.nan), cohort.weights)
+        late = dataclasses.replace(late, finished=np.zeros(cohort.clients.size, bool))
+        state = Pace().observe(state, late)
+        missed = [(cohort.deadline / 10.5, 1)] * cohort.clients.size
+        after, _ = select(Pace(), self.view(punctual + missed), state)
+        assert state.fresh == cohort.clients.size
+        assert after.deadline >= 2 * cohort.deadline
+
+    def test_a_state_that_remembers_more_answers_than_there_are(self):
+        state = dataclasses.replace(scaled(0.05), fresh=500)
+        assert select(Pace(), self.view([(1.0, 0)] * (2 * LEAST)), state)[0].clients.size >= 2
+
     @pytest.mark.parametrize("lateness", [[(1.0, 0)] * 20, [(40.0, 0)] * 9, np.zeros((0, 2))])
     def test_punctual_clients_and_too_few_answers(self, lateness):
-        cohort, _ = select(Pace(), self.view(lateness), Calibrated(scale=0.05))
+        cohort, _ = select(Pace(), self.view(lateness), scaled(0.05))
         assert cohort.deadline == math.inf
         assert cohort.why.facts["deadline"] is None
 

@@ -20,13 +20,13 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
-def key_values(given: list[str]) -> dict[str, Any]:
+def key_values(given: list[str], what: str = "--option") -> dict[str, Any]:
     """Return `KEY=VALUE` arguments as options, each value as TOML has it."""
     options: dict[str, Any] = {}
     for entry in given:
         key, separator, value = entry.partition("=")
         if not separator:
-            raise InputError(f"--option takes KEY=VALUE, but {entry!r} came")
+            raise InputError(f"{what} takes KEY=VALUE, but {entry!r} came")
         try:
             options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     DELAYS = "delays"
     DATASETS = "datasets"
     MODELS = "models"
+    SERVERS = "servers"
 
 
 def list_components(

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedpace.cli.common import AsJson, print_json
+from fedpace.cli.common import AsJson, key_values, print_json
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.errors import InputError, StorageError
@@ -45,6 +45,14 @@ WarmupWait = Annotated[
     float | None,
     typer.Option(
         help="Share of the clients that a charged warm-up waits for; others are known when they answer (default 1).",
+        show_default=False,
+    ),
+]
+ServerStep = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        help="Server step of all schemes, as NAME or NAME:KEY=VALUE,... (default: what each scheme asks for).",
         show_default=False,
     ),
 ]
@@ -83,6 +91,7 @@ def compare(
         str | None, typer.Option(help="Another delay model with its defaults, or several, separated by commas.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    server: ServerStep = None,
     target: Target = None,
     hold: Hold = None,
     max_rounds: MaxRounds = None,
@@ -118,6 +127,7 @@ def compare(
                 warmup_wait,
                 evaluate_every,
                 hold,
+                _server(server),
             ),
         )
         for model in (models or [None])  # type: ignore[list-item]
@@ -140,6 +150,7 @@ def run(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
     delays: DelayName = None,
+    server: ServerStep = None,
     target: Target = None,
     hold: Hold = None,
     max_rounds: MaxRounds = None,
@@ -160,7 +171,9 @@ def run(
         raise InputError(f"--seed must be at least 0, but {seed} came")
     execution = Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
     names = None if selector is None else [selector]
-    overrides = Overrides(names, delays, [seed], target, max_rounds, charge_warmup, warmup_wait, evaluate_every, hold)
+    overrides = Overrides(
+        names, delays, [seed], target, max_rounds, charge_warmup, warmup_wait, evaluate_every, hold, _server(server)
+    )
     chosen = load_experiment(experiment, overrides)
     chosen = dataclasses.replace(chosen, schemes=chosen.schemes[:1])
     folder = _folder(out, chosen, overwrite)
@@ -226,6 +239,14 @@ def _resumable(folder: Path) -> Iterator[None]:
         then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
         sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
+
+
+def _server(text: str | None) -> dict[str, Any] | None:
+    """Read `NAME` or `NAME:KEY=VALUE,...`."""
+    if text is None:
+        return None
+    name, _, options = text.partition(":")
+    return {"name": name.strip(), **key_values([entry for entry in options.split(",") if entry], "--server")}
 
 
 def _listed(text: str | None, nothing: str) -> list[str] | None:

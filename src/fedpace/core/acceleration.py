@@ -9,27 +9,19 @@ carried on as well as progress, so that it pays where cohorts represent the popu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
+def carried_part(age: int, along: float) -> tuple[float, int]:
+    """Return what part of this move the next one carries on, and the rounds since the last restart after it.
 
-@dataclass
-class Momentum:
-    """How much of a move the next one carries on.
+    A server keeps, beside the model y that it sends, the lead l = y - x that y has over the averaged model x; 0 at
+    first. After a round whose averaged updates are u, with part b and step g = f u (`extrapolation`), the average has
+    moved by l + g, and
 
-    A host keeps, beside the model y that it sends, the lead l = y - x that y has over the averaged model x; 0 at first.
-    After a round whose averaged updates are u, and with part = `carried(<u, u + l>)`, the step is g = f u with the
-    factor f = `extrapolation(..., carried=part)`; the average has moved by l + g, and
+        l <- b (l + g),        y <- y + g + l.
 
-        l <- part (l + g),        y <- y + g + l.
+    Args:
+        age: rounds since the last restart.
+        along: <u, u + l>; below 0 the round turned back on what was carried into it, and momentum starts anew.
     """
-
-    age: int = 0
-    """Rounds since the last restart."""
-
-    def carried(self, along: float) -> float:
-        """Return what part of the move is carried on; `along` < 0 says that the round turned back."""
-        if along < 0:
-            self.age = 0
-        part = self.age / (self.age + 3)
-        self.age += 1
-        return part
+    since = 0 if along < 0 else age
+    return since / (since + 3), since + 1

@@ -13,6 +13,7 @@ from fedpace.core.errors import OrderError
 from fedpace.core.protocols import DelayEstimator, MomentStore
 
 _selector_class: Callable[[str], Callable[..., Any]] | None = None
+_server_class: Callable[[str], Callable[..., Any]] | None = None
 _moment_store: Callable[[], MomentStore] | None = None
 _delay_estimator: Callable[[], DelayEstimator] | None = None
 
@@ -20,12 +21,14 @@ _delay_estimator: Callable[[], DelayEstimator] | None = None
 def provide(
     *,
     selector_class: Callable[[str], Callable[..., Any]],
+    server_class: Callable[[str], Callable[..., Any]],
     moment_store: Callable[[], MomentStore],
     delay_estimator: Callable[[], DelayEstimator],
 ) -> None:
     """Fill the slots."""
-    global _selector_class, _moment_store, _delay_estimator
-    _selector_class, _moment_store, _delay_estimator = selector_class, moment_store, delay_estimator
+    global _selector_class, _server_class, _moment_store, _delay_estimator
+    _selector_class, _server_class = selector_class, server_class
+    _moment_store, _delay_estimator = moment_store, delay_estimator
 
 
 def selector_class(name: str) -> Callable[..., Any]:
@@ -33,6 +36,13 @@ def selector_class(name: str) -> Callable[..., Any]:
     if _selector_class is None:
         raise OrderError("no registry of selectors is at hand: `import fedpace` first")
     return _selector_class(name)
+
+
+def server_class(name: str) -> Callable[..., Any]:
+    """Return the server step registered as `name`."""
+    if _server_class is None:
+        raise OrderError("no registry of server steps is at hand: `import fedpace` first")
+    return _server_class(name)
 
 
 def moment_store() -> MomentStore:

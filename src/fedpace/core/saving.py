@@ -127,8 +127,6 @@ def _encode_selection(selection: Selection | None) -> Any:
         "deadline": _number_out(selection.deadline),
         "warmup": selection.warmup,
         "enough": selection.enough,
-        "extrapolate": selection.extrapolate,
-        "momentum": selection.momentum,
         "why": {
             "objective": _number_out(why.objective),
             "predicted_seconds": _number_out(why.predicted_seconds),
@@ -158,8 +156,6 @@ def _decode_selection(saved: Any) -> Selection | None:
         ),
         warmup=bool(saved["warmup"]),
         enough=int(saved["enough"]),
-        extrapolate=float(saved["extrapolate"]),
-        momentum=bool(saved["momentum"]),
     )
 
 

@@ -413,8 +413,6 @@ class Session:
             cohort.deadline,
             cohort.why,
             enough=cohort.enough,
-            extrapolate=cohort.extrapolate,
-            momentum=cohort.momentum,
         )
 
 

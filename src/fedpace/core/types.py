@@ -161,10 +161,6 @@ class Cohort:
     why: Diagnostics = field(default_factory=Diagnostics)
     enough: int = 0
     """Over-commitment: the round ends when this many have finished, and the others count as late; 0 = all."""
-    extrapolate: float = 0.0
-    """Power of the factor by which disagreement lets the step be lengthened (`core.extrapolation`); an average only."""
-    momentum: bool = False
-    """Whether the step carries on with those before it (`core.acceleration`); an average only."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -258,10 +254,6 @@ class Selection:
     """True: train and report as usual, but leave the shared model as it is."""
     enough: int = 0
     """The round ends when this many have finished; 0 = all."""
-    extrapolate: float = 0.0
-    """Power of the factor by which the averaged step is lengthened; 0 = it is not."""
-    momentum: bool = False
-    """Whether the averaged step carries on with those before it."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""

@@ -34,12 +34,6 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
                 f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
                 "'delta' for others"
             )
-    if not 0 <= cohort.extrapolate <= 1:
-        raise InputError(f"{scheme} extrapolates to the power {cohort.extrapolate}: it lies between 0 and 1")
-    if cohort.mode == "delta" and cohort.extrapolate:
-        raise InputError(f"{scheme} extrapolates in mode 'delta': only an average can be extrapolated")
-    if cohort.mode == "delta" and cohort.momentum:
-        raise InputError(f"{scheme} has momentum in mode 'delta': only an average can be carried on")
     if not 0 <= cohort.enough <= cohort.clients.size:
         raise InputError(
             f"{scheme} calls {cohort.enough} clients enough, but chose {cohort.clients.size}: give 0 (all) to that many"

@@ -111,23 +111,27 @@ def impose(replies: Sequence[Message], weights: Sequence[float], weight_key: str
             metrics[weight_key] = float(weight / largest)
 
 
-def stretch(replies: Sequence[Message], current: Mapping[str, NDArray[np.generic]], total: float) -> None:
-    """Delta mode: x + sum a_i (x_i - x) with sum a_i = `total`, for a strategy that averages.
+def as_average(
+    replies: Sequence[Message], current: Mapping[str, NDArray[np.generic]], weights: Sequence[float]
+) -> list[float]:
+    """Delta mode, x + sum a_i (x_i - x), for a strategy that averages: return the weights to average with.
 
-    Each x_i becomes x + total (x_i - x), whose weighted mean is just that; and since it is done before the inner
-    strategy sees the models, server optimisers and clipping act on the step that was meant.
+    Each of the k models x_i becomes x + k a_i (x_i - x), whose plain mean is just that, whatever the a_i sum to. Since
+    it is done before the inner strategy sees the models, server optimisers act on the step that was meant.
     """
-    if total == 1.0:
-        return
-    for reply in replies:
+    for reply, weight in zip(replies, weights, strict=True):
         for key, record in reply.content.array_records.items():
             moved = {
                 name: array.numpy()
                 if name not in current
-                else np.asarray(current[name] + total * (array.numpy() - current[name]), dtype=_float(array.numpy()))
+                else np.asarray(
+                    current[name] + len(weights) * weight * (array.numpy() - current[name]),
+                    dtype=_float(array.numpy()),
+                )
                 for name, array in record.items()
             }
             reply.content[key] = ArrayRecord({name: Array(np.asarray(value)) for name, value in moved.items()})
+    return [1.0] * len(weights)
 
 
 def _float(array: NDArray[np.generic]) -> np.dtype[np.generic]:

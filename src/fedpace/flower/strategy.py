@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,16 +24,18 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedpace.core.checks import above, at_least, one_of
 from fedpace.core.errors import InputError
 from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Need, ProbeRequest, Selection, Selector
 from fedpace.flower.grid import PatientGrid, patient
 from fedpace.flower.inner import attribute, check_inner, has_momentum
 from fedpace.flower.own_arrays import own_arrays, put_back
 from fedpace.flower.probes import loss_probe, losses, step_probe, steps
-from fedpace.flower.replies import Reply, Waiting, arrive, impose, read_answers, stretch
+from fedpace.flower.replies import Reply, Waiting, arrive, as_average, impose, read_answers
 from fedpace.flower.roster import Roster
 from fedpace.flower.wire import ASK_LABELS, ASK_MOMENT, ASK_SAMPLES, ASK_TARGETS, asking
-from fedpace.hosting.host import Host, Settings, make_selector
+from fedpace.hosting.host import Host, Settings, make_selector, make_server
 from fedpace.hosting.memory import Memory
+from fedpace.server.average import Average
 
 log = logging.getLogger("flwr")
 
@@ -85,6 +87,8 @@ class PacedStrategy(Strategy):
         name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
         nodes_seconds: how long the first round waits for as many nodes as the scheme chooses. Then it goes on with
             those that are there, if the inner strategy's `min_available_nodes` are; else it gives up.
+        server: the server step, applied to what the inner strategy averaged: a rule, or the name of one; None = what
+            the scheme asks for, and nothing where the inner strategy is a server optimiser itself.
         options: of the scheme, where it is given by name; one that is called as an argument above needs a Selector.
     """
 
@@ -106,6 +110,7 @@ class PacedStrategy(Strategy):
         sketch: int = 256,
         name_seconds: float = 120.0,
         nodes_seconds: float = 600.0,
+        server: str | ServerStep[Any] | None = None,
         **options: Any,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
@@ -117,15 +122,18 @@ class PacedStrategy(Strategy):
         self._weight_key = str(attribute(inner, "weighted_by_key", "num-examples"))
         self._array_key = str(attribute(inner, "arrayrecord_key", "arrays"))
         self._config_key = str(attribute(inner, "configrecord_key", "config"))
+        check_inner(inner)
+        asked = make_server(server)
+        # A server optimiser as the inner strategy is the server step: doing it twice would overshoot.
+        self._own_momentum = asked is None and has_momentum(inner)
         self._host = host = Host(
             make_selector(selector, options),
             Settings(seed, shares, warmup, warmup_quota, warmup_wait),
             Memory(moments_every, sketch, REMEDIES, log),
             None if state is None else Path(state),
             log,
+            server=Average() if self._own_momentum else asked,
         )
-        check_inner(inner)
-        self._own_momentum = has_momentum(inner)
         self._arrays: ArrayRecord | None = None
         if host.saved is not None:
             put_back(inner, host.saved.facts.get("inner", []), host.saved.own)
@@ -393,23 +401,19 @@ class PacedStrategy(Strategy):
         """Let the inner strategy aggregate those that finished; who failed leaves its weight to them."""
         weight = {str(name): float(value) for name, value in zip(selection.clients, selection.weights, strict=True)}
         weights = [weight[answer.name] for answer in finished]
-        total = sum(weights)
-        if total == 0 or (total < 0 and selection.mode == "average"):
+        if not any(weights):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")
             return None, None
-        replies = [answer.message for answer in finished]
+        replies, models = [answer.message for answer in finished], [answer.trained() for answer in finished]
+        if selection.mode == "delta":
+            weights = as_average(replies, self._current, weights)
         impose(replies, weights, self._weight_key)
-        if self._own_momentum:
-            selection = replace(selection, momentum=False)
-        models = zip(weights, (answer.trained() for answer in finished), strict=True)
-        factor = self._host.steps.factor(self._current, models, selection)
-        stretch(replies, self._current, total if selection.mode == "delta" else factor)
         arrays, metrics = self.inner.aggregate_train(number, [*replies, *errors])
-        if arrays is not None and selection.momentum:
-            averaged = {key: array.numpy() for key, array in arrays.items()}
-            ahead = self._host.steps.carry_on(self._current, averaged)
-            arrays = ArrayRecord({key: Array(array) for key, array in ahead.items()})
-        return arrays, metrics
+        if arrays is None or self._host.rule == Average():
+            return arrays, metrics
+        averaged = {key: array.numpy() for key, array in arrays.items()}
+        after = self._host.share(self._current).carry_on(averaged, zip(weights, models, strict=True))
+        return ArrayRecord({key: Array(array) for key, array in after.items()}), metrics
 
     def _save(
         self, number: int, selection: Selection, finished: list[Reply], awaited: set[str], seconds: float

@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.core.errors import InputError
-from fedpace.core.providers import selector_class
+from fedpace.core.providers import selector_class, server_class
 from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Need, Outcome, ProbeRequest, Selection, Selector, facts_wanted, wants_first_moments
 from fedpace.hosting import state as disk
 from fedpace.hosting.memory import Answer, Memory
 from fedpace.hosting.notes import Note
+from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays
-from fedpace.hosting.steps import Steps
-
-LEAD = "lead:"
-"""Begins the names of saved arrays that say how far the model has run ahead."""
+from fedpace.server import server_step
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ class Host:
         folder: where every round is saved, and from which a restarted server goes on; None = nowhere.
         log: where warnings go.
         offers: what the clients can report.
+        server: the server step; None = the one that the scheme asks for.
     """
 
     def __init__(
@@ -61,9 +61,12 @@ class Host:
         folder: Path | None,
         log: logging.Logger,
         offers: frozenset[Need] = frozenset(Need),
+        server: ServerStep[Any] | None = None,
     ) -> None:
         self.memory = memory
-        self.steps = Steps()
+        self.rule = server_step(scheme, server)
+        self.model: SharedModel | None = None
+        """The shared model, from when `share` was first called."""
         self.folder = folder
         self.done = 0
         """Rounds that were saved before this server started."""
@@ -80,6 +83,15 @@ class Host:
         )
         if self.saved is not None:
             self._take_over(self.saved, settings)
+
+    def share(self, arrays: Arrays) -> SharedModel:
+        """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
+        if self.model is None:
+            self.model = SharedModel(arrays, self.rule)
+            if self.saved is not None:
+                self.model.load_state(self.saved.facts.get("server", {}), self.saved.own)
+        self.model.arrays = {key: np.array(array) for key, array in arrays.items()}
+        return self.model
 
     @property
     def wanted(self) -> frozenset[Need]:
@@ -204,13 +216,15 @@ class Host:
         """Write the state after round `number`, and a line of the diary."""
         if self.folder is None:
             return
-        memory = {
+        memory: dict[str, Any] = {
             "moment_steps": self.memory.moment_steps,
             "moment_width": self.memory.moment_width,
-            "momentum_age": self.steps.momentum.age,
         }
+        stepping: dict[str, NDArray[Any]] = {}
+        if self.model is not None:
+            memory["server"], stepping = self.model.saved_state()
         arrays = None if model is None else dict(model)
-        kept = {**(own or {}), **{LEAD + key: ahead for key, ahead in self.steps.lead.items()}}
+        kept = {**(own or {}), **stepping}
         disk.save(self.folder, disk.Saved(number, self.session, arrays, memory | dict(facts or {}), kept))
         names, settled, waiting = [str(name) for name in selection.clients], set(finished), set(awaited)
         disk.append_round(
@@ -245,10 +259,16 @@ class Host:
         try:
             steps = {str(name): int(step) for name, step in saved.facts["moment_steps"].items()}
             self.memory.moment_steps, self.memory.moment_width = steps, saved.facts["moment_width"]
-            lead = {key.removeprefix(LEAD): array for key, array in saved.own.items() if key.startswith(LEAD)}
-            self.steps.restore(int(saved.facts.get("momentum_age", 0)), lead)
         except (KeyError, TypeError, AttributeError, ValueError) as cause:
             raise InputError(f"the state in {self.folder} is damaged: {cause!r}") from cause
+
+
+def make_server(server: str | ServerStep[Any] | None) -> ServerStep[Any] | None:
+    """Return the server step that was named or given; None = what the scheme asks for."""
+    if isinstance(server, str):
+        rule: ServerStep[Any] = server_class(server)()
+        return rule
+    return server
 
 
 def make_selector(selector: str | Selector[Any], options: Mapping[str, Any]) -> Selector[Any]:

@@ -154,7 +154,7 @@ class Deadline:
 
 
 def best_deadline(
-    delays: FloatArray, weights: FloatArray, points: FloatArray, lateness: Lateness, *, scale: float = 1.0
+    delays: FloatArray, weights: FloatArray, points: FloatArray, lateness: Lateness, *, own: float = 0.0
 ) -> Deadline | None:
     """Return the deadline with the least expected seconds / progress; None where no error is below 1.
 
@@ -166,14 +166,14 @@ def best_deadline(
         weights: (k,) that sum to 1; those that arrive share the weight of those that do not.
         points: (k, r) as for `fedpace.numerics.simplex`: the error of a mixture is the squared length of its point.
         lateness: how late answers come, independently of one another.
-        scale: what squared lengths are multiplied by.
+        own: squared length of each point's own coordinate.
     """
     # Instants at which somebody may answer: to end a round between two of them is to wait for nothing.
     instants = np.outer(delays, lateness.ratios)
     ends = np.unique(np.quantile(instants, np.linspace(0.0, 1.0, INSTANTS), method="inverted_cdf"))
     if ends[-1] == 0:
         mixture = weights @ points
-        error = scale * float(mixture @ mixture)
+        error = float(mixture @ mixture) + own * float(weights @ weights)
         return Deadline(math.inf, 0.0, error, float(delays.size)) if error < 1 - ROUNDING else None
     # Who takes no time is there whatever the end: 0 / 0 included.
     waited = np.full((ends.size, delays.size), math.inf)
@@ -185,8 +185,8 @@ def best_deadline(
     ends, there, seconds, arrived = ends[enough], there[enough], seconds[enough], arrived[enough]
     mixtures = (there * weights) @ points / arrived[:, None]
     spread = (points**2).sum(axis=1) - 2.0 * mixtures @ points.T + (mixtures**2).sum(axis=1)[:, None]
-    chance = ((weights / arrived[:, None]) ** 2 * there * (1.0 - there) * spread).sum(axis=1)
-    error = scale * ((mixtures**2).sum(axis=1) + chance)
+    squares = (weights / arrived[:, None]) ** 2 * there
+    error = (mixtures**2).sum(axis=1) + (squares * ((1.0 - there) * spread + own)).sum(axis=1)
     progress = (1.0 - error) * (1.0 - (1.0 - there).prod(axis=1))
     cost = np.full(ends.size, math.inf)
     np.divide(seconds, progress, out=cost, where=(error < 1 - ROUNDING) & (ends > 0))

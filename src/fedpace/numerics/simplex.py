@@ -6,6 +6,9 @@ simplex exactly, in finitely many steps: a support is kept on which the affine m
 shortens the sum fastest enters, and those whose weight would turn negative leave. The inverse on the support is updated
 by bordering, O(p^2) a step.
 
+A point may have a coordinate of its own, of squared length `own`, that no other point shares: noise that only averaging
+over more clients lowers. It adds own sum_i a_i^2 to the squared length, that is, own on the diagonal of G.
+
 `prefix_mixtures` solves it for every prefix of an order of clients: the solution of one prefix starts the next, and a
 client that shortens nothing costs one inner product.
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, float_array
+from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array
 from fedpace.core.errors import InputError
 
 JITTER = 1e-9
@@ -40,17 +43,22 @@ class Mixture:
     weights: FloatArray
     """(p,) positive, summing to 1."""
     error: float
-    """Squared length of the weighted sum."""
+    """Squared length of the weighted sum, own coordinates included."""
 
 
-def best_mixture(points: ArrayLike, *, max_clients: int | None = None) -> Mixture:
+def best_mixture(points: ArrayLike, *, own: float = 0.0, max_clients: int | None = None) -> Mixture:
     """Return the mixture of the rows of `points` with the shortest sum, of at most `max_clients` rows."""
     table = _checked(points)
-    return next(prefix_mixtures(table, np.arange(len(table)), [len(table)], max_clients=max_clients))
+    return next(prefix_mixtures(table, np.arange(len(table)), [len(table)], own=own, max_clients=max_clients))
 
 
 def prefix_mixtures(
-    points: ArrayLike, order: ArrayLike, lengths: Iterable[int], *, max_clients: int | None = None
+    points: ArrayLike,
+    order: ArrayLike,
+    lengths: Iterable[int],
+    *,
+    own: float = 0.0,
+    max_clients: int | None = None,
 ) -> Iterator[Mixture]:
     """Yield the best mixture of order[:length] for one length after the other; stop asking when satisfied.
 
@@ -58,14 +66,17 @@ def prefix_mixtures(
         points: (m, r) one row a client.
         order: rows of `points`, each at most once.
         lengths: prefixes to solve, ascending.
+        own: squared length of each point's own coordinate.
         max_clients: most rows with a weight. The problem is then combinatorial and the answer a good one, not the best:
             the client whose leaving costs least makes room for one that gains more. None = no limit, and exact.
     """
     table = _checked(points)
     rows = np.asarray(order, dtype=np.int64)
+    at_least(own, 0, "own")
+    finite(own, "own")
     if max_clients is not None:
         at_least(max_clients, 1, "max_clients")
-    support = _Support(table[rows])
+    support = _Support(table[rows], own)
     for length in lengths:
         support.admit(length, len(rows) if max_clients is None else max_clients)
         yield support.mixture(rows)
@@ -81,9 +92,10 @@ def _checked(points: ArrayLike) -> FloatArray:
 class _Support:
     """Points with positive weights that are optimal among themselves, and the inverse of their Gram matrix."""
 
-    def __init__(self, points: FloatArray) -> None:
-        scale = float(np.einsum("ij,ij->", points, points)) / len(points)
-        self._jitter = max(JITTER * scale, 1e-300)
+    def __init__(self, points: FloatArray, own: float) -> None:
+        scale = float(np.einsum("ij,ij->", points, points)) / len(points) + own
+        self._own = own
+        self._diagonal = max(own, JITTER * scale, 1e-300)
         self._least_gain = TOLERANCE * scale
         self._points = points
         self._rows: list[int] = []
@@ -95,8 +107,8 @@ class _Support:
 
     @property
     def error(self) -> float:
-        """Squared length of the weighted sum."""
-        return float(self._sum @ self._sum)
+        """Squared length of the weighted sum, own coordinates included."""
+        return float(self._sum @ self._sum) + self._own * float(self._weights @ self._weights)
 
     def mixture(self, names: IntArray) -> Mixture:
         """Return the current weights under the caller's rows."""
@@ -165,7 +177,7 @@ class _Support:
         point = self._points[row]
         column = self._points[self._rows] @ point
         image = inverse @ column
-        pivot = max(float(point @ point) + self._jitter - float(column @ image), self._jitter)
+        pivot = max(float(point @ point) + self._diagonal - float(column @ image), self._diagonal)
         grown = np.empty((size + 1, size + 1))
         grown[:size, :size] = inverse + np.outer(image, image) / pivot
         grown[:size, size] = grown[size, :size] = -image / pivot
@@ -188,9 +200,9 @@ class _Support:
         self._changes += 1
         chosen = self._points[self._rows]
         column = chosen @ chosen[place]
-        column[place] += self._jitter
+        column[place] += self._diagonal
         off = self._inverse @ column
         off[place] -= 1.0
         if self._changes % REFRESH == 0 or not np.abs(off).max() <= DRIFT:
-            loaded = chosen @ chosen.T + self._jitter * np.eye(len(chosen))
+            loaded = chosen @ chosen.T + self._diagonal * np.eye(len(chosen))
             self._inverse = np.asarray(np.linalg.inv(loaded), dtype=np.float64)

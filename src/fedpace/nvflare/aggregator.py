@@ -11,8 +11,9 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_aggregatable_metrics
 
-from fedpace.core.types import Mode, Selection
-from fedpace.hosting.steps import Steps
+from fedpace.core.types import Mode
+from fedpace.hosting.shared_model import SharedModel
+from fedpace.server.average import Average
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,9 +28,8 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         self.weights: dict[str, float] = {}
         """Name -> weight of those that count, in the cohort's order."""
         self.mode: Mode = "average"
-        self.selection: Selection | None = None
-        """What the cohort asks for beside its weights."""
-        self.steps = Steps()
+        self.shared = SharedModel({}, Average())
+        """How the model moves."""
         self._models: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
@@ -50,16 +50,11 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         return sent
 
     def aggregate_model(self) -> FLModel:
-        """Return sum a_i x_i / sum a_i, or x + sum a_i (x_i - x) in delta mode; the model as it was for nobody."""
+        """Step with the answers that count; nobody's leave the model as it was."""
         counted = {name: weight for name, weight in self.weights.items() if name in self._models}
-        models = {name: self.trained(name) for name in counted}
-        factor = 1.0
-        if self.selection is not None and counted:
-            weighted = ((counted[name], model) for name, model in models.items())
-            factor = self.steps.factor(self.current, weighted, self.selection)
-        result = combine(self.current, models, counted, self.mode, factor)
-        if self.selection is not None and self.selection.momentum and counted:
-            result = self.steps.carry_on(self.current, result)
+        answers = [(weight, self.trained(name)) for name, weight in counted.items()]
+        self.shared.arrays = {key: np.asarray(array) for key, array in self.current.items()}
+        result = self.shared.step(answers, self.mode)
         return FLModel(params_type=ParamsType.FULL, params=result, metrics=self._metrics(counted))
 
     def _metrics(self, weights: Mapping[str, float]) -> dict[str, float] | None:
@@ -74,30 +69,3 @@ class CohortAverage(ModelAggregator):  # type: ignore[misc]
         total = sum(weight for weight, _ in tables)
         shared = set.intersection(*(set(table) for _, table in tables))
         return {key: sum(weight * float(table[key]) for weight, table in tables) / total for key in sorted(shared)}
-
-
-def combine(
-    current: Mapping[str, NDArray[Any]],
-    models: Mapping[str, Mapping[str, NDArray[Any]]],
-    weights: Mapping[str, float],
-    mode: Mode,
-    factor: float = 1.0,
-) -> Arrays:
-    """Return the next model, summed in double precision, its step `factor` times as long.
-
-    Where a client left an array out, its step there is 0.
-    """
-    total = sum(weights.values())
-    if not weights or (mode == "average" and total <= 0):
-        return {key: np.array(array) for key, array in current.items()}
-    scale = 1.0 if mode == "delta" else 1.0 / total
-    result: Arrays = {}
-    for key, before in current.items():
-        start = np.asarray(before, dtype=np.float64)
-        step = np.zeros_like(start)
-        for name, weight in weights.items():
-            if key in models[name]:
-                step += scale * weight * (np.asarray(models[name][key], dtype=np.float64) - start)
-        dtype = before.dtype if np.issubdtype(before.dtype, np.floating) else np.float64
-        result[key] = np.asarray(start + factor * step, dtype=dtype)
-    return result

@@ -197,7 +197,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         settled = {answer.name for answer in finished}
         counted = {} if selection.warmup else {name: value for name, value in weight.items() if name in settled}
         self.aggregator.mode, self.aggregator.weights = selection.mode, counted
-        self.aggregator.selection, self.aggregator.steps = selection, self._host.steps
+        self.aggregator.shared = self._host.share(self.aggregator.current)
         result = super()._get_aggregated_result()
         self._host.save(
             self.current_round + 1,

@@ -58,6 +58,8 @@ class RunInfo:
     target: float | None
     experiment: Mapping[str, Any]
     """The whole configuration, as TOML would hold it."""
+    server: Mapping[str, Any] = field(default_factory=dict)
+    """Name and options of the server step."""
     expected_delays: tuple[float, ...] = ()
     """Mean seconds of each client."""
     engine: Mapping[str, Any] = field(default_factory=dict)

@@ -55,6 +55,7 @@ class Job:
             availability=self.experiment.availability,
             clock=self.experiment.clock,
             engine=engine,
+            server=self.experiment.server_of(self.scheme),
             seed=self.seed,
         )
 
@@ -64,6 +65,7 @@ class Job:
             label=self.scheme.label,
             selector=self.scheme.selector.name,
             options=configuration(self.scheme.selector),
+            server={"name": simulation.server.name, **configuration(simulation.server)},
             seed=self.seed,
             metric=self.experiment.data.metric,
             direction=self.experiment.direction,

@@ -73,14 +73,14 @@ def population_points(view: View, *, ridge: float, scheme: str) -> FloatArray:
 
 
 def match_population(
-    view: View, points: FloatArray, *, scale: float = 1.0, least: int = 1, max_clients: int = 0
+    view: View, points: FloatArray, *, own: float = 0.0, least: int = 1, max_clients: int = 0
 ) -> Match:
-    """Choose the prefix with the least seconds / (1 - scale x squared length of its best mixture).
+    """Choose the prefix with the least seconds / (1 - squared length of its best mixture).
 
     Args:
         view: whom to choose from, and their delays.
         points: (n, r) one row a client.
-        scale: what squared lengths are multiplied by.
+        own: squared length of each client's own coordinate, which only averaging over more clients shortens.
         least: clients that a mixture must have, where there are that many.
         max_clients: most clients in a mixture; 0 = no limit.
     """
@@ -90,7 +90,7 @@ def match_population(
     last: tuple[Mixture, Point] | None = None
     frontier: list[Point] = []
     lengths = list(_lengths(order.size))
-    mixtures = prefix_mixtures(points[order], np.arange(order.size), lengths, max_clients=max_clients or None)
+    mixtures = prefix_mixtures(points[order], np.arange(order.size), lengths, own=own, max_clients=max_clients or None)
     for length in lengths:
         seconds = float(view.delay[order[length - 1]])
         if best is not None and seconds >= best[1].predicted:
@@ -98,7 +98,7 @@ def match_population(
         mixture = next(mixtures)
         if mixture.clients.size < min(least, order.size) and length < order.size:
             continue
-        error = scale * mixture.error
+        error = mixture.error
         predicted = seconds / (1.0 - error) if error < 1 else math.inf
         point = Point(length, mixture.clients.size, seconds, error, predicted)
         if not frontier or point.error < frontier[-1].error:

@@ -13,15 +13,18 @@ goes on with the first that answer. It favours the fast, whose data then count f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedpace.core.checks import at_least, between, finite, one_of, whole
 from fedpace.core.errors import InputError
+from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._cohorts import cohort_size, draw_multiset, over_asked
 from fedpace.selectors._drawing import share_weights
+from fedpace.server.fedexp import FedExP
+from fedpace.server.nesterov import Nesterov
 
 VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
 
@@ -71,6 +74,13 @@ class Random(Stateless):
             )
 
     @property
+    def server(self) -> ServerStep[Any] | None:
+        """How the server steps, unless it is told otherwise."""
+        if self.momentum:
+            return Nesterov(self.extrapolate)
+        return FedExP(self.extrapolate) if self.extrapolate else None
+
+    @property
     def timeless(self) -> bool:
         """Whether delays cannot change what is trained: not where the first to answer are taken."""
         return self.overcommit == 1
@@ -82,15 +92,9 @@ class Random(Stateless):
         if self.variant == "md":
             # Draws with replacement: k of them are possible however few clients are reachable.
             clients, weights = draw_multiset(rows, share_weights(view, rows), self.k or size, rng)
-            return Cohort(clients, weights, extrapolate=self.extrapolate, momentum=self.momentum), None
+            return Cohort(clients, weights), None
         asked = over_asked(size, self.overcommit, rows.size)
         clients = np.sort(rng.choice(rows, size=asked, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        return Cohort(
-            clients,
-            share_weights(view, clients),
-            enough=size if asked > size else 0,
-            extrapolate=self.extrapolate,
-            momentum=self.momentum,
-        ), None
+        return Cohort(clients, share_weights(view, clients), enough=size if asked > size else 0), None

@@ -2,8 +2,8 @@
 
     checkpoint-12/
       state.json              the round, the clock, who was measured
-      tensors.safetensors     the shared model, its lead where there is momentum, the one that awaited
-                              clients were sent, and SCAFFOLD's variates
+      tensors.safetensors     the shared model, what its server step remembers, the one that awaited clients were
+                              sent, and SCAFFOLD's variates
       session.json, arrays-*  the session (`fedpace.core.saving`)
 
 A checkpoint is written under another name and renamed when it is complete; only then does the one before it go. So
@@ -27,16 +27,17 @@ from safetensors.torch import load, save
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.session import Session
+from fedpace.core.stepping import join_state, split_state
 from fedpace.sim.rounds import Simulation
 
-FORMAT = 2
+FORMAT = 3
 NAME = "checkpoint-{}"
 PATTERN = re.compile(r"checkpoint-(\d+)")
 UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
 """Name of a checkpoint while it is being written."""
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
-LEAD = "lead"
+SERVER = "server/"
 SENT = "sent"
 VARIATES = "variates/"
 
@@ -137,8 +138,8 @@ def save_model(simulation: Simulation, path: Path) -> None:
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
     tensors = {"model": simulation.parameters}
-    if age := simulation.lead.momentum.age:
-        tensors[LEAD] = simulation.lead.ahead
+    stepping, vectors = split_state(simulation.server_state)
+    tensors |= {SERVER + name: vector for name, vector in vectors.items()}
     if awaited := simulation.awaited.answers:
         tensors[SENT] = simulation.awaited.model
     if simulation._variates is not None:
@@ -149,7 +150,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "now": simulation.time.now,
         "skipped": simulation.time.skipped,
         "measured": sorted(simulation._measured),
-        "momentum_age": age,
+        "server": {"name": simulation.server.name, "state": stepping},
         "awaited_step": simulation.awaited.step,
         "awaited": [[client, when, seconds] for client, (when, seconds) in awaited.items()],
         "wall_seconds": wall_seconds,
@@ -165,14 +166,20 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
     state = read_json(folder / STATE)
     try:
         tensors = load((folder / TENSORS).read_bytes())
-        if state["format"] != FORMAT or state["round"] != session.step or session.clients != simulation.session.clients:
+        if state["format"] != FORMAT:
+            raise InputError(
+                f"{folder} is a checkpoint of format {state['format']}, and this fedpace goes on from format {FORMAT}: "
+                "remove it, and the run starts anew"
+            )
+        if state["round"] != session.step or session.clients != simulation.session.clients:
             raise InputError(f"{folder} is not a checkpoint of this run")
         model = tensors.pop("model")
         if model.shape != simulation.parameters.shape or model.dtype != simulation.parameters.dtype:
             raise InputError(f"{folder} holds another model than this run's")
-        simulation.lead.momentum.age = int(state["momentum_age"])
-        if (lead := tensors.pop(LEAD, None)) is not None:
-            simulation.lead.ahead.copy_(lead)
+        if state["server"]["name"] != simulation.server.name:
+            raise InputError(f"{folder} was made with the server step {state['server']['name']!r}: use the same")
+        vectors = {name.removeprefix(SERVER): tensors.pop(name) for name in list(tensors) if name.startswith(SERVER)}
+        simulation.server_state = join_state(simulation.server_state, state["server"]["state"], vectors)
         if (sent := tensors.pop(SENT, None)) is not None:
             simulation.awaited.model = sent
         simulation.awaited.step = int(state["awaited_step"])

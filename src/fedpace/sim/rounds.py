@@ -18,6 +18,7 @@ from fedpace.core import checks
 from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.stepping import Gather, ServerStep, step_facts
 from fedpace.core.types import (
     DelayConfig,
     DelayModel,
@@ -34,7 +35,7 @@ from fedpace.delays.availability import Availability, AvailabilityModel
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
-from fedpace.sim.aggregation import Aggregate, Lead
+from fedpace.server import server_step
 from fedpace.sim.awaited import Awaited
 from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
@@ -94,6 +95,7 @@ def simulate(
     availability: Availability | None = None,
     clock: Clock | None = None,
     engine: EngineOptions | None = None,
+    server: ServerStep[Any] | None = None,
     seed: int = 0,
 ) -> Iterator[Round]:
     """Run a federation and yield its rounds for as long as they are asked for.
@@ -111,6 +113,7 @@ def simulate(
         availability=availability,
         clock=clock,
         engine=engine,
+        server=server,
         seed=seed,
     ).rounds()
 
@@ -154,6 +157,7 @@ class Simulation:
         availability: Availability | None = None,
         clock: Clock | None = None,
         engine: EngineOptions | None = None,
+        server: ServerStep[Any] | None = None,
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
@@ -193,7 +197,8 @@ class Simulation:
         self._wanted = facts_wanted(selector)
         self._measured: set[int] = set()
         self.awaited = Awaited()
-        self.lead = Lead(trainer.initial)
+        self.server = server_step(selector, server)
+        self.server_state: Any = self.server.init(self._zero())
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
@@ -228,7 +233,8 @@ class Simulation:
         clients = _rows(selection)
         timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
-            losses, combined = self._train(selection, timing)
+            losses, moved = self._train(selection, timing)
+        stepped = step_facts(self.server_state) if moved else {}
         number, clock = self.session.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         why = selection.why
@@ -246,8 +252,8 @@ class Simulation:
             warmed=warmed,
             heard=heard,
             probed=probed,
-            stretch=combined.stretch,
-            carried=combined.carried,
+            stretch=stepped.get("stretch", 1.0),
+            carried=stepped.get("carried", 0.0),
             train_loss=float(np.mean(losses)) if losses else None,
             objective=why.objective,
             predicted_seconds=why.predicted_seconds,
@@ -313,8 +319,11 @@ class Simulation:
             self.session.answer({c: self._sketch(-lr * g) for c, g in zip(rows, gradients, strict=True)})
         return tuple(rows)
 
-    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], Aggregate]:
-        """Train who makes it in time, aggregate, and report everybody; return losses, and how the step came about."""
+    def _zero(self) -> torch.Tensor:
+        return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)
+
+    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], bool]:
+        """Train who makes it in time, step, and report everybody; return the losses, and whether the model moved."""
         cohort = _rows(selection)
         weights: list[float] = selection.weights[timing.finished].tolist()
         if (total := sum(weights)) > 0 and selection.mode == "average":
@@ -322,14 +331,7 @@ class Simulation:
             weights = [weight / total for weight in weights]
         clients: list[int] = cohort[timing.finished].tolist()
         variates = None if self._variates is None else self._variates.round()
-        if not selection.momentum:
-            self.lead.forget()
-        combined = Aggregate(
-            self.parameters,
-            selection.mode,
-            extrapolate=selection.extrapolate,
-            lead=self.lead if selection.momentum else None,
-        )
+        gather = Gather(self.server, self._zero(), mean=selection.mode == "average")
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
         trained = self.engine.train(
@@ -339,15 +341,16 @@ class Simulation:
             if variates is not None:
                 drift = (self.parameters - result.parameters) / (result.steps * self.trainer.training.lr)
                 variates.learn(client, drift)
-            combined.add(result.parameters, weight)
+            gather.add(result.parameters, self.parameters, weight)
             losses[client] = result.loss
             if Need.UPDATE in self._wanted:
                 updates[client] = self._sketch(result.parameters - self.parameters)
         told = self._outcomes(cohort.tolist(), timing.observed, losses, updates, self.parameters)
         self.session.observe(told, now=self.time.now)
-        if clients and (selection.mode == "delta" or total > 0):
-            self.parameters = combined.result()
-        return list(losses.values()), combined
+        if (answers := gather.answers()) is not None:
+            model, self.server_state = self.server.apply(self.server_state, self.parameters, answers)
+            self.parameters = model.to(self.parameters.dtype)
+        return list(losses.values()), answers is not None
 
     def _outcomes(
         self,

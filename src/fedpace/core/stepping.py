@@ -1,0 +1,150 @@
+"""The server step: what the clients' weighted answers do to the shared model. One implementation for every host.
+
+    gathered = Gather(rule, model, zero)             # zero: float64 zeros of the model's length
+    for trained, weight in answers:
+        gathered.add(trained, model, weight)         # the trained model, the one that was sent, its weight
+    model, state = rule.apply(state, model, gathered.answers())
+
+A model is one flat vector: a torch tensor in the simulator, a NumPy array for servers that keep named arrays
+(`fedpace.hosting.arrays`). Rules use operators only (+, -, *, /, **, @), which both understand, and neither library is
+named here. Answers are added as they come, so that a cohort's models need not be in memory together, unless a rule
+wants to see each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+
+Vector = Any
+"""A flat NumPy array or torch tensor."""
+Part = Literal["models", "squares", "rows"]
+"""What a rule wants beside sum a_i u_i: the average of the models itself, the updates' mean square, each update."""
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the clients sent, u_i = trained - sent, and a_i their weights: they sum to 1 except in mode `delta`."""
+
+    step: Vector
+    """sum a_i u_i, in double precision."""
+    weights: FloatArray
+    """(k,) a_i."""
+    average: Vector | None = None
+    """sum a_i x_i, for a rule that takes `models`, where all answers are averaged and none is stale."""
+    mean_square: float = 0.0
+    """sum a_i |u_i|^2, for a rule that takes `squares`."""
+    rows: tuple[Vector, ...] = ()
+    """Each u_i in double precision, for a rule that takes `rows`."""
+
+
+@runtime_checkable
+class ServerStep(Protocol[S]):
+    """A rule: a frozen dataclass whose fields are its options. Its state is a dataclass of scalars and vectors."""
+
+    name: ClassVar[str]
+    takes: ClassVar[frozenset[Part]]
+
+    def init(self, zero: Vector) -> S:
+        """Return the state before the first step; `zero` is a vector of zeros in double precision."""
+        ...
+
+    def apply(self, state: S, model: Vector, answers: Answers) -> tuple[Vector, S]:
+        """Return the next model, in double precision, and the state."""
+        ...
+
+
+class Gather:
+    """Adds answers up as they come.
+
+    Args:
+        rule: says what it takes.
+        zero: zeros of the model's length, in double precision.
+        mean: whether the weights sum to 1 and no answer is stale, so that the models themselves can be averaged: the
+            average of equal models is then that model to the last bit.
+    """
+
+    def __init__(self, rule: ServerStep[Any], zero: Vector, *, mean: bool = True) -> None:
+        self._models = mean and "models" in rule.takes
+        self._squares = "squares" in rule.takes
+        self._keeps = "rows" in rule.takes
+        self._total = zero
+        self._mean_square = 0.0
+        self._weights: list[float] = []
+        self._rows: list[Vector] = []
+
+    def add(self, trained: Vector, sent: Vector, weight: float) -> None:
+        """Add an answer: the trained model, and the one that it was made from."""
+        self._weights.append(weight)
+        if self._models:
+            _add(self._total, trained, weight)
+            return
+        update = _double(trained) - sent
+        _add(self._total, update, weight)
+        if self._squares:
+            self._mean_square += weight * float(update @ update)
+        if self._keeps:
+            self._rows.append(update)
+
+    def answers(self) -> Answers | None:
+        """Return what came; None where nothing did that counts, and the model stays as it is."""
+        weights = np.array(self._weights)
+        if not weights.any():
+            return None
+        average = self._total if self._models else None
+        return Answers(self._total, weights, average, self._mean_square, tuple(self._rows))
+
+
+def _double(vector: Vector) -> Vector:
+    return vector.double() if hasattr(vector, "double") else np.asarray(vector, dtype=np.float64)
+
+
+def _add(total: Vector, vector: Vector, weight: float) -> None:
+    if hasattr(total, "add_"):  # torch, in one pass
+        total.add_(vector, alpha=weight)
+    else:
+        total += weight * vector
+
+
+def like(vector: Vector, values: FloatArray) -> Vector:
+    """Return `values` as what `vector` is: for rules that need more than operators."""
+    return vector.new_tensor(values) if hasattr(vector, "new_tensor") else np.asarray(values, dtype=np.float64)
+
+
+# -- states on disk ------------------------------------------------------------------------------------------------
+
+
+def split_state(state: Any) -> tuple[dict[str, Any], dict[str, Vector]]:
+    """Return a rule's state as scalars and vectors, each by its name."""
+    if state is None:
+        return {}, {}
+    if not is_dataclass(state) or isinstance(state, type):
+        raise InputError(f"the state of a server step must be None or a dataclass, not a {type(state).__name__}")
+    parts = {item.name: getattr(state, item.name) for item in fields(state)}
+    vectors = {name: value for name, value in parts.items() if hasattr(value, "shape")}
+    return {name: value for name, value in parts.items() if name not in vectors}, vectors
+
+
+def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]) -> Any:
+    """Return the state that `split_state` took apart; `initial` is what the rule's `init` gives."""
+    if initial is None:
+        return None
+    known = {item.name for item in fields(initial)}
+    if known != {*scalars, *vectors}:
+        raise InputError(
+            f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "
+            "it was saved with another rule"
+        )
+    return replace(initial, **scalars, **vectors)
+
+
+def step_facts(state: Any) -> dict[str, Any]:
+    """Return the scalars of a state: what a record says of a step."""
+    return split_state(state)[0]

@@ -1,0 +1,26 @@
+"""FedAvg's step: the weighted average of the clients' models.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedpace.core.stepping import Answers, Part, Vector
+
+
+@dataclass(frozen=True)
+class Average:
+    """x <- sum a_i x_i, or x + sum a_i u_i where weights do not sum to 1 or answers are stale."""
+
+    name: ClassVar[str] = "average"
+    takes: ClassVar[frozenset[Part]] = frozenset({"models"})
+
+    def init(self, zero: Vector) -> None:
+        """No state."""
+
+    def apply(self, state: None, model: Vector, answers: Answers) -> tuple[Vector, None]:
+        """Return the average."""
+        return (model + answers.step if answers.average is None else answers.average), None

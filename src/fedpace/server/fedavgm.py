@@ -1,0 +1,52 @@
+"""FedAvgM: heavy-ball momentum on the server.
+
+Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
+(2019): v <- beta v + u, x <- x + lr v, with u the averaged update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedpace.core.checks import above
+from fedpace.core.errors import InputError
+from fedpace.core.stepping import Answers, Part, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Velocity:
+    """The sum of past steps, older ones counting less."""
+
+    velocity: Vector
+
+
+@dataclass(frozen=True)
+class FedAvgM:
+    """The averaged step with momentum.
+
+    Args:
+        momentum: what a step counts for in the next one.
+        lr: the server's step size.
+    """
+
+    name: ClassVar[str] = "fedavgm"
+    takes: ClassVar[frozenset[Part]] = frozenset()
+
+    momentum: float = 0.9
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum of fedavgm must lie in [0, 1), but {self.momentum!r} came")
+        above(self.lr, 0, "lr of fedavgm")
+
+    def init(self, zero: Vector) -> Velocity:
+        """Standing still."""
+        return Velocity(zero)
+
+    def apply(self, state: Velocity, model: Vector, answers: Answers) -> tuple[Vector, Velocity]:
+        """Return the model after the step."""
+        velocity = self.momentum * state.velocity + answers.step
+        return model + self.lr * velocity, Velocity(velocity)

@@ -1,0 +1,66 @@
+"""FedExP: the averaged step, as long as the clients' disagreement allows (`fedpace.core.extrapolation`).
+
+Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023). The authors'
+epsilon keeps the factor finite where updates cancel out, and has to be tuned in squared units of the updates. By
+default what past steps showed of the curvature limits the factor instead, and the sum of what steps go beyond the
+average is finite; `guarded = false` with an `epsilon` is the paper's rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedpace.core.checks import at_least, between, finite
+from fedpace.core.extrapolation import StepLength, fedexp_factor
+from fedpace.core.stepping import Answers, Part, Vector
+from fedpace.server.nesterov import norm
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stretched(StepLength):
+    """What past steps were like."""
+
+    last: Vector
+    """The averaged update of the last step."""
+
+
+@dataclass(frozen=True)
+class FedExP:
+    """The averaged step, lengthened.
+
+    Args:
+        power: exponent of FedExP's factor: 0 = the plain average, 1 = FedExP.
+        epsilon: added to |sum a_i u_i|^2 in the factor, as in the paper.
+        guarded: limit the factor by the curvature that past steps showed, and what steps go beyond the average in all.
+    """
+
+    name: ClassVar[str] = "fedexp"
+    takes: ClassVar[frozenset[Part]] = frozenset({"squares"})
+
+    power: float = 1.0
+    epsilon: float = 0.0
+    guarded: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        between(self.power, 0, 1, "power of fedexp")
+        at_least(self.epsilon, 0, "epsilon of fedexp")
+        finite(self.epsilon, "epsilon of fedexp")
+
+    def init(self, zero: Vector) -> Stretched:
+        """No step was taken yet."""
+        return Stretched(last=zero)
+
+    def apply(self, state: Stretched, model: Vector, answers: Answers) -> tuple[Vector, Stretched]:
+        """Return the model after the longer step."""
+        update, square = answers.step, norm(answers.step) ** 2
+        wanted = fedexp_factor(answers.mean_square, square + self.epsilon, self.power)
+        if not self.guarded:
+            return model + wanted * update, replace(state, last=update, stretch=wanted)
+        size = math.sqrt(square)
+        after = state.next(wanted, change=norm(update - state.last), length=size)
+        part, after = after.within_budget((after.stretch - 1) * size)
+        factor = 1 + part * (after.stretch - 1)
+        return model + factor * update, replace(after, last=update, moved=factor * size)

@@ -1,0 +1,116 @@
+"""Small runs over every registered scheme, and over everything that decides how a round goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from fedpace import make_selector, registry
+from fedpace.core.errors import InfeasibleError
+from fedpace.core.types import Need
+from fedpace.data.digits import Digits
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.availability import Availability
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.synthetic import SyntheticDelays
+from fedpace.models.linear import Linear
+from fedpace.models.mlp import Mlp
+from fedpace.models.softmax import Softmax
+from fedpace.sim.clock import Clock
+from fedpace.sim.round import Round
+from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.training import Training
+
+ROUNDS = 5
+CLIENTS = 14
+K = 4
+
+RIDGE = {"delayhet-submodular": 10.0, "delayhet-sampling": 10.0, "delayhet-transport": 10.0}
+"""So that few clients are feasible."""
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "random": [{"variant": "md"}, {"variant": "uniform-unbiased"}],
+    "power-of-choice": [{"variant": "cpow-d"}, {"variant": "adapow-d", "switch": 2}],
+    "delayhet-submodular": [{"target_heterogeneity": 0.7, "solver": "min-norm"}],
+    "divfl": [{"mode": "exact"}],
+}
+"""Beside the defaults, what takes another path through the server."""
+
+DIGITS = {
+    "data": Digits(clients=CLIENTS, alpha=0.5),
+    "model": Softmax(),
+    "delays": LognormalDelays(),
+    "training": Training(lr=0.3, epochs=1),
+}
+REGRESSION = {
+    "data": Quadratic(clients=CLIENTS, samples=20, test_samples=10, dimension=8),
+    "model": Linear(),
+    "delays": LognormalDelays(),
+    "training": Training(lr=0.01, epochs=2, batch=0),
+}
+"""The same rounds for a tenth of the time; schemes that need labels cannot have them."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits": DIGITS | {"fleet": Fleet(delays="observed", shares="samples"), "clock": Clock(charge_warmup=True)},
+    "mlp": DIGITS | {"model": Mlp(hidden=3)},
+    "plain": {"delays": SyntheticDelays()},
+    "observed": {"fleet": Fleet(delays="observed"), "clock": Clock(charge_warmup=True, probe_fraction=0.1)},
+    "waits-for-half": {"fleet": Fleet(warmup_wait=0.5), "clock": Clock(charge_warmup=True)},
+    "deadline": {"fleet": Fleet(delays="observed"), "clock": Clock(deadline=12.0)},
+    "absent": {"availability": Availability(on=3.0, off=2.0, crash=0.2, late=0.3, join_by=4)},
+    "lazy": {"fleet": Fleet(warmup="lazy", warmup_quota=3)},
+    "scaffold": {"training": Training(lr=0.01, epochs=1, algorithm="scaffold")},
+}
+FEW = ("plain", "observed")
+"""Settings in which variants run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    scheme: str
+    setting: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the golden file calls it."""
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.setting}:{options}" if options else self.setting
+
+    def simulation(self) -> Simulation:
+        """Build the run."""
+        cls = registry.selectors[self.scheme]
+        settings = (DIGITS if Need.LABELS in cls.needs else REGRESSION) | SETTINGS[self.setting]
+        fields = cls.__dataclass_fields__
+        wanted = {"k": K, "ridge": RIDGE.get(self.scheme)}
+        given = {key: value for key, value in wanted.items() if key in fields and value is not None}
+        selector = make_selector(self.scheme, **{**given, **self.options})
+        return Simulation(
+            settings.pop("data"), settings.pop("model"), settings.pop("delays"), selector, seed=3, **settings
+        )
+
+    def rounds(self) -> list[Round]:
+        """Play it, as far as the scheme finds a cohort: some need more clients than are there at times."""
+        played: list[Round] = []
+        with suppress(InfeasibleError):
+            played.extend(islice(self.simulation().rounds(), ROUNDS + 1))
+        return played
+
+
+def schemes() -> list[str]:
+    """Every registered scheme that is part of the package."""
+    return registry.selectors.names()
+
+
+def cases(scheme: str) -> Iterator[Case]:
+    """Yield the runs of a scheme."""
+    for setting in SETTINGS:
+        yield Case(scheme, setting)
+    for options in VARIANTS.get(scheme, []):
+        for setting in FEW:
+            yield Case(scheme, setting, options)

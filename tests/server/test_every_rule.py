@@ -1,0 +1,188 @@
+"""Server steps: each against its definition by hand, on torch and NumPy vectors alike, saved and restored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedpace import registry
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.stepping import Gather, ServerStep, join_state, split_state
+from fedpace.hosting.shared_model import SharedModel
+from fedpace.server.average import Average
+from fedpace.server.fedadam import FedAdam
+from fedpace.server.fedavgm import FedAvgM
+from fedpace.server.fedexp import FedExP
+from fedpace.server.fedyogi import FedYogi
+from fedpace.server.median import Median
+from fedpace.server.nesterov import Nesterov
+
+RULES = [Average(), FedExP(), Nesterov(), FedAvgM(), FedAdam(), FedYogi(), Median()]
+WEIGHTS = (0.5, 0.3, 0.2)
+
+
+def trained(model, number):
+    """What three clients make of `model` in step `number`: always the same."""
+    rng = np.random.default_rng(number)
+    return [model + 0.3 * (np.full(5, target) - model) + 0.1 * rng.normal(size=5) for target in (1.0, 2.0, -1.0)]
+
+
+def played(rule, steps=6, weights=WEIGHTS, *, mean=True):
+    """The models of some steps, in NumPy."""
+    model, state = np.linspace(-1, 1, 5), rule.init(np.zeros(5))
+    for number in range(steps):
+        gather = Gather(rule, np.zeros(5), mean=mean)
+        for answer, weight in zip(trained(model, number), weights, strict=True):
+            gather.add(answer, model, weight)
+        model, state = rule.apply(state, model, gather.answers())
+        yield model
+
+
+def test_every_registered_rule_is_here():
+    assert {rule.name for rule in RULES} == set(registry.servers.names())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_torch_and_numpy_step_alike(rule):
+    assert isinstance(rule, ServerStep)
+    model = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    state = rule.init(torch.zeros(5, dtype=torch.float64))
+    for number, expected in enumerate(played(rule)):
+        gather = Gather(rule, torch.zeros(5, dtype=torch.float64))
+        for answer, weight in zip(trained(model.numpy(), number), WEIGHTS, strict=True):
+            gather.add(torch.from_numpy(answer), model, weight)
+        model, state = rule.apply(state, model, gather.answers())
+        assert model.dtype == torch.float64
+        np.testing.assert_allclose(model.numpy(), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_named_arrays_step_as_one_vector(rule):
+    start = np.linspace(-1, 1, 5)
+    shared = SharedModel({"a": start[:4].reshape(2, 2), "steps": np.array(7), "b": start[4:]}, rule)
+    for number, expected in enumerate(played(rule)):
+        flat = np.concatenate([shared.arrays["a"].ravel(), shared.arrays["b"]])
+        answers = [
+            (2 * weight, {"a": vector[:4].reshape(2, 2), "b": vector[4:], "steps": np.array(7)})
+            for vector, weight in zip(trained(flat, number), WEIGHTS, strict=True)
+        ]
+        after = shared.step(answers)
+        np.testing.assert_allclose(np.concatenate([after["a"].ravel(), after["b"]]), expected, rtol=1e-12, atol=1e-15)
+        assert after["steps"] == 7
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_state_is_saved_as_scalars_and_vectors(rule):
+    *_, expected = played(rule, 4)
+    model, state = np.linspace(-1, 1, 5), rule.init(np.zeros(5))
+    for number in range(4):
+        gather = Gather(rule, np.zeros(5))
+        for answer, weight in zip(trained(model, number), WEIGHTS, strict=True):
+            gather.add(answer, model, weight)
+        model, state = rule.apply(state, model, gather.answers())
+        scalars, vectors = split_state(state)
+        assert all(isinstance(value, int | float) for value in scalars.values())
+        state = join_state(rule.init(np.zeros(5)), scalars, vectors)
+    assert np.array_equal(model, expected)
+
+
+def updates(model, number):
+    return [answer - model for answer in trained(model, number)]
+
+
+def test_the_average_and_delta_weights_that_sum_to_nothing():
+    start = np.linspace(-1, 1, 5)
+    first = next(played(Average()))
+    np.testing.assert_allclose(first, sum(w * x for w, x in zip(WEIGHTS, trained(start, 0), strict=True)))
+    weights = (1.0, -0.75, -0.25)
+    moved = next(played(Average(), weights=weights, mean=False))
+    np.testing.assert_allclose(moved, start + sum(w * u for w, u in zip(weights, updates(start, 0), strict=True)))
+    assert not np.allclose(moved, start)
+
+
+def test_fedavgm_by_hand():
+    model, velocity = np.linspace(-1, 1, 5), np.zeros(5)
+    for number, found in enumerate(played(FedAvgM(momentum=0.5, lr=0.7))):
+        step = sum(w * u for w, u in zip(WEIGHTS, updates(model, number), strict=True))
+        velocity = 0.5 * velocity + step
+        model = model + 0.7 * velocity
+        np.testing.assert_allclose(found, model)
+
+
+@pytest.mark.parametrize("rule", [FedAdam(lr=0.2), FedYogi(lr=0.2)], ids=repr)
+def test_adaptive_rules_by_hand(rule):
+    model, mean, variance = np.linspace(-1, 1, 5), np.zeros(5), np.full(5, 1e-6)
+    for number, found in enumerate(played(rule)):
+        step = sum(w * u for w, u in zip(WEIGHTS, updates(model, number), strict=True))
+        mean = 0.9 * mean + 0.1 * step
+        if rule.name == "fedadam":
+            variance = 0.99 * variance + 0.01 * step**2
+        else:
+            variance = variance - 0.01 * step**2 * np.sign(variance - step**2)
+        model = model + 0.2 * mean / (np.sqrt(variance) + 1e-3)
+        np.testing.assert_allclose(found, model)
+
+
+def test_the_median_does_not_mind_one_hostile_client():
+    shared = SharedModel({"w": np.zeros(2)}, Median())
+    answers = [(0.2, {"w": np.array([1.0, 2.0])}), (0.2, {"w": np.array([1.2, 2.2])}), (0.6, {"w": np.full(2, 1e9)})]
+    np.testing.assert_allclose(shared.step(answers)["w"], [1.2, 2.2])
+
+
+def test_counters_are_averaged_and_stay_whole():
+    shared = SharedModel({"w": np.zeros(1, np.float32), "count": np.array([4])}, Nesterov())
+    after = shared.step([(0.5, {"w": np.ones(1), "count": np.array([6])}), (0.5, {"w": np.ones(1)})])
+    assert after["count"].tolist() == [5]
+    assert after["count"].dtype == np.int64
+    assert after["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize("answers", [[], [(0.0, {"w": np.ones(1)})]], ids=["nobody", "nobody that counts"])
+def test_nobody_moves_nothing(answers):
+    shared = SharedModel({"w": np.full(1, 3.0)}, Nesterov())
+    assert shared.step(answers)["w"] == 3.0
+    assert shared.saved_state()[0]["state"]["age"] == 0
+
+
+def test_an_average_that_others_made_is_carried_on_alike():
+    mine, theirs = (SharedModel({"w": np.zeros(5)}, Nesterov()) for _ in range(2))
+    for number in range(4):
+        answers = [(w, {"w": x}) for w, x in zip(WEIGHTS, trained(mine.arrays["w"], number), strict=True)]
+        averaged = {"w": sum(weight * arrays["w"] for weight, arrays in answers)}
+        np.testing.assert_allclose(theirs.carry_on(averaged, answers)["w"], mine.step(answers)["w"], rtol=1e-12)
+
+
+def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
+    whole, first = (SharedModel({"w": np.zeros(5)}, Nesterov()) for _ in range(2))
+    second = SharedModel({"w": np.zeros(5)}, Nesterov())
+    for number in range(6):
+        at = first if number < 3 else second
+        answers = [(w, {"w": x}) for w, x in zip(WEIGHTS, trained(whole.arrays["w"], number), strict=True)]
+        whole.step(answers)
+        at.step(answers)
+        if number == 2:
+            second.arrays = first.arrays
+            second.load_state(*first.saved_state())
+    assert np.array_equal(whole.arrays["w"], second.arrays["w"])
+    other = SharedModel({"w": np.zeros(5)}, FedAvgM())
+    other.load_state(*whole.saved_state())
+    assert not other.saved_state()[1]["server:velocity"].any()
+    with pytest.raises(InputError, match="another model"):
+        SharedModel({"w": np.zeros(3)}, Nesterov()).load_state(*whole.saved_state())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FedExP(power=2.0), "power of fedexp"),
+        (lambda: Nesterov(power=-1.0), "power of nesterov"),
+        (lambda: FedAvgM(momentum=1.0), "momentum of fedavgm"),
+        (lambda: FedAdam(tau=0.0), "tau of fedadam"),
+        (lambda: FedYogi(beta_2=1.0), "beta_2 of fedyogi"),
+        (lambda: registry.servers.make("fedadm"), "Did you mean 'fedadam'"),
+    ],
+)
+def test_senseless_options_are_refused(make, words):
+    with pytest.raises(FedpaceError, match=words):
+        make()
