@@ -1,19 +1,26 @@
-"""Virtual seconds to a target, for every scheme: {four tasks} x {two delay models} x {delays independent of the data,
-slow clients hold the rare data} x {an easy target, a hard one}, on data inside the packages.
+"""Virtual seconds until a target is held, for every scheme: {four tasks} x {two delay models} x {delays independent of
+the data, slow clients hold the rare data} x {an easy target, a hard one}, on data inside the packages.
 
-    python benchmarks/time_to_target.py --jobs 2                      the whole grid: one JSON object, a table on stderr
+    python benchmarks/time_to_target.py --tune rates                   step sizes, on seeds that are never reported
+    python benchmarks/time_to_target.py --tune options                 the options of every scheme, on the same seeds
+    python benchmarks/time_to_target.py --jobs 2                       the whole grid: a JSON object, a table on stderr
     python benchmarks/time_to_target.py --cells digits-0.3/nycmesh --seeds 100,101 --schemes random,pace
     python benchmarks/time_to_target.py --variant bold=flanp:k=5,growth=3.0 --schemes random
-    python benchmarks/time_to_target.py --reanalyse runs/grid --png docs/grid.png
-    python benchmarks/time_to_target.py --tune                         choose the step sizes anew
+    python benchmarks/time_to_target.py --reanalyse runs/grid --png docs/grid.png --markdown
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
+    python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
-plateau, and 1 point. Quadratic loss: the paper's 2.95, and 1 % of the way from the plateau to the initial model. The
-step size of a cell is tuned on random's runs under seeds 100 to 102, which are never reported, and is the same for all
-schemes (`grid/tuned.json`). As in the paper, selectors know the expected delays and the warm-up is not charged;
-`charged` in the output has all of it again with the warm-up on the clock, and `charged_rolling` judges `pace` by runs
-in which half of the warm-up is waited for, while the others are known when they answer.
+plateau, and 1 point. Quadratic loss: the paper's 2.95, and 1 % of the way from the plateau to the initial model. A
+target counts from when it is held: the mean over ten instants, a median expected delay apart, meets it.
+
+Everything is charged from second 0 on. Schemes that must hear of every client first warm up on the clock: they wait for
+half of the clients, and know the others when they answer. Expected delays are known to all schemes; probes are free.
+`free` in the output has the same with warm-ups that cost nothing, as the paper counts, `first` with the first crossing
+of the target in place of the one that is held.
+
+The step size of a cell is tuned for random and is the same for all schemes; the options of every scheme but `pace`,
+which has none to choose, are tuned for each task under each delay model (`grid/tuned.json`, with all that was tried).
 
 Every finished run is a line of DIR/results.jsonl; what is there already is not run again, unless `--again` says so.
 """
@@ -22,151 +29,202 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grid import cells as grid_cells
-from grid import picture, schemes, tuning
+from grid import markdown, picture, racing, schemes, tables, tuning
 from grid.analysis import summarise
-from grid.cells import Cell
+from grid.cells import Cell, Task
 from grid.runs import FullJob, Job, Row, full_participation, run
-from grid.schemes import ROLLING, Scheme
+from grid.schemes import BASELINE, MODES, Mode, Scheme
 from grid.store import Rows, spread
-
-
-def key(row: Row) -> tuple[Any, ...]:
-    """What tells two runs apart: a scheme with other options or another step size is another run."""
-    return row["cell"], row["scheme"], json.dumps(row["options"], sort_keys=True), row["seed"], row["lr"]
+from grid.tuning import Tuned, full_key, key
 
 
 def main() -> None:
     """Run what is missing, then say what came out."""
     options = arguments()
-    tasks = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
-    folder = Path(options.reanalyse or options.out or ("runs/grid-images" if options.images else "runs/grid"))
+    tasks: Sequence[Task] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
+    default = "runs/grid-images" if options.images else "runs/grid"
+    if options.tables:
+        tasks, default = tables.tasks(options.tables), "runs/grid-tables"
+    folder = Path(options.reanalyse or options.out or default)
+    tuned = Tuned(Path(options.tuned) if options.tuned else tuning.FILE)
+    cells = grid_cells.cells(tasks, matching=options.cells)
+    wanted = schemes.chosen(options.schemes, options.variant)
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    if options.tune:
-        for task in tasks:
-            if cells := grid_cells.cells([task], matching=options.cells):
-                every = grid_cells.cells([cells[0].task])
-                tuning.tune(task, every, folder, options.jobs)
+    if options.tune == "rates":
+        for task in {cell.task.name: cell.task for cell in cells}.values():
+            tuning.tune_rates(task, grid_cells.cells([task]), folder, options.jobs, tuned=tuned)
+        return
+    if options.tune == "options":
+        racing.tune_options(cells, wanted, folder, options.jobs, tuned=tuned, factors=options.factors)
         return
     results = Rows(folder / "results.jsonl", key)
-    if options.reanalyse:
-        rows = list(results.rows.values())
-    else:
-        cells = grid_cells.cells(tasks, matching=options.cells)
-        wanted = schemes.chosen(options.schemes, options.variant, few=options.images)
-        fill(results, cells, wanted, seeds, folder, options)
-        # Everything in the folder takes part in the comparison, at the step size that holds now.
-        rows = list(results.rows.values())
-    shown = {cell.name for cell in grid_cells.cells(tasks, matching=options.cells)}
-    rates = {cell.name: tuning.Tuned().rate(cell) for cell in grid_cells.cells(tasks)}
-    rows = [
-        row for row in rows if row["seed"] in seeds and row["lr"] == rates.get(row["cell"]) and row["cell"] in shown
-    ]
+    if not options.reanalyse:
+        modes = MODES if not options.charged_only else MODES[:1]
+        fill(results, cells, wanted, seeds, folder, options, tuned, modes)
+    rows = current(results, cells, wanted, seeds, Rows(folder / "targets.jsonl", full_key), tuned)
     if not rows:
-        raise SystemExit(f"{folder} holds no runs of these cells and seeds at the step sizes of grid/tuned.json")
+        raise SystemExit(f"{folder} holds no runs of these cells, seeds and schemes as they are tuned now")
     summary = summarise(rows, flagship=options.flagship)
     print(picture.table(summary), file=sys.stderr)
     if options.png:
         picture.draw(summary, Path(options.png))
-    charged = summarise(rows, flagship=options.flagship, charged=True)
-    rolling = None
-    if any(row["scheme"] == ROLLING for row in rows):
-        rolling = summarise(rows, flagship=ROLLING, charged=True)["verdict"]
-    cpu = round(sum(row["cpu_seconds"] for row in rows))
-    print(
-        json.dumps(
-            {
-                "benchmark": "time_to_target",
-                "seeds": seeds,
-                "step_sizes": rates,
-                "runs": len(rows),
-                "cpu_seconds": cpu,
-                **summary,
-                "charged": charged["verdict"],
-                "charged_rolling": rolling,
-            },
-            indent=1,
-        )
-    )
+    if options.markdown:
+        print(markdown.page(summary))
+        return
+    facts = {
+        "benchmark": "time_to_target",
+        "seeds": seeds,
+        "step_sizes": {cell.name: tuned.rate(cell) for cell in cells},
+        "runs": len(rows),
+        "cpu_seconds": round(sum(row["cpu_seconds"] for row in rows)),
+    }
+    print(json.dumps({**facts, **summary}, indent=1))
+
+
+def current(
+    results: Rows,
+    cells: Sequence[Cell],
+    wanted: Sequence[Scheme],
+    seeds: Sequence[int],
+    targets: Rows,
+    tuned: Tuned,
+) -> list[Row]:
+    """Return the rows of what these schemes are now: with the step sizes, options and targets that hold."""
+    return [
+        row
+        for cell in cells
+        for seed in seeds
+        if (full := targets.rows.get((cell.task.name, tuned.reference(cell.task), seed)))
+        for scheme in wanted
+        for mode in MODES
+        if (row := _row(results, tuned.scheme(scheme, cell), cell, seed, tuned, mode, full["targets"]))
+    ]
 
 
 def fill(
     results: Rows,
-    cells: list[Cell],
-    wanted: list[Scheme],
-    seeds: list[int],
+    cells: Sequence[Cell],
+    wanted: Sequence[Scheme],
+    seeds: Sequence[int],
     folder: Path,
     options: argparse.Namespace,
+    tuned: Tuned,
+    modes: Sequence[Mode],
 ) -> None:
-    """Run what the folder lacks: first full participation, which sets the targets, then the schemes."""
-    tuned = tuning.Tuned()
-    targets = Rows(folder / "targets.jsonl", tuning.full_key)
+    """Run what the folder lacks: first full participation, which sets the targets, then random, then the others."""
+    targets = Rows(folder / "targets.jsonl", full_key)
     tasks = {cell.task.name: cell.task for cell in cells}.values()
-    tuned.warn(tasks)
+    tuned.warn(cells, wanted)
     full = [FullJob(task, tuned.reference(task), seed) for seed in seeds for task in tasks]
-    for row in spread(full_participation, [job for job in full if _full_key(job) not in targets], options.jobs):
+    for row in spread(
+        full_participation, [job for job in full if (job.task.name, job.rate, job.seed) not in targets], options.jobs
+    ):
         targets.add(row)
-
-    jobs: list[Job] = []
-    for seed in seeds:
-        for task in tasks:
-            aims = targets.rows[task.name, tuned.reference(task), seed]["targets"]
-            for scheme in wanted:
-                if not scheme.runs_on(task.data):
-                    continue
-                due = [
-                    cell
-                    for cell in cells
-                    if cell.task is task
-                    and (options.again or _key(scheme, cell, seed, tuned.rate(cell)) not in results)
-                ]
-                together = [[cell] for cell in due]
-                if scheme.blind:
-                    together = [
-                        [cell for cell in due if tuned.rate(cell) == rate]
-                        for rate in sorted({tuned.rate(cell) for cell in due})
-                    ]
-                jobs += [Job(scheme, tuple(group), tuned.rate(group[0]), seed, aims) for group in together]
-    for rows in spread(run, jobs, options.jobs):
-        for row in rows:
-            results.add(row)
-            print(
-                f"{row['cell']} {row['scheme']} seed {row['seed']}: {row['status']}, easy {row['easy']['seconds']}, "
-                f"hard {row['hard']['seconds']}, {row['rounds']} rounds of {row['clients']:.1f} clients, "
-                f"{row['cpu_seconds']} CPU s",
-                file=sys.stderr,
-            )
+    # Random says how long the others may take.
+    for some in ([s for s in wanted if s.label == BASELINE], [s for s in wanted if s.label != BASELINE]):
+        jobs = [
+            job
+            for seed in seeds
+            for scheme in some
+            for mode in scheme.modes
+            if mode in modes
+            for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, again=options.again)
+        ]
+        for rows in spread(run, jobs, options.jobs):
+            for row in rows:
+                results.add(row)
+                print(
+                    f"{row['cell']} {row['scheme']} seed {row['seed']} {row['mode']}: {row['status']}, easy "
+                    f"{row['easy']['seconds']}, hard {row['hard']['seconds']}, {row['rounds']} rounds of "
+                    f"{row['clients']:.1f} clients, {row['cpu_seconds']} CPU s",
+                    file=sys.stderr,
+                )
 
 
-def _full_key(job: FullJob) -> tuple[Any, ...]:
-    return job.task.name, job.rate, job.seed
+def jobs_of(
+    scheme: Scheme,
+    cells: Sequence[Cell],
+    seed: int,
+    mode: Mode,
+    results: Rows,
+    targets: Rows,
+    tuned: Tuned,
+    *,
+    again: bool,
+) -> list[Job]:
+    """Return the runs of a scheme that are due, those that share a trajectory as one."""
+    together: dict[Any, list[tuple[Scheme, Cell]]] = {}
+    for cell in cells:
+        if not scheme.runs_on(cell.task.data):
+            continue
+        given = tuned.scheme(scheme, cell)
+        aims = targets.rows[cell.task.name, tuned.reference(cell.task), seed]["targets"]
+        if not again and _row(results, given, cell, seed, tuned, mode, aims) is not None:
+            continue
+        place = (cell.task.name, str(dict(given.options)), tuned.rate(cell) * given.factor)
+        together.setdefault(place if given.blind(mode) else cell.name, []).append((given, cell))
+    jobs = []
+    for pairs in together.values():
+        given, first = pairs[0]
+        aims = targets.rows[first.task.name, tuned.reference(first.task), seed]["targets"]
+        pars = {}
+        for _, cell in pairs:
+            random = _row(results, Scheme(BASELINE, BASELINE), cell, seed, tuned, "charged", aims)
+            if random is not None and scheme.label != BASELINE and random["hard"]["seconds"]:
+                pars[cell.name] = random["hard"]["seconds"]
+        here = tuple(cell for _, cell in pairs)
+        jobs.append(Job(given, here, tuned.rate(first) * given.factor, seed, aims, mode, pars))
+    return jobs
 
 
-def _key(scheme: Scheme, cell: Cell, seed: int, rate: float) -> tuple[Any, ...]:
-    return key({"cell": cell.name, "scheme": scheme.label, "options": scheme.options, "seed": seed, "lr": rate})
+def _row(
+    results: Rows, scheme: Scheme, cell: Cell, seed: int, tuned: Tuned, mode: Mode, aims: Mapping[str, float]
+) -> Row | None:
+    """Return the row of a run, if it is there and had the targets of now."""
+    found = results.rows.get(
+        key(
+            {
+                "cell": cell.name,
+                "scheme": scheme.label,
+                "options": dict(scheme.options),
+                "seed": seed,
+                "lr": tuned.rate(cell) * scheme.factor,
+                "mode": mode,
+            }
+        )
+    )
+    return found if found is not None and math.isclose(found["hard"]["target"], aims["hard"]) else None
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemes", default="", help="comma-separated labels; default: all")
+    parser.add_argument("--schemes", default="", help="comma-separated labels; default: all but the parts of pace")
     parser.add_argument("--variant", action="append", default=[], metavar="LABEL=NAME:KEY=VALUE,...", help="repeatable")
-    parser.add_argument("--cells", default="", help="part of the cells' names, such as digits-0.3/nycmesh")
+    parser.add_argument("--cells", default="", help="parts of the cells' names, such as digits-0.3/nycmesh,quadratic")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="default: 0,1,2,3,4; 100 and above are for tuning")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--out", default="", metavar="DIR", help="where results are kept (default runs/grid)")
     parser.add_argument(
         "--again", action="store_true", help="run what is there already once more; the later row counts"
     )
+    parser.add_argument("--charged-only", action="store_true", help="leave the runs with free warm-ups out")
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
-    parser.add_argument("--flagship", default="pace", help="label of the scheme that is judged (default pace)")
+    parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
     parser.add_argument("--png", default="", metavar="FILE", help="draw the heat map too; needs matplotlib")
-    parser.add_argument("--tune", action="store_true", help="choose the step sizes and write grid/tuned.json")
-    parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead; few schemes by default")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/results.md instead of JSON")
+    parser.add_argument("--tune", choices=("rates", "options"), help="choose step sizes, or the schemes' options")
+    parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")
+    parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
+    parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
+    parser.add_argument("--tables", default="", metavar="DIR", help="the tables of a folder instead")
     return parser.parse_args()
 
 

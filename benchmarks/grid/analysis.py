@@ -1,62 +1,87 @@
 """From rows to statements: geometric means, paired speed-ups, who is fastest, and what is only noise.
 
 A scheme that misses a target in any seed has no mean time: it failed. Its rows still say how long it was tried. Where
-random itself failed, its time is that at which it was given up, so such a speed-up is a lower bound.
+random failed, its time is that at which it was given up, so such a speed-up is a lower bound; where the flagship failed
+its time is that too, so that such a cell counts against it, and its speed-up is an upper bound.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
 from grid.cells import LEVELS
 from grid.runs import Row
-from grid.schemes import BASELINE, PAPERS_BASELINES, camp
+from grid.schemes import BASELINE, PAPERS_BASELINES, Mode, camp
 
 Times = Mapping[int, float]
 """Seconds by seed; infinite = the target was never met."""
+Measure = Literal["seconds", "first"]
+"""Of a row: when the target is held, or when it was met first."""
+Schemes = dict[str, dict[int, Row]]
+"""Rows by label and seed."""
 
 
-def summarise(rows: Iterable[Row], *, flagship: str = "pace", charged: bool = False) -> dict[str, Any]:
-    """Return everything that is said about the grid; `charged` counts the warm-up too."""
-    table: dict[str, dict[str, dict[int, Row]]] = {}
-    for row in rows:
-        table.setdefault(row["cell"], {}).setdefault(row["scheme"], {})[row["seed"]] = row
-    cells = [_cell(name, level, table[name], flagship, charged) for name in sorted(table) for level in LEVELS]
-    return {"charged_warmup": charged, "flagship": flagship, "verdict": _verdict(cells, flagship), "cells": cells}
-
-
-def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: str, charged: bool) -> dict[str, Any]:
-    def seconds(row: Row) -> float:
-        reached = row[level]["seconds"]
-        return math.inf if reached is None else reached + charged * row["warmup"]
-
-    times = {label: {seed: seconds(row) for seed, row in by.items()} for label, by in schemes.items()}
-    floor = {label: {seed: row["clock"] for seed, row in by.items()} for label, by in schemes.items()}
-    selectors = {label: next(iter(by.values()))["selector"] for label, by in schemes.items()}
-    camps = {label: camp(label, selector) for label, selector in selectors.items()}
-    random = {
-        seed: value if math.isfinite(value) else floor[BASELINE][seed]
-        for seed, value in times.get(BASELINE, {}).items()
+def summarise(rows: Iterable[Row], *, flagship: str = "pace") -> dict[str, Any]:
+    """Return everything that is said about the grid: the cells as they are judged, and verdicts of other judgements."""
+    rows = list(rows)
+    main = judge(rows, flagship=flagship)
+    others: list[tuple[str, Mode, Measure]] = [
+        ("first_crossing", "charged", "first"),
+        ("free_warmup", "free", "seconds"),
+        ("free_warmup_first_crossing", "free", "first"),
+    ]
+    return {
+        "flagship": flagship,
+        "verdict": _verdict(main, flagship),
+        "otherwise": {
+            name: _verdict(judge(rows, flagship=flagship, mode=m, measure=w), flagship) for name, m, w in others
+        },
+        "cells": main,
     }
+
+
+def judge(
+    rows: Iterable[Row], *, flagship: str = "pace", mode: Mode = "charged", measure: Measure = "seconds"
+) -> list[dict[str, Any]]:
+    """Return what is said about each cell; a scheme without a run in this mode needs no warm-up: all modes are one."""
+    table: dict[str, Schemes] = {}
+    for wanted in ("charged", mode):
+        for row in rows:
+            if row["mode"] == wanted:
+                table.setdefault(row["cell"], {}).setdefault(row["scheme"], {})[row["seed"]] = row
+    return [_cell(name, level, table[name], flagship, measure) for name in sorted(table) for level in LEVELS]
+
+
+def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measure) -> dict[str, Any]:
+    times = {label: {seed: _seconds(row[level][measure]) for seed, row in by.items()} for label, by in schemes.items()}
+    given_up = {
+        label: {seed: value if math.isfinite(value) else schemes[label][seed]["clock"] for seed, value in by.items()}
+        for label, by in times.items()
+    }
+    first = {label: next(iter(by.values())) for label, by in schemes.items()}
+    camps = {label: camp(label, row["selector"]) for label, row in first.items()}
     found = {
         label: {
             "camp": camps[label],
+            "options": first[label]["options"],
+            "factor": first[label]["factor"],
             "seconds": {str(seed): _plain(value) for seed, value in sorted(by.items())},
             "failed": sum(not math.isfinite(value) for value in by.values()),
             "geometric_mean": _plain(geometric_mean(by)),
-            "speed_up": ratio(random, by),
+            "speed_up": ratio(given_up.get(BASELINE, {}), by),
             "clients": round(float(np.mean([row["clients"] for row in schemes[label].values()])), 1),
         }
         for label, by in times.items()
     }
     # Variants of the flagship are itself: they are shown, and compete with nobody. Controls are shown too: they are
     # nobody's scheme, and how far the flagship is ahead of those that take its steps is said apart.
-    rivals = {label: by for label, by in times.items() if selectors[label] != selectors.get(flagship)}
+    same = first[flagship]["selector"] if flagship in first else None
+    rivals = {label: by for label, by in times.items() if first[label]["selector"] != same}
     others = {label: by for label, by in rivals.items() if camps[label] != "control"}
     best = {
         "baseline": _fastest({label: by for label, by in others.items() if camps[label] == "baseline"}),
@@ -67,7 +92,8 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
     }
     ours = times.get(flagship)
     against = {
-        what: None if label is None or ours is None else ratio(times[label], ours) for what, label in best.items()
+        what: None if label is None or ours is None else ratio(times[label], given_up[flagship])
+        for what, label in best.items()
     }
     return {
         "cell": f"{name}/{level}",
@@ -77,12 +103,18 @@ def _cell(name: str, level: str, schemes: dict[str, dict[int, Row]], flagship: s
         "best": best,
         "flagship_over_best": against,
         "standing": None if ours is None else _standing(ours, best["of_all_others"], against["of_all_others"]),
+        "standing_among_controls": None if ours is None else _standing(ours, best["control"], against["control"]),
         "misses_what_random_reaches": ours is not None
         and any(
             not math.isfinite(ours.get(seed, 0.0)) for seed, t in times.get(BASELINE, {}).items() if math.isfinite(t)
         ),
         "schemes": dict(sorted(found.items(), key=lambda item: (item[1]["failed"], item[1]["geometric_mean"] or 0.0))),
     }
+
+
+def _seconds(value: float | None) -> float:
+    # Nothing is held before anybody has trained, but a target may be met by the initial model: no ratio of nothing.
+    return math.inf if value is None else max(value, 1e-3)
 
 
 def geometric_mean(times: Times) -> float:
@@ -122,27 +154,37 @@ def _standing(ours: Times, best: str | None, over: Mapping[str, float] | None) -
 
 def _verdict(cells: list[dict[str, Any]], flagship: str) -> dict[str, Any]:
     judged = [cell for cell in cells if cell["standing"] is not None]
-    standings = [cell["standing"] for cell in judged]
+    delays = sorted({cell["cell"].split("/")[1] for cell in cells})
 
-    def overall(what: str, delays: str) -> float | None:
+    def overall(what: str, name: str) -> float | None:
         """Geometric mean over cells of the flagship's speed-up over the best of each."""
-        means = [c["flagship_over_best"][what] for c in judged if f"/{delays}/" in c["cell"]]
+        means = [c["flagship_over_best"][what] for c in judged if f"/{name}/" in c["cell"]]
         logs = [math.log(found["mean"]) for found in means if found is not None]
         return round(math.exp(np.mean(logs)), 3) if logs else None
 
-    delays = sorted({cell["cell"].split("/")[1] for cell in cells})
+    def standings(which: str) -> dict[str, int]:
+        found = [cell[which] for cell in judged]
+        return {standing: found.count(standing) for standing in ("fastest", "tied", "slower", "failed")}
+
+    counts = standings("standing")
     return {
         "cells": len(judged),
-        "fastest_or_tied": sum(standing in ("fastest", "tied") for standing in standings),
-        **{standing: standings.count(standing) for standing in ("fastest", "tied", "slower", "failed")},
+        "fastest_or_tied": counts["fastest"] + counts["tied"],
+        **counts,
+        "among_controls": standings("standing_among_controls"),
+        "speed_up_over_best_of_all_others": {name: overall("of_all_others", name) for name in delays},
         "speed_up_over_best_baseline": {name: overall("baseline", name) for name in delays},
         "speed_up_over_best_of_the_papers_baselines": {name: overall("papers_baseline", name) for name in delays},
         "speed_up_over_best_of_paper": {name: overall("paper", name) for name in delays},
         "speed_up_over_best_control": {name: overall("control", name) for name in delays},
-        "speed_up_over_best_of_all_others": {name: overall("of_all_others", name) for name in delays},
         "misses_what_random_reaches": [cell["cell"] for cell in judged if cell["misses_what_random_reaches"]],
         "not_fastest": {
             cell["cell"]: cell["best"]["of_all_others"] for cell in judged if cell["standing"] in ("slower", "failed")
+        },
+        "slower_than_a_control": {
+            cell["cell"]: cell["best"]["control"]
+            for cell in judged
+            if cell["standing_among_controls"] in ("slower", "failed")
         },
         "speed_up_over_random": {
             label: _overall_speed_up(cells, label)

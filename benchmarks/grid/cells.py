@@ -42,8 +42,8 @@ class Task:
         model: what is trained.
         training: how, at the step size that is used until one is tuned.
         rates: step sizes to tune over.
+        larger: step sizes that are tried after these, for as long as the largest is the best.
         full_rounds: rounds of full participation, after which it has reached its plateau.
-        max_rounds: after which a scheme has failed to reach its target.
         easy: how far from the plateau the easy target is; for a loss as a fraction of the way from the initial model.
         hard: the same for the hard target.
         easy_loss: the easy target itself, where the paper names it.
@@ -55,8 +55,10 @@ class Task:
     model: Any
     training: Training
     rates: tuple[float, ...]
+    larger: tuple[float, ...] = ()
     full_rounds: int = 300
     max_rounds: int = 500
+    """Of a scheme that has had as much virtual time as random takes; one with short rounds gets more of them."""
     easy: float = 0.05
     hard: float = 0.01
     easy_loss: float | None = None
@@ -99,13 +101,18 @@ class Cell:
         return f"{self.task.name}/{self.delays.name}/{'rare' if self.rare else 'independent'}"
 
     @property
-    def fleet(self) -> Fleet:
-        """How the session meets the clients."""
-        return Fleet(slow_rare=float(self.rare), rare=self.task.rare)
+    def group(self) -> str:
+        """Cells that schemes are given the same options in: a task under a delay model."""
+        return f"{self.task.name}/{self.delays.name}"
+
+    def fleet(self, wait: float = 1.0) -> Fleet:
+        """How the session meets the clients; `wait`: share of them that a warm-up waits for."""
+        return Fleet(slow_rare=float(self.rare), rare=self.task.rare, warmup_wait=wait)
 
 
 DIGITS = Training(epochs=5, batch=16, lr=0.3)
-DIGIT_RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
+DIGIT_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+MORE_RATES = (30.0, 100.0)
 
 EMBEDDED = (
     # The paper's Quadratic as in experiments/quadratic.toml; 2.95 is its target in the paper's table 1.
@@ -114,21 +121,31 @@ EMBEDDED = (
         Quadratic(),
         Linear(),
         Training(epochs=5, batch=0, lr=0.015),
-        (0.004, 0.008, 0.015, 0.022, 0.03),
+        (0.008, 0.015, 0.022, 0.03, 0.04),
+        larger=(0.06, 0.1),
         full_rounds=100,
         easy_loss=2.95,
     ),
-    Task("digits-0.3", Digits(alpha=0.3), Softmax(), DIGITS, DIGIT_RATES),
-    Task("digits-2", Digits(alpha=2.0), Softmax(), DIGITS, DIGIT_RATES),
+    Task("digits-0.3", Digits(alpha=0.3), Softmax(), DIGITS, DIGIT_RATES, MORE_RATES),
+    Task("digits-2", Digits(alpha=2.0), Softmax(), DIGITS, DIGIT_RATES, MORE_RATES),
     # Equal label mixes, so that the angles are all in which clients differ.
-    Task("digits-rotated", Digits(alpha=1000.0, max_rotation=60.0), Softmax(), DIGITS, DIGIT_RATES, rare="features"),
+    Task(
+        "digits-rotated",
+        Digits(alpha=1000.0, max_rotation=60.0),
+        Softmax(),
+        DIGITS,
+        DIGIT_RATES,
+        MORE_RATES,
+        rare="features",
+    ),
 )
 
 IMAGES = Training(epochs=2, batch=20, lr=0.02, momentum=0.9)
 IMAGE_OPTIONS: dict[str, Any] = {
     "model": Conv2(channels=(10, 20), hidden=100),
     "training": IMAGES,
-    "rates": (0.005, 0.01, 0.02, 0.05),
+    "rates": (0.01, 0.02, 0.05, 0.1),
+    "larger": (0.2, 0.5),
     "full_rounds": 40,
     "max_rounds": 150,
 }

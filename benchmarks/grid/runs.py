@@ -1,34 +1,43 @@
-"""One run of the grid: simulate until the hard target, and note when each target was met.
+"""One run of the grid: simulate until the hard target is known to be held, and note from when on each target is.
 
 Schemes that do not look at delays train the same models under every delay model: they are simulated once, and clocked
-anew for each cell. A warm-up only moves the clock by a constant, so every row has the time without it and
-the seconds that it would add.
+anew for each cell at the same time, until every cell knows.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedpace.core.types import DelayModel
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
-from fedpace.sim.clock import Clock, VirtualTime
+from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.holding import Holding
 from fedpace.sim.reclock import reclock
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.trainer import DivergedError
 from grid.cells import LEVELS, Cell, Level, Task
-from grid.schemes import Scheme
+from grid.schemes import WAIT, Mode, Scheme
+
+HOLD = 10
+"""Instants over which targets must be held, a median expected delay apart: the product's defaults."""
+SLOWER = 20.0
+"""Times as long as random takes, after which a scheme has failed."""
+LONGER = 3
+"""Times as many rounds as a task allows, for those whose rounds are so short that random would still be running."""
 
 Row = dict[str, Any]
-Targets = dict[Level, float]
+Targets = Mapping[Level, float]
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,14 @@ class Job:
     scheme: Scheme
     cells: tuple[Cell, ...]
     rate: float
+    """Step size, the scheme's own factor included."""
     seed: int
     targets: Targets
+    mode: Mode = "charged"
+    pars: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that random takes to the hard target, by cell; not there = it was not run, or missed it."""
+    cuts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, by cell, beyond which it does not matter when the hard target is held."""
 
     @property
     def task(self) -> Task:
@@ -73,7 +88,9 @@ def full_participation(job: FullJob) -> Row:
     curve: list[float] = []
     status = "ok"
     try:
-        curve.extend(r.metric for r in itertools.islice(simulation.rounds(), job.task.full_rounds + 1))
+        for current in itertools.islice(simulation.rounds(), job.task.full_rounds + 1):
+            assert current.metric is not None
+            curve.append(current.metric)
     except DivergedError:
         status = "diverged"
     targets = job.task.targets(curve) if status == "ok" else None
@@ -92,56 +109,110 @@ def full_participation(job: FullJob) -> Row:
 def run(job: Job) -> list[Row]:
     """Return one row a cell."""
     began = time.process_time()
-    first = prepare(job.cells[0], job.scheme.selector, job.rate, job.seed, job.scheme)
-    rounds: list[Round] = []
-    status = "limit"
+    scheme = job.scheme
+    first = prepare(
+        job.cells[0],
+        scheme.selector(job.task.data.clients),
+        job.rate,
+        job.seed,
+        deadline=scheme.deadline,
+        charged=job.mode == "charged" and scheme.warms_up,
+    )
+    clocked = [_Clocked(job, cell, first) for cell in job.cells]
+    sizes: list[int] = []
+    diverged = False
     try:
-        for current in itertools.islice(first.rounds(), job.task.max_rounds + 1):
-            rounds.append(current)
-            if job.task.better(current.metric, job.targets["hard"]):
-                status = "reached"
+        for current in first.rounds():
+            sizes.append(len(current.clients))
+            for each in clocked:
+                if not each.status:
+                    each.add(current)
+            if all(each.status for each in clocked):
                 break
     except DivergedError:
-        status = "diverged"
+        diverged = True
     spent = time.process_time() - began
-    rows = []
-    for cell in job.cells:
-        time_here, held = first.time, rounds
+    return [
+        {
+            "cell": each.cell.name,
+            "scheme": scheme.label,
+            "selector": scheme.name,
+            "options": dict(scheme.options),
+            "factor": scheme.factor,
+            "seed": job.seed,
+            "lr": job.rate,
+            "mode": job.mode,
+            "status": each.status or ("diverged" if diverged else "limit"),
+            "rounds": each.rounds,
+            "clock": each.clock,
+            "every": each.every,
+            "clients": float(np.mean(sizes[1 : each.rounds + 1])) if each.rounds else 0.0,
+            **{level: each.met(level) for level in LEVELS},
+            "cpu_seconds": round(spent / len(clocked), 2),
+        }
+        for each in clocked
+    ]
+
+
+class _Clocked:
+    """The rounds of a run in one of its cells: when they end there, and what is held from when on."""
+
+    def __init__(self, job: Job, cell: Cell, simulation: Simulation) -> None:
+        self.cell = cell
+        self.status = ""
+        """Empty while it goes on; `reached`, `limit`, or `cut` where it became too slow to matter."""
+        self.rounds = -1
+        self.clock = 0.0
+        self._job = job
+        self._queue: deque[Round] = deque()
+        self._again: Iterator[Round] | None = None
+        delays = simulation.time
         if cell is not job.cells[0]:
-            time_here = _time(first, cell, job.seed)
-            held = list(reclock(rounds, time_here))
-        clock = [r.clock for r in held]
-        rows.append(
-            {
-                "cell": cell.name,
-                "scheme": job.scheme.label,
-                "selector": job.scheme.name,
-                "options": job.scheme.options,
-                "seed": job.seed,
-                "lr": job.rate,
-                "status": status,
-                "rounds": len(rounds) - 1,
-                "clock": clock[-1] if clock else 0.0,
-                "warmup": 0.0 if job.scheme.wait < 1 else sum(_measuring(time_here.delays, r) for r in rounds),
-                "clients": float(np.mean([len(r.clients) for r in rounds[1:]])) if rounds[1:] else 0.0,
-                **{level: _met(job.task, job.targets[level], rounds, clock) for level in LEVELS},
-                "cpu_seconds": round(spent / len(job.cells), 2),
-            }
-        )
-    return rows
+            trainer = simulation.trainer
+            delays = virtual_time(
+                trainer.data, cell.delays, fleet=cell.fleet(), model_bytes=trainer.message_bytes, seed=job.seed
+            )
+            self._again = reclock(iter(self._queue.popleft, None), delays)
+        self.every = float(np.median(delays.expected))
+        direction = "up" if job.task.data.metric == "accuracy" else "down"
+        self._held = {
+            level: Holding(job.targets[level], direction, hold=HOLD, every=self.every)  # type: ignore[arg-type]
+            for level in LEVELS
+        }
+        self._clocks: list[float] = []
 
+    def add(self, current: Round) -> None:
+        """Take in the next round, and decide whether it is the last."""
+        if self._again is not None:
+            self._queue.append(current)
+            current = next(self._again)
+        self.rounds, self.clock = current.number, current.clock
+        self._clocks.append(current.clock)
+        for holding in self._held.values():
+            holding.add(current.clock, current.metric)
+        hard = self._held["hard"]
+        par = self._job.pars.get(self.cell.name, 0.0)
+        limit = self._job.task.max_rounds
+        if hard.held is not None:
+            self.status = "reached"
+        elif hard.earliest > self._job.cuts.get(self.cell.name, math.inf):
+            self.status = "cut"
+        elif (
+            self.rounds >= LONGER * limit
+            or (self.rounds >= limit and self.clock >= par)
+            or (par and hard.earliest > SLOWER * par)
+        ):
+            self.status = "limit"
 
-def _met(task: Task, target: float, rounds: list[Round], clock: list[float]) -> Row:
-    """When the target was met first; None = never."""
-    for current, seconds in zip(rounds, clock, strict=True):
-        if task.better(current.metric, target):
-            return {"target": target, "round": current.number, "seconds": seconds}
-    return {"target": target, "round": None, "seconds": None}
-
-
-def _measuring(delays: DelayModel, current: Round) -> float:
-    """What the warm-up before a round would have cost, had it been charged."""
-    return float(delays.draw(current.number - 1)[list(current.warmed)].max()) if current.warmed else 0.0
+    def met(self, level: Level) -> Row:
+        """When a target was held, and when it was met first; None = never."""
+        found = self._held[level]
+        return {
+            "target": found.target,
+            "round": found.held,
+            "seconds": None if found.held is None else self._clocks[found.held],
+            "first": None if found.crossed is None else self._clocks[found.crossed],
+        }
 
 
 class _NoDelays:
@@ -166,16 +237,11 @@ class _NoDelays:
 _NO_DELAYS = _NoDelays()
 
 
-def _time(simulation: Simulation, cell: Cell, seed: int) -> VirtualTime:
-    """The time of another cell in which the same rounds are held."""
-    trainer = simulation.trainer
-    return virtual_time(trainer.data, cell.delays, fleet=cell.fleet, model_bytes=trainer.message_bytes, seed=seed)
-
-
-def prepare(cell: Cell, selector: Any, rate: float, seed: int, scheme: Scheme | None = None) -> Simulation:
-    """Return the run of a scheme in a cell, before its first round."""
+def prepare(
+    cell: Cell, selector: Any, rate: float, seed: int, *, deadline: float = 1.0, charged: bool = False
+) -> Simulation:
+    """Return a run before its first round; `charged`: with its warm-up on the clock, half of it waited for."""
     task = cell.task
-    deadline, wait = (1.0, 1.0) if scheme is None else (scheme.deadline, scheme.wait)
     if task.name not in _kept:
         _kept.clear()
         _kept[task.name] = SharedData(task.data)
@@ -187,13 +253,13 @@ def prepare(cell: Cell, selector: Any, rate: float, seed: int, scheme: Scheme | 
             cell.delays,
             selector,
             training=task.at(rate),
-            fleet=replace(cell.fleet, warmup_wait=wait),
+            fleet=cell.fleet(WAIT if charged else 1.0),
             clock=clock,
             engine=EngineOptions("inline"),
             seed=seed,
         )
 
-    simulation = build(Clock(charge_warmup=wait < 1))
+    built = build(Clock(charge_warmup=charged))
     if deadline < 1:
-        simulation = build(Clock(deadline=float(np.quantile(simulation.expected_delays, deadline))))
-    return simulation
+        built = build(Clock(charge_warmup=charged, deadline=float(np.quantile(built.expected_delays, deadline))))
+    return built

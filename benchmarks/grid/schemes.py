@@ -1,32 +1,34 @@
-"""Who takes part: every registered scheme, the paper's in both solver modes, and variants given on the command line."""
+"""Who takes part: every registered scheme with the options that were tuned for it, controls, and given variants."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedpace import registry
 from fedpace.config import build
 from fedpace.core.errors import InputError
 from fedpace.core.types import Need, is_timeless
-from fedpace.server.nesterov import Nesterov
+from grid import controls
+from grid.options import OPTIONS
 
 Camp = Literal["baseline", "paper", "ours", "control"]
 OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
 PAPER = frozenset({"delayhet-submodular", "delayhet-sampling"})
-PAPERS_BASELINES = frozenset({"random", "power-of-choice", "divfl", "flanp", "approx-opt-sampling"})
+PAPERS_BASELINES = frozenset({"random-tuned", "random", "power-of-choice", "divfl", "flanp", "approx-opt-sampling"})
 """What the paper compared itself with: its own speed-ups (1.30 and 3.53 over the best of them) are over these."""
 
-HURRIED = "-hurried"
-"""Ends the labels of schemes that are given the steps of `pace`."""
-ROLLING = "pace-rolling"
-"""`pace` with its warm-up on the clock, half of it waited for."""
+FLAGSHIP = "pace"
 BASELINE = "random"
-"""What speed-ups are over."""
-FEW = ("random", "flanp", "oort", "delayhet-submodular", "delayhet-sampling", "pace")
-"""Taken by default where a run costs minutes."""
+"""What speed-ups are over: as McMahan et al. have it, ten clients, all waited for."""
+FEDEXP = [{"k": k, "extrapolate": 1.0} for k in (10, 20, 30)]
+
+Mode = Literal["charged", "free"]
+MODES: tuple[Mode, ...] = ("charged", "free")
+WAIT = 0.5
+"""Share of the clients that a charged warm-up waits for; the others are known when they answer."""
 
 
 @dataclass(frozen=True)
@@ -35,81 +37,90 @@ class Scheme:
 
     label: str
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     deadline: float = 1.0
     """Quantile of the expected delays after which the server goes on without those that are missing; 1 = it waits."""
-    wait: float = 1.0
-    """Share of the clients that the warm-up waits for; below 1 the warm-up is on the clock, and so in its times."""
-    hurried: bool = False
-    """Whether it is given the steps of `pace`, to tell apart what those bring and what its choice of clients does."""
+    steps: bool = False
+    """Whether it is given the steps of `pace`."""
+    factor: float = 1.0
+    """What the step size of the cell is multiplied by."""
+
+    def selector(self, clients: int) -> Any:
+        """Return the selector itself, for so many clients."""
+        options = {key: clients if value == controls.ALL else value for key, value in self.options.items()}
+        own = build(registry.selectors[self.name], options, self.label)
+        return controls.WithSteps(own) if self.steps else own
 
     @property
-    def selector(self) -> Any:
-        """The selector itself."""
-        own = build(registry.selectors[self.name], self.options, self.label)
-        return Hurried(own) if self.hurried else own
+    def warms_up(self) -> bool:
+        """Whether it must hear of all clients before it can choose. Expected delays are known to everybody."""
+        return bool(self.selector(100).needs - {Need.LABELS, Need.DELAY})
 
     @property
-    def blind(self) -> bool:
+    def modes(self) -> tuple[Mode, ...]:
+        """The ways to count a warm-up that make a difference."""
+        return MODES if self.warms_up else MODES[:1]
+
+    def blind(self, mode: Mode) -> bool:
         """Whether delays cannot change what is trained: one trajectory then serves every delay model."""
-        return self.deadline == 1.0 and is_timeless(self.selector)
+        decided_by_time = mode == "charged" and self.warms_up
+        return self.deadline == 1.0 and not decided_by_time and is_timeless(self.selector(100))
 
     def runs_on(self, data: Any) -> bool:
         """Whether the data have what the scheme needs."""
         has_labels = getattr(data, "has_labels", data.metric == "accuracy")
-        return has_labels or Need.LABELS not in self.selector.needs
+        return has_labels or Need.LABELS not in self.selector(100).needs
 
+    def choices(self) -> list[Mapping[str, Any]]:
+        """Return what it is tuned over: nothing but what it has, where there is no choice."""
+        if self.label == BASELINE or self.name == FLAGSHIP or self.deadline < 1:
+            return [self.options]
+        if self.steps:
+            return list(controls.options(self.name))
+        if self.label == "random-fedexp":
+            return list(FEDEXP)
+        return list(OPTIONS.get(self.name, [self.options]))
 
-class Hurried:
-    """Another scheme's cohorts, with the momentum and the long steps that `pace` asks for."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        """Be the other scheme in everything else."""
-        return getattr(self._inner, name)
-
-    @property
-    def server(self) -> Nesterov:
-        """Step as `pace` does."""
-        return Nesterov()
+    def given(self, options: Mapping[str, Any], factor: float = 1.0) -> Scheme:
+        """Return it with other options, and the step size multiplied."""
+        return replace(self, options=dict(options), factor=factor)
 
 
 def camp(label: str, name: str) -> Camp:
     """Whose the registered scheme `name` is, where it runs as `label`; controls are nobody's."""
-    if label.endswith(HURRIED):
+    if label.endswith(controls.SUFFIX):
         return "control"
     return "ours" if name in OURS else "paper" if name in PAPER else "baseline"
 
 
 def everybody() -> list[Scheme]:
-    """Return every scheme of the grid; one that is registered later joins by itself."""
-    found = [Scheme(name, name) for name in registry.selectors.names()]
-    rescaled = {"target_heterogeneity": 0.7}
+    """Return every scheme of the grid with its defaults; one that is registered later joins by itself."""
     return [
-        *found,
+        *(Scheme(name, name) for name in registry.selectors.names()),
+        Scheme("random-tuned", "random"),
         Scheme("random-deadline", "random", deadline=0.9),
-        Scheme("random-fedexp", "random", {"extrapolate": 1.0}),
-        *(Scheme(name + HURRIED, name, hurried=True) for name in ("random", "fed-cs", "oort", "tifl")),
-        Scheme(ROLLING, "pace", wait=0.5),
+        Scheme("random-fedexp", "random", FEDEXP[0]),
+        *(Scheme(name + controls.SUFFIX, name, steps=True) for name in controls.SCHEMES),
+    ]
+
+
+def parts() -> list[Scheme]:
+    """Return `pace` without one of its parts each, which says what the part brings; left out unless asked for."""
+    return [
         Scheme("pace-no-deadlines", "pace", {"deadlines": False}),
         Scheme("pace-no-momentum", "pace", {"momentum": False}),
         Scheme("pace-no-fedexp", "pace", {"extrapolate": 0.0}),
         Scheme("pace-plain-steps", "pace", {"momentum": False, "extrapolate": 0.0}),
         Scheme("pace-no-repay", "pace", {"repay": False}),
-        Scheme("submodular-rescaled", "delayhet-submodular", rescaled),
-        Scheme("submodular-min-norm", "delayhet-submodular", {"solver": "min-norm"}),
-        Scheme("submodular-min-norm-rescaled", "delayhet-submodular", {"solver": "min-norm", **rescaled}),
     ]
 
 
-def chosen(labels: str, variants: Sequence[str], *, few: bool = False) -> list[Scheme]:
-    """Return the schemes with these comma-separated labels, and the variants; all, or the few, when none is given."""
-    known = {scheme.label: scheme for scheme in everybody()}
+def chosen(labels: str, variants: Sequence[str]) -> list[Scheme]:
+    """Return the schemes with these comma-separated labels, and the variants; all when none is given."""
+    known = {scheme.label: scheme for scheme in (*everybody(), *parts())}
     wanted = labels.split(",") if labels else []
     if not labels and not variants:
-        wanted = [label for label in known if label in FEW or not few]
+        wanted = [scheme.label for scheme in everybody()]
     for label in wanted:
         if label not in known:
             raise InputError(f"the grid has no scheme {label!r}: known are {', '.join(known)}")
@@ -129,7 +140,7 @@ def parse(variant: str) -> Scheme:
             raise InputError(f"expected key=value in the variant {variant!r}, but {option!r} came")
         options[key] = _value(value)
     scheme = Scheme(label, name, options)
-    _ = scheme.selector  # a mistake shows now, not after hours of other runs
+    scheme.selector(100)  # a mistake shows now, not after hours of other runs
     return scheme
 
 

@@ -1,27 +1,36 @@
-"""The step size of each cell: the one with which random meets the hard target soonest, on seeds that no table reports.
+"""Step sizes and options, chosen on seeds that no table reports, and written down with all that was tried.
 
-Two things are chosen for a task. The reference step size is that with which full participation ends highest: it sets
-the targets, which then are the same whatever a scheme is run with. The step size of a cell has the smallest geometric
-mean time of random to the hard target; one that fails more often is worse, however fast it is otherwise.
+Step sizes come first. The reference step size of a task is that with which full participation ends highest: it sets the
+targets, which then are the same whatever a scheme is run with. The step size of a cell is the one with which random
+holds the hard target soonest, and all schemes share it. While the largest that was tried is the best, larger ones
+follow.
+
+Options come next: every scheme is given the best of its settings (`options.py`, `controls.py`) for each task under each
+delay model, by the geometric mean of its times to hold the hard target; one that misses it more often is worse, however
+fast it is otherwise. `pace` has no settings to choose from. Two things save time, and are recorded: a run is cut once
+it takes three times as long as another setting of the scheme took in that cell, or as random, and only the two settings
+that were fastest in the first run go on to the others. With `factors` the chosen setting is tried with a third of the
+step size too, and with three times the step size (`racing.py`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grid.cells import Cell, Task
-from grid.runs import FullJob, Job, full_participation, run
-from grid.schemes import Scheme
+from grid.runs import FullJob, Job, Row, full_participation, run
+from grid.schemes import BASELINE, Scheme
 from grid.store import Rows, spread
 
 FILE = Path(__file__).parent / "tuned.json"
-SEEDS = (100, 101, 102)
+SEEDS = (100, 101)
 
 
 class Tuned:
@@ -39,71 +48,129 @@ class Tuned:
         """Step size of a cell."""
         return float(self.tasks[cell.task.name]["cells"][cell.name]) if self._has(cell.task) else cell.task.training.lr
 
+    def scheme(self, scheme: Scheme, cell: Cell) -> Scheme:
+        """Return a scheme with what was chosen for it."""
+        found = self.tasks.get(cell.task.name, {}).get("options", {}).get(cell.delays.name, {}).get(scheme.label)
+        return scheme if found is None else scheme.given(found["options"], found["factor"])
+
+    def has_options(self, scheme: Scheme, cell: Cell) -> bool:
+        """Whether anything was chosen for a scheme, or there is nothing to choose from."""
+        found = self.tasks.get(cell.task.name, {}).get("options", {}).get(cell.delays.name, {})
+        return scheme.label in found or len(scheme.choices()) == 1
+
     def _has(self, task: Task) -> bool:
         return task.name in self.tasks
 
-    def warn(self, tasks: Iterable[Task]) -> None:
-        """Say which tasks have no tuned step size."""
-        for task in tasks:
+    def warn(self, cells: Iterable[Cell], schemes: Sequence[Scheme]) -> None:
+        """Say what is not tuned."""
+        cells = list(cells)
+        for task in {cell.task.name: cell.task for cell in cells}.values():
             if not self._has(task):
-                print(f"{task.name} is not tuned: its lr is {task.training.lr} (tune with --tune)", file=sys.stderr)
+                print(f"{task.name} is not tuned: its lr is {task.training.lr} (--tune rates)", file=sys.stderr)
+        for group, cell in {cell.group: cell for cell in cells}.items():
+            bare = [one.label for one in schemes if one.runs_on(cell.task.data) and not self.has_options(one, cell)]
+            if bare:
+                print(f"{group}: defaults of {', '.join(bare)} (--tune options)", file=sys.stderr)
 
-    def keep(self, task: Task, found: dict[str, Any]) -> None:
+    def keep(self, task: Task, found: Mapping[str, Any]) -> None:
         """Take over what was found for a task."""
-        self.tasks[task.name] = found
-        self.path.write_text(json.dumps(self.tasks, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        self.tasks.setdefault(task.name, {}).update(found)
+        self._write()
+
+    def keep_options(self, cell: Cell, label: str, found: Mapping[str, Any]) -> None:
+        """Take over what was found for a scheme on a task under a delay model."""
+        self.tasks[cell.task.name].setdefault("options", {}).setdefault(cell.delays.name, {})[label] = found
+        self._write()
+
+    def _write(self) -> None:
+        self.path.write_text(json.dumps(self.tasks, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def full_key(row: dict[str, Any]) -> tuple[Any, ...]:
+def full_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What tells two runs of full participation apart."""
     return row["task"], row["lr"], row["seed"]
 
 
-def tune(task: Task, cells: Sequence[Cell], folder: Path, processes: int, seeds: Sequence[int] = SEEDS) -> None:
+def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells two runs apart: a scheme with other options or another step size is another run."""
+    options = json.dumps(row["options"], sort_keys=True)
+    return row["cell"], row["scheme"], options, row["seed"], row["lr"], row["mode"]
+
+
+def tune_rates(
+    task: Task, cells: Sequence[Cell], folder: Path, processes: int, *, tuned: Tuned, seeds: Sequence[int] = SEEDS
+) -> None:
     """Choose the step sizes of a task and its cells, and write them down."""
     targets = Rows(folder / "targets.jsonl", full_key)
-    wanted = [FullJob(task, rate, seed) for rate in task.rates for seed in seeds]
-    wanted = [job for job in wanted if (task.name, job.rate, job.seed) not in targets]
-    for row in spread(full_participation, wanted, processes):
-        targets.add(row)
+    tried = Rows(folder / "tuning.jsonl", key)
+    rates, larger = list(task.rates), list(task.larger)
+    while True:
+        wanted = [FullJob(task, rate, seed) for rate in rates for seed in seeds]
+        wanted = [job for job in wanted if (task.name, job.rate, job.seed) not in targets]
+        for row in spread(full_participation, wanted, processes):
+            targets.add(row)
+        plateaus = {rate: _plateau(task, [targets.rows[task.name, rate, seed] for seed in seeds]) for rate in rates}
+        reference = (max if task.data.metric == "accuracy" else min)(rates, key=plateaus.__getitem__)
+        aims = {seed: targets.rows[task.name, reference, seed]["targets"] for seed in seeds}
 
-    def plateau(rate: float) -> float:
-        rows = [targets.rows[task.name, rate, seed] for seed in seeds]
-        worst = -np.inf if task.data.metric == "accuracy" else np.inf
-        return float(np.mean([row["plateau"] if row["status"] == "ok" else worst for row in rows]))
-
-    plateaus = {rate: plateau(rate) for rate in task.rates}
-    reference = (max if task.data.metric == "accuracy" else min)(task.rates, key=plateaus.__getitem__)
-
-    tried = Rows(folder / "tuning.jsonl", lambda row: (row["cell"], row["lr"], row["seed"]))
-    jobs = [
-        Job(Scheme("random", "random"), tuple(cells), rate, seed, targets.rows[task.name, reference, seed]["targets"])
-        for rate in task.rates
-        for seed in seeds
-        if any((cell.name, rate, seed) not in tried for cell in cells)
-    ]
-    for rows in spread(run, jobs, processes):
-        for row in rows:
-            tried.add(row)
-
-    def cost(cell: Cell, rate: float) -> tuple[int, float]:
-        times = [tried.rows[cell.name, rate, seed]["hard"]["seconds"] for seed in seeds]
-        met = [np.log(seconds) for seconds in times if seconds is not None]
-        return len(times) - len(met), float(np.exp(np.mean(met))) if met else float("inf")
-
-    costs = {cell.name: {rate: cost(cell, rate) for rate in task.rates} for cell in cells}
-    Tuned().keep(
+        random = Scheme(BASELINE, BASELINE)
+        jobs = [Job(random, tuple(cells), rate, seed, aims[seed]) for rate in rates for seed in seeds]
+        for rows in spread(run, [job for job in jobs if not _known(job, tried, aims)], processes):
+            for row in rows:
+                tried.add(row)
+        costs = {
+            cell.name: {rate: _cost([_find(tried, random, cell, seed, rate) for seed in seeds]) for rate in rates}
+            for cell in cells
+        }
+        best = {name: min(found, key=found.__getitem__) for name, found in costs.items()}
+        if not larger or max(*best.values(), reference) < rates[-1]:
+            break
+        rates.append(larger.pop(0))
+    tuned.keep(
         task,
         {
             "reference": reference,
             "plateaus": {str(rate): _plain(value) for rate, value in plateaus.items()},
-            "cells": {name: min(found, key=found.__getitem__) for name, found in costs.items()},
+            "cells": best,
             "random_to_hard": {
                 name: {str(rate): {"failed": failed, "seconds": _plain(mean)} for rate, (failed, mean) in found.items()}
                 for name, found in costs.items()
             },
         },
     )
+
+
+def _known(job: Job, tried: Rows, aims: Mapping[int, Any]) -> bool:
+    """Whether all rows of a job are there, for the targets as they are now."""
+    found = [_find(tried, job.scheme, cell, job.seed, job.rate) for cell in job.cells]
+    return all(row is not None and math.isclose(row["hard"]["target"], aims[job.seed]["hard"]) for row in found)
+
+
+def _find(rows: Rows, scheme: Scheme, cell: Cell, seed: int, rate: float) -> Row | None:
+    return rows.rows.get(
+        key(
+            {
+                "cell": cell.name,
+                "scheme": scheme.label,
+                "options": dict(scheme.options),
+                "seed": seed,
+                "lr": rate,
+                "mode": "charged",
+            }
+        )
+    )
+
+
+def _plateau(task: Task, rows: Sequence[Row]) -> float:
+    worst = -np.inf if task.data.metric == "accuracy" else np.inf
+    return float(np.mean([row["plateau"] if row["status"] == "ok" else worst for row in rows]))
+
+
+def _cost(rows: Iterable[Row | None]) -> tuple[int, float]:
+    """Runs that missed the hard target, and the geometric mean time of the others."""
+    times = [None if row is None else row["hard"]["seconds"] for row in rows]
+    met = [math.log(seconds) for seconds in times if seconds is not None]
+    return len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf
 
 
 def _plain(value: float) -> float | None:

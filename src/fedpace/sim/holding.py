@@ -58,6 +58,11 @@ class Holding:
             self.crossed = len(self._clocks) - 1
         self._decide()
 
+    @property
+    def earliest(self) -> float:
+        """The earliest time that may still turn out to be the one from which on the target is held."""
+        return self._clocks[min(self._next, len(self._clocks) - 1)]
+
     def _decide(self) -> None:
         """Judge every round whose instants have all passed. They pass in the order of the rounds."""
         while self.held is None and self._next < len(self._clocks):

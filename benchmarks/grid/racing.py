@@ -1,0 +1,213 @@
+"""Which of a scheme's settings is the best, found without running the bad ones to their ends."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grid.cells import Cell
+from grid.runs import Job, Row, run
+from grid.schemes import BASELINE, Scheme
+from grid.store import Rows, spread
+from grid.tuning import SEEDS, Tuned, full_key, key
+
+CUT = 3.0
+"""Times as long as the scheme's best so far in a cell, or as random, after which a setting is not worth running on."""
+SURVIVORS = 2
+COSTLY = ("delayhet-sampling", "delayhet-transport")
+"""Schemes that take minutes to choose clients: tuned after all others."""
+FACTORS = (1 / 3, 3.0)
+
+
+@dataclass(frozen=True)
+class Race:
+    """The settings of one scheme, on a task: under all its delay models, since blind schemes train for all at once."""
+
+    scheme: Scheme
+    cells: tuple[Cell, ...]
+    rates: Mapping[str, float]
+    """Step size, by cell."""
+    targets: Mapping[int, Any]
+    """By seed."""
+    pars: Mapping[tuple[str, int], float]
+    """Seconds that random takes, by cell and seed."""
+    known: Mapping[tuple[Any, ...], Row]
+    """Rows of earlier sittings."""
+    factors: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a race found."""
+
+    rows: list[Row]
+    """Of this sitting."""
+    best: dict[str, dict[str, Any]]
+    """By the name of the delay model."""
+
+
+def race(job: Race) -> Result:
+    """Choose the settings of a scheme for each delay model."""
+    running = _Running(job)
+    choices = [job.scheme.given(options) for options in job.scheme.choices()]
+    heats = [(seed, rare) for seed in SEEDS for rare in sorted({cell.rare for cell in job.cells})]
+    if len(choices) > 1:
+        for choice in choices:
+            running.play(choice, *heats[0], running.groups)
+    going = {group: running.leading(choices, group, heats[:1])[:SURVIVORS] for group in running.groups}
+    for seed, rare in heats[1:] if len(choices) > 1 else heats:
+        for choice in choices:
+            running.play(choice, seed, rare, [group for group in running.groups if choice in going[group]])
+    best = {group: running.leading(going[group], group, heats)[0] for group in running.groups}
+    tried = list(choices)
+    if job.factors:
+        for group, chosen in best.items():
+            others = [chosen.given(chosen.options, factor) for factor in FACTORS]
+            for other in others:
+                for seed, rare in heats:
+                    running.play(other, seed, rare, [group])
+            tried += others
+            best[group] = running.leading([chosen, *others], group, heats)[0]
+    found = {group: running.said(choice, tried, group, heats) for group, choice in best.items()}
+    return Result(running.rows, found)
+
+
+class _Running:
+    """The runs of a race: those of earlier sittings, and new ones."""
+
+    def __init__(self, job: Race) -> None:
+        self._job = job
+        self.groups = list(dict.fromkeys(cell.delays.name for cell in job.cells))
+        self.rows: list[Row] = []
+        self._found: dict[tuple[Any, ...], Row] = dict(job.known)
+        self._best: dict[tuple[str, int], float] = {}
+
+    def play(self, choice: Scheme, seed: int, rare: bool, groups: Sequence[str]) -> None:
+        """Run a setting in the cells of these delay models that it was not run in before."""
+        job = self._job
+        cells = [cell for cell in job.cells if cell.rare == rare and cell.delays.name in groups]
+        due = [cell for cell in cells if self._key(choice, cell, seed) not in self._found]
+        together = [[cell] for cell in due]
+        if choice.blind("charged"):
+            rates = {job.rates[cell.name] for cell in due}
+            together = [[cell for cell in due if job.rates[cell.name] == rate] for rate in sorted(rates)]
+        for each in together:
+            names = [cell.name for cell in each]
+            for row in run(
+                Job(
+                    choice,
+                    tuple(each),
+                    job.rates[each[0].name] * choice.factor,
+                    seed,
+                    job.targets[seed],
+                    pars={name: job.pars[name, seed] for name in names if (name, seed) in job.pars},
+                    cuts={name: CUT * self._bound(name, seed) for name in names},
+                )
+            ):
+                self.rows.append(row)
+                self._found[key(row)] = row
+        for cell in cells:
+            seconds = self._seconds(choice, cell, seed)
+            if seconds is not None:
+                place = cell.name, seed
+                self._best[place] = min(seconds, self._best.get(place, math.inf))
+
+    def _bound(self, name: str, seed: int) -> float:
+        return min(self._best.get((name, seed), math.inf), self._job.pars.get((name, seed), math.inf))
+
+    def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
+        """Return settings by how well they did: fewest misses first, then the shortest times; ties as listed."""
+
+        def cost(choice: Scheme) -> tuple[int, float]:
+            times = self._times(choice, group, heats).values()
+            met = [math.log(seconds) for seconds in times if isinstance(seconds, float)]
+            return len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf
+
+        return sorted(choices, key=cost)
+
+    def said(
+        self, chosen: Scheme, tried: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]
+    ) -> dict[str, Any]:
+        """Return what is written down: what was chosen, and how long every run of everything that was tried took."""
+        return {
+            "options": dict(chosen.options),
+            "factor": chosen.factor,
+            "tried": [
+                {"options": dict(each.options), "factor": each.factor, "seconds": times}
+                for each in tried
+                if (times := {k: v for k, v in self._times(each, group, heats).items() if v != "not run"})
+            ],
+        }
+
+    def _times(self, choice: Scheme, group: str, heats: Sequence[tuple[int, bool]]) -> dict[str, float | str]:
+        found: dict[str, float | str] = {}
+        for seed, rare in heats:
+            for cell in self._job.cells:
+                if cell.rare == rare and cell.delays.name == group:
+                    row = self._found.get(self._key(choice, cell, seed))
+                    where = f"{'rare' if rare else 'independent'}, {seed}"
+                    seconds = None if row is None else row["hard"]["seconds"]
+                    found[where] = seconds or ("not run" if row is None else row["status"])
+        return found
+
+    def _seconds(self, choice: Scheme, cell: Cell, seed: int) -> float | None:
+        row = self._found.get(self._key(choice, cell, seed))
+        return None if row is None else row["hard"]["seconds"]
+
+    def _key(self, choice: Scheme, cell: Cell, seed: int) -> tuple[Any, ...]:
+        rate = self._job.rates[cell.name] * choice.factor
+        options = json.dumps(dict(choice.options), sort_keys=True)
+        return cell.name, choice.label, options, seed, rate, "charged"
+
+
+def tune_options(
+    cells: Sequence[Cell],
+    schemes: Sequence[Scheme],
+    folder: Path,
+    processes: int,
+    *,
+    tuned: Tuned,
+    factors: bool = False,
+) -> None:
+    """Race the settings of every scheme on every task, and write down which is the best."""
+    targets = Rows(folder / "targets.jsonl", full_key)
+    tried = Rows(folder / "tuning.jsonl", key)
+    races = []
+    for task in {cell.task.name: cell.task for cell in cells}.values():
+        here = tuple(cell for cell in cells if cell.task is task)
+        rates = {cell.name: tuned.rate(cell) for cell in here}
+        aims = {seed: targets.rows[task.name, tuned.reference(task), seed]["targets"] for seed in SEEDS}
+        pars = {
+            (row["cell"], row["seed"]): row["hard"]["seconds"]
+            for row in tried.rows.values()
+            if row["scheme"] == BASELINE and rates.get(row["cell"]) == row["lr"] and row["hard"]["seconds"]
+        }
+        for scheme in schemes:
+            if len(scheme.choices()) > 1 and scheme.runs_on(task.data):
+                # A row for other targets than those of now says nothing.
+                known = {
+                    name: row
+                    for name, row in tried.rows.items()
+                    if row["scheme"] == scheme.label
+                    and row["cell"] in rates
+                    and math.isclose(row["hard"]["target"], aims[row["seed"]]["hard"])
+                }
+                races.append(Race(scheme, here, rates, aims, pars, known, factors))
+    races.sort(key=lambda job: job.scheme.name in COSTLY)
+    for result, job in spread(_race, races, processes):
+        for row in result.rows:
+            tried.add(row)
+        for delays, found in result.best.items():
+            cell = next(cell for cell in job.cells if cell.delays.name == delays)
+            tuned.keep_options(cell, job.scheme.label, found)
+        spent = sum(row["cpu_seconds"] for row in result.rows)
+        chosen = {delays: found["options"] for delays, found in result.best.items()}
+        print(f"{job.cells[0].task.name} {job.scheme.label}: {chosen}, {spent:.0f} CPU s", flush=True)
+
+
+def _race(job: Race) -> tuple[Result, Race]:
+    return race(job), job
