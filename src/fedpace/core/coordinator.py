@@ -299,11 +299,13 @@ class Coordinator(Roster):
         """Begin tasks."""
         step, now = self.step if version is None else version, self.now
         weighed = np.zeros(rows.size) if weights is None else weights
-        entries = zip(self.ledger.ids_of(rows), weighed.tolist(), self._facts(rows), strict=True)
+        jobs = self.ledger.columns["started"]
+        entries = zip(self.ledger.ids_of(rows), weighed.tolist(), self._facts(rows), jobs[rows].tolist(), strict=True)
         started = tuple(
-            Task(number, client, kind, step, now, weight, facts, probe, samples)
-            for number, (client, weight, facts) in enumerate(entries, start=self.at.next_task)
+            Task(number, client, kind, step, now, weight, facts, probe, samples, job)
+            for number, (client, weight, facts, job) in enumerate(entries, start=self.at.next_task)
         )
+        jobs[rows] += kind == "train"
         self.at.next_task += len(started)
         self.flight.start(started)
         if kind == "measure":

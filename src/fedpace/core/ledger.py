@@ -28,6 +28,7 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
     "participations": (np.int64, 0),
     "recent_weight": (np.float64, 0.0),
     "failures": (np.int64, 0),
+    "started": (np.int64, 0),
     "moment_step": (np.int64, -1),
     "asked": (np.bool_, False),
 }

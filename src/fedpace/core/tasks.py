@@ -39,6 +39,8 @@ class Task(NamedTuple):
     probe: ProbeKind = "loss"
     samples: int = 0
     """Of a probe: samples to answer from; 0 = all."""
+    job: int = 0
+    """Tasks to train that the client was given before."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,8 @@ class Clients:
         engine: where they are worked on.
         models: version -> model, kept by the simulation.
         variates: SCAFFOLD's, where it is used.
+        rounds: whether a version of the model is trained once by each client at the most: its draws are then keyed by
+            the version, and else by how many tasks the client had before.
         seed: of the sketches.
     """
 
@@ -39,12 +41,14 @@ class Clients:
         models: Mapping[int, torch.Tensor],
         variates: ControlVariates | None,
         *,
+        rounds: bool,
         seed: int,
     ) -> None:
         self._trainer = trainer
         self._engine = engine
         self._models = models
         self._variates = variates
+        self._rounds = rounds
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._outcomes: dict[int, Outcome] = {}
@@ -76,11 +80,11 @@ class Clients:
         mine = list(tasks)
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
-        for step in sorted({task.step for task in mine}):
-            model, here = self._models[step], [task for task in mine if task.step == step]
+        for step, turn in sorted({self._key(task) for task in mine}):
+            model, here = self._models[step], [task for task in mine if self._key(task) == (step, turn)]
             variates = None if self._variates is None else self._variates.round()
             corrections = None if variates is None else variates.correction
-            results = self._engine.train(model, [_client(task) for task in here], step, corrections)
+            results = self._engine.train(model, [_client(task) for task in here], turn, corrections)
             for task, result in zip(here, results, strict=True):
                 if variates is not None:
                     drift = (model - result.parameters) / (result.steps * self._trainer.training.lr)
@@ -90,6 +94,10 @@ class Clients:
                     updates[task.id] = self._sketch(result.parameters - model)
                 yield task, result
             self._report(here, losses, updates, model)
+
+    def _key(self, task: Task) -> tuple[int, int]:
+        """The version that a task trains, and what names its draws."""
+        return task.step, task.step if self._rounds else task.job
 
     def _measure(self, tasks: list[Task]) -> None:
         """What clients report on the model that they were given without changing it."""

@@ -139,7 +139,8 @@ class Simulation:
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.initial.numel(), self.coordinator.view().share)
-        self.clients = Clients(trainer, self.engine, self.models, self.variates, seed=seed)
+        rounds = self.coordinator.policy.rounds
+        self.clients = Clients(trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed)
         self._waited = 0.0
         """How long the policy's tasks were waited for when the last of them was heard of."""
 
@@ -182,7 +183,7 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
             losses, moved = self._step(due.step)
-        turn = self.coordinator.stepped(seconds=self._waited)
+        turn = self.coordinator.stepped(seconds=self._waited if self.coordinator.policy.rounds else None)
         for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
             del self.models[version]
         self._launch(due, tick)
@@ -218,6 +219,9 @@ class Simulation:
         """Send tasks out; each ends when its client's delay has passed."""
         if not due.tasks:
             return
+        if not self.coordinator.policy.rounds and due.tasks[0].kind == "train":
+            self._launch_apart(due)
+            return
         # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
         drawn = self.time.drawn(tick - 1 if due.warmup else tick)
         probing = due.tasks[0].kind == "probe"
@@ -232,6 +236,15 @@ class Simulation:
         ids = [task.id for task in due.tasks]
         when = (now + counted * seconds).tolist()
         self.events.add(map(Event, when, ids, seconds.tolist(), crashed))
+
+    def _launch_apart(self, due: Due) -> None:
+        """Send tasks out that are no round: turns are then each client's own, so that policies meet the same draws."""
+        now = self.time.now
+        for task in due.tasks:
+            client: Any = task.client
+            seconds = float(self.time.drawn(task.job + 1)[client])
+            crashed = bool(self.time.availability.crashes(task.job + 1)[client])
+            self.events.add([Event(now + seconds, task.id, seconds, crashed)])
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
