@@ -160,13 +160,14 @@ def test_lazy_meets_a_quota_at_a_time():
     assert set(play(session).clients) == {0, 1}, "all are known: the selector is on its own"
 
 
-def test_newcomers_speak_for_their_share_and_the_cohort_for_the_rest():
+def test_newcomers_come_along_and_the_cohort_is_as_the_scheme_chose_it():
     session = Session(Fastest(), warmup="lazy", warmup_quota=2, shares="samples")
     session.join(range(3), samples=[1, 2, 1], delays=[1, 2, 3])
     session.join(["x", "y"], samples=[4, 8])
     selection = session.select()
     assert selection.clients == (0, 1, "x", "y")
-    np.testing.assert_allclose(selection.weights, [0.125, 0.125, 0.25, 0.5])
+    assert selection.weights.tolist() == [0.5, 0.5, 0.0, 0.0]
+    assert selection.newcomers == 2
     assert selection.why.objective == 1.5
     assert selection.why.status == "sorted"
     newcomer = "never seen: part of the lazy warm-up"
@@ -179,7 +180,7 @@ def test_newcomers_in_delta_mode():
     session.join(["x"])
     selection = session.select()
     assert selection.mode == "delta"
-    np.testing.assert_allclose(selection.weights, [0.08, 0.08, 0.2])
+    np.testing.assert_allclose(selection.weights, [0.1, 0.1, 0.0])
 
 
 def test_newcomers_differ_between_seeds_but_not_within_one():

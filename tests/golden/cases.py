@@ -60,6 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "observed": {"fleet": Fleet(delays="observed"), "clock": Clock(charge_warmup=True, probe_fraction=0.1)},
     "waits-for-half": {"fleet": Fleet(warmup_wait=0.5), "clock": Clock(charge_warmup=True)},
     "deadline": {"fleet": Fleet(delays="observed"), "clock": Clock(deadline=12.0)},
+    "long-deadline": {"fleet": Fleet(delays="observed"), "clock": Clock(deadline=90.0)},
     "absent": {"availability": Availability(on=3.0, off=2.0, crash=0.2, late=0.3, join_by=4)},
     "lazy": {"fleet": Fleet(warmup="lazy", warmup_quota=3)},
     "scaffold": {"training": Training(lr=0.01, epochs=1, algorithm="scaffold")},

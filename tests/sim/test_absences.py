@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,7 @@ from fedpace.delays.trace import TraceDelays
 from fedpace.models.linear import Linear
 from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
 from fedpace.selectors.random import Random
-from fedpace.sim.clock import Clock, settle
+from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.trainer import Training
 
@@ -31,41 +29,6 @@ def simulate(selector, rounds, *, data=SMALL, **options):
     )
     iterator = sim.rounds()
     return sim, [next(iterator) for _ in range(rounds + 1)]
-
-
-def test_settle_waits_for_the_slowest():
-    timing = settle(np.array([3.0, 9.0, 5.0]))
-    assert timing.seconds == 9.0
-    assert timing.finished.all()
-
-
-def test_settle_goes_on_at_the_deadline():
-    timing = settle(np.array([3.0, 9.0, 5.0]), 6.0)
-    assert timing.seconds == 6.0
-    np.testing.assert_array_equal(timing.finished, [True, False, True])
-    np.testing.assert_array_equal(timing.observed, [3.0, 6.0, 5.0])
-
-
-def test_settle_does_not_wait_for_a_deadline_that_nobody_needs():
-    assert settle(np.array([3.0, 5.0]), 60.0).seconds == 5.0
-
-
-def test_settle_with_enough_ends_when_they_are_there():
-    timing = settle(np.array([3.0, 9.0, 5.0, 7.0]), enough=2)
-    assert timing.seconds == 5.0
-    np.testing.assert_array_equal(timing.finished, [True, False, True, False])
-
-
-def test_settle_counts_only_those_that_answer_as_enough():
-    timing = settle(np.array([3.0, 9.0, 5.0, 7.0]), enough=2, crashed=np.array([True, False, False, False]))
-    assert timing.seconds == 7.0
-    np.testing.assert_array_equal(timing.finished, [False, False, True, True])
-    assert math.isnan(timing.observed[0])
-
-
-def test_settle_when_fewer_answer_than_are_enough_waits_for_all():
-    timing = settle(np.array([3.0, 9.0]), enough=2, crashed=np.array([False, True]))
-    assert timing.seconds == 9.0
 
 
 def test_only_clients_that_are_there_are_chosen():
@@ -131,9 +94,9 @@ def test_over_commitment_ends_the_round_early():
 
 def test_observed_delays_are_learnt_and_expected_ones_are_given():
     given, _ = simulate(DelayHetSubmodular(), 3)
-    np.testing.assert_array_equal(given.session.view().delay, given.expected_delays)
+    np.testing.assert_array_equal(given.coordinator.view().delay, given.expected_delays)
     learnt, _ = simulate(DelayHetSubmodular(), 3, fleet=Fleet(delays="observed"))
-    estimate = learnt.session.view().delay
+    estimate = learnt.coordinator.view().delay
     assert np.isfinite(estimate).all()
     assert not np.allclose(estimate, learnt.expected_delays)
     assert np.corrcoef(np.log(estimate), np.log(learnt.expected_delays))[0, 1] > 0.9

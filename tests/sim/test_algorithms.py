@@ -73,10 +73,10 @@ def test_scaffold_keeps_the_server_variate_at_the_shared_mean(selector, shares):
         seed=3,
     )
     play(sim, 5)
-    share = sim.session.view().share
-    mean = sum(share[client] * sim._variates.of(client).double() for client in range(9))
-    np.testing.assert_allclose(sim._variates.server.numpy(), mean.numpy(), atol=1e-6)
-    assert sim._variates.server.abs().max() > 0
+    share = sim.coordinator.view().share
+    mean = sum(share[client] * sim.variates.of(client).double() for client in range(9))
+    np.testing.assert_allclose(sim.variates.server.numpy(), mean.numpy(), atol=1e-6)
+    assert sim.variates.server.abs().max() > 0
 
 
 def test_scaffold_warm_up_initialises_everybodys_variate():
@@ -86,7 +86,7 @@ def test_scaffold_warm_up_initialises_everybodys_variate():
     assert idle
     for client in idle:
         expected = sim.trainer.gradient(sim.trainer.initial, client)
-        np.testing.assert_allclose(sim._variates.of(client).numpy(), expected.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(sim.variates.of(client).numpy(), expected.numpy(), rtol=1e-6)
 
 
 def test_scaffold_variate_follows_option_two():

@@ -46,7 +46,7 @@ class TestSession:
             selection = one.select()
             assert set(selection.clients) <= {0, 1}, "neither chosen nor riding along"
             one.observe([answer(client) for client in selection.clients])
-        one.hear([answer(3)], step=0)
+        one.hear([answer(3)])
         view = one.view()
         assert view.available.tolist() == [True, True, False, True]
         assert view.participations.tolist()[2:] == [0, 1]
@@ -86,7 +86,7 @@ class TestSession:
         one.observe([answer(0), answer(1), *(Outcome(c, finished=False, awaited=True) for c in (2, 3))])
         one.save(tmp_path / "session")
         back = Session.restore(tmp_path / "session")
-        assert back.warmup_wait == 0.5
+        assert back.settings.warmup_wait == 0.5
         back.hear([answer(2), answer(3)])
         assert back.view().available.all()
 
@@ -132,7 +132,7 @@ def test_a_run_resumes_bit_for_bit_while_clients_are_awaited(tmp_path, cut):
     whole = list(islice(simulation().rounds(), 14))
     first = simulation()
     list(islice(first.rounds(), cut + 1))
-    assert first.awaited.answers
+    assert any(task.kind == "measure" for task in first.coordinator.tasks)
     Checkpoints(tmp_path).save(first, wall_seconds=0.0)
     second = simulation()
     Checkpoints(tmp_path).restore(second)

@@ -28,8 +28,9 @@ _COLUMNS: dict[str, tuple[Any, float]] = {
     "participations": (np.int64, 0),
     "recent_weight": (np.float64, 0.0),
     "failures": (np.int64, 0),
+    "started": (np.int64, 0),
+    "moment_step": (np.int64, -1),
     "asked": (np.bool_, False),
-    "awaited": (np.bool_, False),
 }
 """Per-client scalars: type, and the value that means "nothing known"."""
 
@@ -84,6 +85,10 @@ class Ledger:
             return np.fromiter(map(self._row.__getitem__, wanted), dtype=np.int64, count=len(wanted))
         except (KeyError, TypeError):
             return np.array([self.row(client) for client in wanted], dtype=np.int64)  # says who it is
+
+    def ids_of(self, rows: IntArray) -> list[ClientId]:
+        """Return the ids of `rows`."""
+        return [self.ids[row] for row in rows.tolist()]
 
     def name(self, row: int) -> str:
         """Name a row as errors do."""
@@ -173,8 +178,6 @@ class Ledger:
         for outcome in outcomes:
             row = self.row(outcome.client)
             who = self.name(row)
-            if outcome.awaited and outcome.finished:
-                raise InputError(f"{who} is still awaited, so it has not finished: report finished=False")
             for what in ("seconds", "loss", "samples"):
                 _number(getattr(outcome, what), f"the {what} of {who}")
             if not math.isnan(outcome.seconds):
@@ -201,18 +204,14 @@ class Ledger:
             self._fold_facts(row, outcome, step)
         self._remember_lateness(rows, outcomes)
         if self.learn_delays:
-            settled = [(row, o) for row, o in zip(rows, outcomes, strict=True) if not o.awaited]
-            seconds, finished = [o.seconds for _, o in settled], [o.finished for _, o in settled]
-            self._learn_delays([row for row, _ in settled], seconds, finished, step)
+            self._learn_delays(rows, [o.seconds for o in outcomes], [o.finished for o in outcomes], step)
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
         column["asked"][row] = True
-        column["awaited"][row] = outcome.awaited
-        if outcome.awaited:
-            return
         if outcome.moment is not None:
             self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
+            column["moment_step"][row] = step
         if outcome.update is not None:
             self.set_updates({row: outcome.update}, step)
         if not math.isnan(outcome.samples):
@@ -227,15 +226,14 @@ class Ledger:
         seconds = np.array([outcome.seconds for outcome in outcomes], dtype=np.float64)
         given_up = np.array([not outcome.finished for outcome in outcomes], dtype=np.float64)
         told = (expected > 0) & (seconds > 0)  # not where one is NaN
-        told &= ~self.columns["awaited"][rows]  # it was not given up, and will be heard of
         new = np.column_stack([seconds[told] / expected[told], given_up[told]])
         self.lateness = np.concatenate([self.lateness, new])[-REMEMBERED:]
 
-    def remember_weights(self, weights: Mapping[ClientId, float], outcomes: Sequence[Outcome]) -> None:
-        """Fold a round's weights, as the aggregate had them: who failed left its weight to the others."""
-        finished = {self.row(o.client): weights[o.client] for o in outcomes if o.finished}
-        recent, total = self.columns["recent_weight"], sum(finished.values())
-        for row, weight in finished.items():
+    def remember_weights(self, weighted: Sequence[tuple[float, Outcome]]) -> None:
+        """Fold a step's weights, as the aggregate had them: who failed left its weight to the others."""
+        finished = [(self.row(outcome.client), weight) for weight, outcome in weighted if outcome.finished]
+        recent, total = self.columns["recent_weight"], sum(weight for _, weight in finished)
+        for row, weight in finished:
             recent[row] += weight / total if total > 0 else 0.0
         recent *= MEMORY
 
@@ -254,6 +252,23 @@ class Ledger:
         self._estimates = self._estimator.fold(self._estimates, rows, seconds, finished, step=step)
         seen = self._estimates.seen
         self.columns["delay"][seen] = self._estimator.seconds(self._estimates)[seen]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a View shows of the clients."""
+        column = self.columns
+        return {
+            "delay": column["delay"],
+            "loss": column["loss"],
+            "loss_step": column["loss_step"],
+            "participations": column["participations"],
+            "samples": column["samples"],
+            "labels": self.labels,
+            "updates": self.updates,
+            "update_step": None if self.updates is None else column["update_step"],
+            "recent_weight": column["recent_weight"],
+            "lateness": self.lateness,
+            "moments": self.moments if self.moments.known.any() else None,
+        }
 
     def known(self, needs: frozenset[Need]) -> BoolArray:
         """(n,) True where everything in `needs` is known of the client."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.ledger import Ledger
+from fedpace.core.tasks import Task
 from fedpace.core.types import ClientId, Outcome, Report, Selection
 
 
@@ -30,22 +32,22 @@ def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledg
     return [by_client[client] for client in selection.clients if client in ledger]
 
 
-def make_report(selection: Selection, settled: list[Outcome], ledger: Ledger, now: float) -> Report:
-    """Return what the selector is told of a round, in rows."""
-    weight = dict(zip(selection.clients, selection.weights.tolist(), strict=True))
+def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledger, now: float) -> Report:
+    """Return what a policy is told of a step, in rows."""
+    outcomes = [outcome for _, outcome in settled]
     updates = None
-    if any(outcome.update is not None for outcome in settled):
-        width = next(np.size(outcome.update) for outcome in settled if outcome.update is not None)
+    if any(outcome.update is not None for outcome in outcomes):
+        width = next(np.size(outcome.update) for outcome in outcomes if outcome.update is not None)
         blank = np.full(width, math.nan)
-        updates = np.array([blank if outcome.update is None else outcome.update for outcome in settled])
+        updates = np.array([blank if outcome.update is None else outcome.update for outcome in outcomes])
     return Report(
-        step=selection.step,
+        step=step,
         now=now,
-        clients=np.array([ledger.row(outcome.client) for outcome in settled], dtype=np.int64),
-        finished=np.array([outcome.finished for outcome in settled], dtype=np.bool_),
-        seconds=np.array([outcome.seconds for outcome in settled]),
-        loss=np.array([outcome.loss for outcome in settled]),
-        samples=np.array([outcome.samples for outcome in settled]),
-        weights=np.array([weight[outcome.client] for outcome in settled]),
+        clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
+        finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
+        seconds=np.array([outcome.seconds for outcome in outcomes]),
+        loss=np.array([outcome.loss for outcome in outcomes]),
+        samples=np.array([outcome.samples for outcome in outcomes]),
+        weights=np.array([task.weight for task, _ in settled]),
         updates=updates,
     )

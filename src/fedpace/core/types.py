@@ -61,6 +61,28 @@ def _freeze_rows(instance: Cohort | Probe) -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class InFlight:
+    """Tasks of a policy's, one entry each, in the order in which they began; a client may have several."""
+
+    ids: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    clients: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Rows."""
+    began: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Seconds, as `View.now`."""
+    step: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The version of the model that each was given: `View.step` minus this is how stale an answer is."""
+    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """What the policy meant each to count for when it began."""
+
+    def __len__(self) -> int:
+        """How many."""
+        return int(self.ids.size)
+
+
+_NOTHING = InFlight()
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """All that a selector may know. Row i is client i in every array.
 
@@ -96,6 +118,10 @@ class View:
     update_step: IntArray | None = None
     """(n,) step at which `updates` were reported; -1 = never. None along with them."""
     moments: Moments | None = None
+    in_flight: InFlight = _NOTHING
+    """Tasks that may still be answered. Who has one is not available."""
+    in_hand: InFlight = _NOTHING
+    """Tasks that were answered and not yet applied."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -254,6 +280,8 @@ class Selection:
     """True: train and report as usual, but leave the shared model as it is."""
     enough: int = 0
     """The round ends when this many have finished; 0 = all."""
+    newcomers: int = 0
+    """The last so many of `clients` are new to the scheme: they report, and weigh 0."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""

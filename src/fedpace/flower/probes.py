@@ -28,7 +28,7 @@ def loss_probe(message: Message) -> Message:
 def step_probe(message: Message, host: Host) -> Message:
     """Return the train message that asks for the sketch of a step only."""
     copy = Message(message.content, dst_node_id=message.metadata.dst_node_id, message_type=MessageType.TRAIN)
-    projection = {SKETCH_WIDTH: host.memory.width, SKETCH_SEED: str(host.session.seed)}
+    projection = {SKETCH_WIDTH: host.memory.width, SKETCH_SEED: str(host.session.settings.seed)}
     return asking(copy, **{ASK_GRADIENT: True}, **projection)
 
 
@@ -39,7 +39,7 @@ def losses(answers: Iterable[Reply]) -> dict[str, Any]:
 
 def steps(answers: Iterable[Reply], host: Host, current: Arrays) -> dict[str, Any]:
     """Return the sketches, by name; who sent neither one nor a model that fits is not heard."""
-    sketch = host.memory.sketch(current, host.session.seed)
+    sketch = host.memory.sketch(current, host.session.settings.seed)
     heard = {}
     for answer in answers:
         step = answer.note.update

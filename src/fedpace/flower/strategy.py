@@ -354,7 +354,7 @@ class PacedStrategy(Strategy):
         for name in told:
             waiting.messages.pop(name)
             waiting.came.pop(name, None)
-        self._host.hear(answers, broken, waiting.sent, waiting.step, self._time())
+        self._host.hear(answers, broken, waiting.sent, self._time())
 
     def _meet(self, offered: dict[int, Message], grid: Grid) -> list[str]:
         """Let new nodes join, and return the names of those that can be chosen."""

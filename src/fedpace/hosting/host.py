@@ -101,7 +101,7 @@ class Host:
     @property
     def asks_samples(self) -> bool:
         """Whether a client's number of samples must be known before it trains."""
-        return self.session.share_rule == "samples"
+        return self.session.settings.shares == "samples"
 
     def moment_due(self, name: str) -> bool:
         """Whether to ask a client for its moment in this round."""
@@ -186,19 +186,18 @@ class Host:
         with self.fitting():
             self.session.observe(outcomes, now=now)
 
-    def hear(self, answers: Iterable[Answer], broken: Iterable[str], sent: Arrays, step: int, now: float) -> None:
+    def hear(self, answers: Iterable[Answer], broken: Iterable[str], sent: Arrays, now: float) -> None:
         """Tell the session what clients say that were awaited, and who of them failed.
 
         Args:
             answers: usable ones.
             broken: who failed.
             sent: the model that they were sent.
-            step: that of the warm-up.
             now: the session's time.
         """
         outcomes = [self.memory.outcome(answer, self.session, sent) for answer in answers]
         outcomes += [Outcome(name, finished=False) for name in broken]
-        self.session.hear(outcomes, step=step, now=now)
+        self.session.hear(outcomes, now=now)
 
     def save(
         self,
@@ -247,7 +246,7 @@ class Host:
     def _take_over(self, saved: disk.Saved, settings: Settings) -> None:
         """Go on from what was saved; what was asked for must be what is there."""
         session = saved.session
-        found = Settings(session.seed, session.share_rule, session.warmup, session.warmup_quota, session.warmup_wait)
+        found = session.settings
         for name, wanted in vars(settings).items():
             if (there := getattr(found, name)) != wanted:
                 raise InputError(

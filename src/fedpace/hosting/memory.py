@@ -59,13 +59,14 @@ class Memory:
         wanted = facts_wanted(session.selector)
         moment = self._moment(answer, session.step) if Need.MOMENT in wanted else None
         self._say_what_lacks(answer, session)
+        sketch = self.sketch(current, session.settings.seed) if Need.UPDATE in wanted else None
         return Outcome(
             answer.name,
             seconds=answer.seconds,
             loss=answer.loss,
             samples=answer.samples,
             moment=moment,
-            update=self.sketch(current, session.seed)(answer.trained(), current) if Need.UPDATE in wanted else None,
+            update=None if sketch is None else sketch(answer.trained(), current),
         )
 
     def sketch(self, current: Arrays, seed: int) -> UpdateSketch:

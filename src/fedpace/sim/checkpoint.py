@@ -1,10 +1,10 @@
 """A simulation in mid-run, on disk: all that the loop remembers from one round to the next.
 
     checkpoint-12/
-      state.json              the round, the clock, who was measured
-      tensors.safetensors     the shared model, what its server step remembers, the one that awaited clients were
-                              sent, and SCAFFOLD's variates
-      session.json, arrays-*  the session (`fedpace.core.saving`)
+      state.json              the round, the clock, answers on their way
+      tensors.safetensors     the shared model and earlier versions in use, what its server step remembers, SCAFFOLD's
+                              variates
+      session.json, arrays-*  the coordinator (`fedpace.core.saving`)
 
 A checkpoint is written under another name and renamed when it is complete; only then does the one before it go. So
 whenever the process is killed, the newest folder of that name is one consistent state. Everything random is keyed by
@@ -24,13 +24,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
-from fedpace.core.session import Session
 from fedpace.core.stepping import join_state, split_state
+from fedpace.sim.events import Event, Events
 from fedpace.sim.rounds import Simulation
 
-FORMAT = 3
+FORMAT = 4
 NAME = "checkpoint-{}"
 PATTERN = re.compile(r"checkpoint-(\d+)")
 UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
@@ -38,7 +39,7 @@ UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
 SERVER = "server/"
-SENT = "sent"
+MODEL = "model/"
 VARIATES = "variates/"
 
 SHARE = 0.02
@@ -90,7 +91,7 @@ class Checkpoints:
 
     def save(self, simulation: Simulation, *, wall_seconds: float) -> None:
         """Write the state after the round that was last yielded, replacing the checkpoint before it."""
-        number = simulation.session.step
+        number = simulation.coordinator.step
         final = self.folder / NAME.format(number)
         unfinished = self.folder / f".{final.name}.{secrets.token_hex(8)}"
         with keeping(final):
@@ -137,32 +138,27 @@ def save_model(simulation: Simulation, path: Path) -> None:
 
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
-    tensors = {"model": simulation.parameters}
+    tensors = {MODEL + str(version): model for version, model in simulation.models.items()}
     stepping, vectors = split_state(simulation.server_state)
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
-    if awaited := simulation.awaited.answers:
-        tensors[SENT] = simulation.awaited.model
-    if simulation._variates is not None:
-        tensors |= {VARIATES + name: tensor for name, tensor in simulation._variates.tensors().items()}
+    if simulation.variates is not None:
+        tensors |= {VARIATES + name: tensor for name, tensor in simulation.variates.tensors().items()}
     state = {
         "format": FORMAT,
-        "round": simulation.session.step,
+        "round": simulation.coordinator.step,
         "now": simulation.time.now,
         "skipped": simulation.time.skipped,
-        "measured": sorted(simulation._measured),
         "server": {"name": simulation.server.name, "state": stepping},
-        "awaited_step": simulation.awaited.step,
-        "awaited": [[client, when, seconds] for client, (when, seconds) in awaited.items()],
+        "events": [list(event) for event in simulation.events.all(simulation.coordinator.flight.tasks)],
         "wall_seconds": wall_seconds,
     }
-    simulation.session.save(folder)
+    simulation.coordinator.save(folder)
     write_atomically(folder / TENSORS, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
     write_atomically(folder / STATE, json_bytes(state))
     _sync(folder)
 
 
 def _read(simulation: Simulation, folder: Path) -> Restored:
-    session = Session.restore(folder, simulation.session.selector)
     state = read_json(folder / STATE)
     try:
         tensors = load((folder / TENSORS).read_bytes())
@@ -171,31 +167,30 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
                 f"{folder} is a checkpoint of format {state['format']}, and this fedpace goes on from format {FORMAT}: "
                 "remove it, and the run starts anew"
             )
-        if state["round"] != session.step or session.clients != simulation.session.clients:
+        coordinator = Coordinator.restore(folder, simulation.scheme)
+        if state["round"] != coordinator.step or coordinator.clients != simulation.coordinator.clients:
             raise InputError(f"{folder} is not a checkpoint of this run")
-        model = tensors.pop("model")
-        if model.shape != simulation.parameters.shape or model.dtype != simulation.parameters.dtype:
+        models = {int(name.removeprefix(MODEL)): tensors.pop(name) for name in list(tensors) if name.startswith(MODEL)}
+        like = simulation.trainer.initial
+        if any(model.shape != like.shape or model.dtype != like.dtype for model in models.values()):
             raise InputError(f"{folder} holds another model than this run's")
         if state["server"]["name"] != simulation.server.name:
             raise InputError(f"{folder} was made with the server step {state['server']['name']!r}: use the same")
         vectors = {name.removeprefix(SERVER): tensors.pop(name) for name in list(tensors) if name.startswith(SERVER)}
         simulation.server_state = join_state(simulation.server_state, state["server"]["state"], vectors)
-        if (sent := tensors.pop(SENT, None)) is not None:
-            simulation.awaited.model = sent
-        simulation.awaited.step = int(state["awaited_step"])
-        simulation.awaited.answers = {int(client): (when, seconds) for client, when, seconds in state["awaited"]}
-        if simulation._variates is not None:
-            simulation._variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
+        if simulation.variates is not None:
+            simulation.variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
         simulation.time.now = float(state["now"])
         simulation.time.skipped = int(state["skipped"])
-        simulation._measured = set(state["measured"])
+        events = Events(Event(*event) for event in state["events"])
         restored = Restored(int(state["round"]), float(state["wall_seconds"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as cause:
         if isinstance(cause, InputError):
             raise
         raise InputError(f"{folder} is damaged ({cause!r}): remove it, and the run starts anew") from cause
-    simulation.parameters = model
-    simulation.session = session
+    simulation.models.clear()
+    simulation.models.update(models)  # in place: the clients look into it
+    simulation.coordinator, simulation.events = coordinator, events
     return restored
 
 

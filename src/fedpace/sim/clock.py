@@ -1,4 +1,4 @@
-"""Virtual time: a synchronous round lasts as long as the slowest client that is waited for.
+"""Virtual time: what it is now, who is there, and how long everybody takes.
 
 Nothing here knows of training: what was trained once can be clocked many times (`reclock.py`).
 """
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpace.core import checks
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
+from fedpace.core.checks import FloatArray, IntArray, above, at_least, finite
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.types import DelayModel
-from fedpace.core.waiting import round_end
 from fedpace.delays.availability import AvailabilityModel
 
 LONGEST_WAIT = 1000
@@ -42,38 +41,6 @@ class Clock:
         at_least(self.probe_fraction, 0, "probe_fraction of clock")
         finite(self.probe_fraction, "probe_fraction of clock")
         above(self.deadline, 0, "deadline of clock")
-
-    def warmup_seconds(self, drawn: FloatArray, enough: int = 0) -> float:
-        """Return what a warm-up with these delays costs that waits for `enough` of them; 0 = for all."""
-        return round_end(drawn, enough=enough) if self.charge_warmup else 0.0
-
-    def probe_seconds(self, drawn: FloatArray) -> float:
-        """Return what asking clients with these delays costs."""
-        return self.probe_fraction * float(drawn.max())
-
-
-@dataclass(frozen=True, eq=False)
-class RoundTiming:
-    """Who made it, how long the server waited, and how long each client was waited for."""
-
-    finished: BoolArray
-    seconds: float
-    observed: FloatArray
-    """Seconds of those that finished; for the late, how long they were waited for; NaN for crashes."""
-
-
-def settle(
-    drawn: FloatArray, deadline: float = math.inf, *, crashed: BoolArray | None = None, enough: int = 0
-) -> RoundTiming:
-    """Wait for everybody, for `enough` of them, or until the deadline: who is not there by then has failed.
-
-    A crash is noticed when the client would have answered (its connection breaks), and says nothing about its speed.
-    """
-    down = np.zeros(drawn.size, dtype=np.bool_) if crashed is None else crashed
-    end = round_end(drawn, deadline, enough=enough, answers=~down)
-    finished = (drawn <= end) & ~down
-    observed = np.where(down, math.nan, np.minimum(drawn, end))
-    return RoundTiming(finished, end, observed)
 
 
 class VirtualTime:
@@ -110,31 +77,6 @@ class VirtualTime:
             f"no client was available in {LONGEST_WAIT} rounds running: raise `on` or lower `off` of [availability]"
         )
 
-    def warm_up(self, tick: int, clients: IntArray, *, enough: int = 0) -> tuple[FloatArray, BoolArray]:
-        """Let these clients measure; return the seconds of each, and who has answered when time goes on.
-
-        Where it is charged, `enough` of them are waited for (0 = all); where it is not, everybody is there at once.
-        """
-        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
-        drawn = self._drawn(tick - 1)[clients]
-        seconds = self.clock.warmup_seconds(drawn, enough)
-        self.now += seconds
-        return drawn, drawn <= seconds if self.clock.charge_warmup else np.ones(drawn.size, dtype=np.bool_)
-
-    def probe(self, tick: int, clients: IntArray) -> None:
-        """Ask these clients."""
-        self.now += self.clock.probe_seconds(self._drawn(tick)[clients])
-
-    def hold(self, tick: int, clients: IntArray, deadline: float = math.inf, *, enough: int = 0) -> RoundTiming:
-        """Let these clients train; say who made it."""
-        timing = settle(
-            self._drawn(tick)[clients],
-            min(deadline, self.clock.deadline),
-            crashed=self.availability.crashes(tick)[clients],
-            enough=enough,
-        )
-        self.now += timing.seconds
-        return timing
-
-    def _drawn(self, tick: int) -> FloatArray:
+    def drawn(self, tick: int) -> FloatArray:
+        """Seconds of every client in this turn."""
         return checks.delays(self.delays.draw(tick), count=self.clients)

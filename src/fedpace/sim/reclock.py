@@ -42,14 +42,15 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
             continue
         before = time.now
         tick, _ = time.wait(current.number - 1)
-        if current.warmed:
-            time.warm_up(tick, np.array(current.warmed))
+        if current.warmed and time.clock.charge_warmup:
+            time.now += float(time.drawn(tick - 1)[list(current.warmed)].max())
         if current.probed:
-            time.probe(tick, np.array(current.probed))
+            time.now += time.clock.probe_fraction * float(time.drawn(tick)[list(current.probed)].max())
         overhead = time.now - before
         clients = np.array(current.clients)
-        timing = time.hold(tick, clients)
-        if (failed := tuple(clients[~timing.finished].tolist())) != current.failed:
+        seconds = float(time.drawn(tick)[clients].max())
+        time.now += seconds
+        if (failed := tuple(clients[time.availability.crashes(tick)[clients]].tolist())) != current.failed:
             raise InputError(
                 f"clients {list(current.failed)} failed in round {current.number}, but now {list(failed)} do: "
                 "a run can be clocked anew only under the same absences, and without deadlines"
@@ -57,7 +58,7 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
         yield replace(
             current,
             clock=time.now,
-            seconds=timing.seconds,
+            seconds=seconds,
             overhead=overhead,
             predicted_seconds=None if current.predicted_seconds is None else float(expected[clients].max()),
         )

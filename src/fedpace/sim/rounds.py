@@ -1,4 +1,4 @@
-"""The loop: select, train, aggregate, evaluate, report; one `Round` at a time.
+"""The simulator: a transport that delivers the coordinator's tasks at virtual times, and steps the shared model.
 
 `simulate` is a generator without an end. Stopping (`stopping.py`), records and progress bars consume it, so none of
 them is known here.
@@ -6,89 +6,48 @@ them is known here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from fedpace.core import checks
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InputError
-from fedpace.core.session import Session, ShareRule, Warmup
+from fedpace.core.checks import FloatArray
+from fedpace.core.coordinator import Coordinator
+from fedpace.core.errors import InfeasibleError
+from fedpace.core.progress import Turn
+from fedpace.core.roster import Settings
 from fedpace.core.stepping import Gather, ServerStep, step_facts
-from fedpace.core.types import (
-    DelayConfig,
-    DelayModel,
-    Need,
-    Outcome,
-    ProbeRequest,
-    Selection,
-    Selector,
-    facts_wanted,
-    wants_first_moments,
-)
-from fedpace.data.federated import DataConfig, FederatedData
-from fedpace.delays.availability import Availability, AvailabilityModel
-from fedpace.delays.correlation import correlated, outlying, rarity
+from fedpace.core.tasks import Due, Policy, Step
+from fedpace.core.types import DelayConfig, Need, Selector, wants_first_moments
+from fedpace.data.federated import DataConfig
+from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.selectors._cohorts import check_k
 from fedpace.server import server_step
-from fedpace.sim.awaited import Awaited
-from fedpace.sim.clock import Clock, RoundTiming, VirtualTime
+from fedpace.sim.clients import Clients
+from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.events import Event, Events
+from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
-from fedpace.sim.sketch import UpdateSketch
 from fedpace.sim.trainer import Trainer
-from fedpace.sim.training import WARM_UP, DivergedError, Training
+from fedpace.sim.training import DivergedError, Training
 
-DelayKnowledge = Literal["expected", "observed"]
+__all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
 Evaluate = Callable[[int, float], bool]
 """Whether a round is evaluated, by its number and by the virtual seconds at its end."""
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """How the session meets the clients.
-
-    Args:
-        shares: what a client weighs in the objective: `uniform` (the paper) or its `samples`.
-        warmup: `full` (the paper) or `lazy`; see `fedpace.core.session.Session`.
-        warmup_quota: never-seen clients in a cohort when lazy.
-        warmup_wait: share of the clients that a full warm-up waits for, where it is charged; the others are known, and
-            may be chosen, from when they answer.
-        delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
-        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
-        rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
-            Data without classes are always judged by their features.
-    """
-
-    shares: ShareRule = "uniform"
-    warmup: Warmup = "full"
-    warmup_quota: int = 5
-    warmup_wait: float = 1.0
-    delays: DelayKnowledge = "expected"
-    slow_rare: float = 0.0
-    rare: Literal["classes", "features"] = "classes"
-
-    def __post_init__(self) -> None:
-        """Refuse options that make no sense; the session checks the others."""
-        checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
-        checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
-        if not 0 <= self.slow_rare <= 1:
-            raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
 
 
 def simulate(
     data: DataConfig,
     model: ModelConfig,
     delays: DelayConfig,
-    selector: Selector[Any],
+    selector: Selector[Any] | Policy[Any],
     *,
     training: Training | None = None,
     fleet: Fleet | None = None,
@@ -118,30 +77,6 @@ def simulate(
     ).rounds()
 
 
-def virtual_time(
-    data: FederatedData,
-    delays: DelayConfig,
-    *,
-    fleet: Fleet | None = None,
-    availability: Availability | None = None,
-    clock: Clock | None = None,
-    model_bytes: int,
-    seed: int,
-) -> VirtualTime:
-    """Return the time of a run before its first round. It depends on the data only where `slow_rare` ties them."""
-    fleet = fleet or Fleet()
-    drawn = delays.build(data.clients, model_bytes=model_bytes, seed=seed)
-    present = _availability(drawn, availability or Availability(), data.clients, seed)
-    if fleet.slow_rare:
-        histograms = data.label_histograms()
-        if histograms is None or fleet.rare == "features":
-            scores = outlying([client.inputs for client in data.train])
-        else:
-            scores = rarity(histograms)
-        drawn = correlated(drawn, scores, strength=fleet.slow_rare)
-    return VirtualTime(drawn, present, clock or Clock(), clients=data.clients)
-
-
 class Simulation:
     """The pieces of one run. Arguments as for `simulate`."""
 
@@ -150,7 +85,7 @@ class Simulation:
         data: DataConfig,
         model: ModelConfig,
         delays: DelayConfig,
-        selector: Selector[Any],
+        selector: Selector[Any] | Policy[Any],
         *,
         training: Training | None = None,
         fleet: Fleet | None = None,
@@ -161,6 +96,7 @@ class Simulation:
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
+        self.scheme = selector
         self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
         if (k := getattr(selector, "k", None)) is not None:
@@ -177,32 +113,41 @@ class Simulation:
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
-        self.session = Session(
-            selector,
-            seed=seed,
-            shares=fleet.shares,
-            warmup=fleet.warmup,
-            warmup_quota=fleet.warmup_quota,
-            warmup_wait=fleet.warmup_wait,
+        settings = Settings(
+            seed,
+            fleet.shares,
+            fleet.warmup,
+            fleet.warmup_quota,
+            fleet.warmup_wait,
             learn_delays=fleet.delays == "observed",
-            offers=frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS},
+            deadline=self.time.clock.deadline,
+            moments_every=int(trainer.moving_features and not wants_first_moments(selector)),
         )
-        self.session.join(
+        offers = frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS}
+        self.coordinator = Coordinator(selector, settings, offers=offers)
+        self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
             delays=self.expected_delays if fleet.delays == "expected" else None,
             labels=histograms,
         )
-        self.parameters = trainer.initial
-        self._wanted = facts_wanted(selector)
-        self._measured: set[int] = set()
-        self.awaited = Awaited()
+        self.models: dict[int, torch.Tensor] = {0: trainer.initial}
+        """Version -> shared model: the current one, and those that clients in flight were given."""
+        self.events = Events()
         self.server = server_step(selector, server)
         self.server_state: Any = self.server.init(self._zero())
-        self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
-        self._variates: ControlVariates | None = None
+        self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
-            self._variates = ControlVariates(trainer.initial.numel(), self.session.view().share)
+            self.variates = ControlVariates(trainer.initial.numel(), self.coordinator.view().share)
+        rounds = self.coordinator.policy.rounds
+        self.clients = Clients(trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed)
+        self._waited = 0.0
+        """How long the policy's tasks were waited for when the last of them was heard of."""
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        """The shared model."""
+        return self.models[self.coordinator.step]
 
     @property
     def expected_delays(self) -> FloatArray:
@@ -216,175 +161,136 @@ class Simulation:
         a checkpoint goes on after the round that it was taken in. The engine is closed with the iterator.
         """
         with closing(self.engine):
-            if self.session.step == 0:
+            if self.coordinator.step == 0:
                 metric, loss = self._evaluate(0)
                 yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
             while True:
                 yield self._round(evaluate)
 
     def _round(self, evaluate: Evaluate | None) -> Round:
-        before = self.time.now
-        tick, rows = self.time.wait(self.session.step)
+        """Carry tasks out and bring answers back until the model has stepped."""
+        began = self.time.now
+        tick, rows = self.time.wait(self.coordinator.step)
         here: list[int] = rows.tolist()
-        heard = self._hear()
-        warmed, probed = self._prepare(tick, here)
-        overhead = self.time.now - before
-        selection = self.session.select(now=self.time.now, available=here)
-        clients = _rows(selection)
-        timing = self.time.hold(tick, clients, selection.deadline, enough=selection.enough)
+        while True:
+            self._deliver()
+            due = self.coordinator.due(self.time.now, here)
+            if due.step is not None:
+                break
+            if due:
+                self._launch(due, tick)
+            else:
+                self._pass_time()
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
-            losses, moved = self._train(selection, timing)
-        stepped = step_facts(self.server_state) if moved else {}
-        number, clock = self.session.step, self.time.now
+            losses, moved = self._step(due.step)
+        turn = self.coordinator.stepped(seconds=self._waited if self.coordinator.policy.rounds else None)
+        for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
+            del self.models[version]
+        self._launch(due, tick)
+        return self._recorded(turn, losses, moved, began, evaluate)
+
+    def _deliver(self) -> None:
+        """Hand over what has come by now."""
+        flight = self.coordinator.flight.tasks
+        while (event := self.events.next(flight, self.time.now)) is not None:
+            task = flight[event.task]
+            if task.kind == "train":
+                self._waited = event.seconds
+            if event.crashed:
+                self.coordinator.lost(task.id)
+            else:
+                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds))
+
+    def _pass_time(self) -> None:
+        """Go to the next instant at which something happens."""
+        wake, first = self.coordinator.wake_at, self.events.first(self.coordinator.flight.tasks)
+        if first is None and wake == np.inf:
+            raise InfeasibleError(
+                f"{self.coordinator.policy.name} waits, but nobody is at work: it would wait for ever"
+            )
+        if first is None or wake < first:
+            waits = self.coordinator.at.wait
+            self._waited = min(self.coordinator.settings.deadline, np.inf if waits is None else waits.seconds)
+            self.time.now = wake
+        else:
+            self.time.now = first
+
+    def _launch(self, due: Due, tick: int) -> None:
+        """Send tasks out; each ends when its client's delay has passed."""
+        if not due.tasks:
+            return
+        if not self.coordinator.policy.rounds and due.tasks[0].kind == "train":
+            self._launch_apart(due)
+            return
+        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
+        drawn = self.time.drawn(tick - 1 if due.warmup else tick)
+        probing = due.tasks[0].kind == "probe"
+        crashes = None if due.warmup or probing else self.time.availability.crashes(tick)
+        counted = self.time.clock.probe_fraction if probing else 1.0
+        if due.warmup and not self.time.clock.charge_warmup:
+            counted = 0.0
+        now = self.time.now
+        clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
+        seconds = drawn[clients]
+        crashed = [False] * clients.size if crashes is None else crashes[clients].tolist()
+        ids = [task.id for task in due.tasks]
+        when = (now + counted * seconds).tolist()
+        self.events.add(map(Event, when, ids, seconds.tolist(), crashed))
+
+    def _launch_apart(self, due: Due) -> None:
+        """Send tasks out that are no round: turns are then each client's own, so that policies meet the same draws."""
+        now = self.time.now
+        for task in due.tasks:
+            client: Any = task.client
+            seconds = float(self.time.drawn(task.job + 1)[client])
+            crashed = bool(self.time.availability.crashes(task.job + 1)[client])
+            self.events.add([Event(now + seconds, task.id, seconds, crashed)])
+
+    def _step(self, step: Step) -> tuple[list[float], bool]:
+        """Train who answered in time, and step; return the losses, and whether the model moved."""
+        weights = {task.id: weight for task, weight in step.answers}
+        gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
+        losses: list[float] = []
+        for task, result in self.clients.train(task for task, _ in step.answers):
+            gather.add(result.parameters, self.models[task.step], weights[task.id])
+            losses.append(result.loss)
+        answers = gather.answers()
+        model = self.models[step.number - 1]
+        if answers is not None:
+            stepped, self.server_state = self.server.apply(self.server_state, model, answers)
+            model = stepped.to(model.dtype)
+        self.models[step.number] = model
+        return losses, answers is not None
+
+    def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
+        number, clock = self.coordinator.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
-        why = selection.why
+        stepping = step_facts(self.server_state) if moved else {}
         return Round(
             number=number,
             clock=clock,
-            seconds=timing.seconds,
-            overhead=overhead,
+            seconds=turn.seconds,
+            overhead=max(0.0, turn.began - began),
             metric=metric,
             loss=loss,
-            clients=tuple(clients.tolist()),
-            weights=tuple(selection.weights.tolist()),
-            mode=selection.mode,
-            failed=tuple(clients[~timing.finished].tolist()),
-            warmed=warmed,
-            heard=heard,
-            probed=probed,
-            stretch=stepped.get("stretch", 1.0),
-            carried=stepped.get("carried", 0.0),
+            clients=_rows(turn.clients),
+            weights=tuple(turn.weights),
+            mode=turn.mode,
+            failed=_rows(turn.failed),
+            warmed=_rows(turn.warmed),
+            heard=_rows(turn.heard),
+            probed=_rows(turn.probed),
+            stretch=stepping.get("stretch", 1.0),
+            carried=stepping.get("carried", 0.0),
             train_loss=float(np.mean(losses)) if losses else None,
-            objective=why.objective,
-            predicted_seconds=why.predicted_seconds,
-            status=why.status,
-            facts=why.facts,
+            objective=turn.why.objective,
+            predicted_seconds=turn.why.predicted_seconds,
+            status=turn.why.status,
+            facts=turn.why.facts,
         )
-
-    def _prepare(self, tick: int, here: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Run the warm-ups and probes that come before a selection; return who took part in each."""
-        warmed: list[int] = []
-        while self.session.warmup_due(available=here):
-            warmed += self._warm_up(tick, here)
-        request = self.session.probe(now=self.time.now, available=here)
-        return tuple(warmed), () if request is None else self._answer(request, tick)
-
-    def _warm_up(self, tick: int, here: list[int]) -> list[int]:
-        """Everybody that is asked reports as if it had trained; the shared model stays as it is."""
-        selection = self.session.select(now=self.time.now, available=here)
-        clients = _rows(selection)
-        began = self.time.now
-        # One model at a time is out with clients that are awaited: while it is, another warm-up waits for all.
-        drawn, there = self.time.warm_up(tick, clients, enough=0 if self.awaited.answers else selection.enough)
-        self.awaited.add(self.parameters, selection.step, clients[~there], began + drawn[~there], drawn[~there])
-        waiting = [Outcome(client, finished=False, awaited=True) for client in clients[~there].tolist()]
-        told = self._measure(clients[there].tolist(), drawn[there], self.parameters)
-        self.session.observe([*told, *waiting], now=self.time.now)
-        rows: list[int] = clients.tolist()
-        return rows
-
-    def _hear(self) -> tuple[int, ...]:
-        """Take in what clients say that an earlier warm-up did not wait for."""
-        model, clients, drawn = self.awaited.due(self.time.now)
-        if clients:
-            told = self._measure(clients, np.array(drawn), model)
-            self.session.hear(told, step=self.awaited.step, now=self.time.now)
-        return tuple(clients)
-
-    def _measure(self, clients: list[int], seconds: FloatArray, model: torch.Tensor) -> list[Outcome]:
-        """What clients report on `model` without changing it."""
-        if self._variates is not None:
-            for client, gradient in zip(clients, self.engine.gradients(model, clients), strict=True):
-                self._variates.replace(client, gradient)
-        updates = {}
-        if Need.UPDATE in self._wanted:
-            trained = self.engine.train(model, clients, WARM_UP)
-            updates = {
-                client: self._sketch(result.parameters - model) for client, result in zip(clients, trained, strict=True)
-            }
-        losses = dict(zip(clients, self.engine.local_losses(model, clients), strict=True))
-        return self._outcomes(clients, seconds, losses, updates, model)
-
-    def _answer(self, request: ProbeRequest, tick: int) -> tuple[int, ...]:
-        """Give the losses, or the sketches of one full-batch gradient step, that the scheme asks for."""
-        clients = np.array(request.clients, dtype=np.int64)
-        self.time.probe(tick, clients)
-        rows: list[int] = clients.tolist()
-        if request.kind == "loss":
-            losses = self.engine.local_losses(self.parameters, rows, samples=request.samples, step=request.step)
-            self.session.answer(dict(zip(rows, losses, strict=True)))
-        else:
-            lr = self.trainer.training.lr
-            gradients = self.engine.gradients(self.parameters, rows)
-            self.session.answer({c: self._sketch(-lr * g) for c, g in zip(rows, gradients, strict=True)})
-        return tuple(rows)
 
     def _zero(self) -> torch.Tensor:
         return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)
-
-    def _train(self, selection: Selection, timing: RoundTiming) -> tuple[list[float], bool]:
-        """Train who makes it in time, step, and report everybody; return the losses, and whether the model moved."""
-        cohort = _rows(selection)
-        weights: list[float] = selection.weights[timing.finished].tolist()
-        if (total := sum(weights)) > 0 and selection.mode == "average":
-            # Who failed leaves its weight to the others in proportion. In delta mode its step is simply missing.
-            weights = [weight / total for weight in weights]
-        clients: list[int] = cohort[timing.finished].tolist()
-        variates = None if self._variates is None else self._variates.round()
-        gather = Gather(self.server, self._zero(), mean=selection.mode == "average")
-        losses: dict[int, float] = {}
-        updates: dict[int, FloatArray] = {}
-        trained = self.engine.train(
-            self.parameters, clients, selection.step, None if variates is None else variates.correction
-        )
-        for client, weight, result in zip(clients, weights, trained, strict=True):
-            if variates is not None:
-                drift = (self.parameters - result.parameters) / (result.steps * self.trainer.training.lr)
-                variates.learn(client, drift)
-            gather.add(result.parameters, self.parameters, weight)
-            losses[client] = result.loss
-            if Need.UPDATE in self._wanted:
-                updates[client] = self._sketch(result.parameters - self.parameters)
-        told = self._outcomes(cohort.tolist(), timing.observed, losses, updates, self.parameters)
-        self.session.observe(told, now=self.time.now)
-        if (answers := gather.answers()) is not None:
-            model, self.server_state = self.server.apply(self.server_state, self.parameters, answers)
-            self.parameters = model.to(self.parameters.dtype)
-        return list(losses.values()), answers is not None
-
-    def _outcomes(
-        self,
-        cohort: list[int],
-        seconds: FloatArray,
-        losses: Mapping[int, float],
-        updates: Mapping[int, FloatArray],
-        model: torch.Tensor,
-    ) -> list[Outcome]:
-        """What everybody of the cohort reports that received `model`; who has no loss did not finish."""
-        moments = self._moments(list(losses), model)
-        return [
-            Outcome(
-                client,
-                seconds=took,
-                loss=losses[client],
-                samples=float(self.trainer.samples(client)),
-                moment=moments.get(client),
-                update=updates.get(client),
-            )
-            if client in losses
-            else Outcome(client, seconds=took, finished=False)
-            for client, took in zip(cohort, seconds.tolist(), strict=True)
-        ]
-
-    def _moments(self, clients: list[int], model: torch.Tensor) -> dict[int, FloatArray]:
-        """The moments at the model that the clients received, unless nobody wants them or they cannot have changed."""
-        if Need.MOMENT not in self._wanted:
-            return {}
-        if not self.trainer.moving_features or wants_first_moments(self.session.selector):
-            clients = [client for client in clients if client not in self._measured]
-        self._measured.update(clients)
-        moments = self.engine.moments(model, clients, targets=Need.TARGETS in self._wanted)
-        return dict(zip(clients, moments, strict=True))
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.engine.evaluate(self.parameters)
@@ -395,12 +301,5 @@ class Simulation:
         return metric, loss
 
 
-def _availability(delays: DelayModel, config: Availability, clients: int, seed: int) -> AvailabilityModel:
-    """Who is there: as configured, or as a trace recorded it along with the delays."""
-    if isinstance(delays, AvailabilityModel) and config == Availability():
-        return delays
-    return config.build(clients, seed=seed)
-
-
-def _rows(selection: Selection) -> IntArray:
-    return np.array(selection.clients, dtype=np.int64)
+def _rows(clients: list[Any]) -> tuple[int, ...]:
+    return tuple(clients)

@@ -1,0 +1,109 @@
+"""Dataclasses and named tuples as JSON and back, by their type hints: a new field is saved by itself.
+
+JSON has no infinity, no NaN and no tuples, and keys that are text only. Non-finite numbers are tagged, client ids go
+through `ids.py`, and large arrays go into a table beside the JSON, which then names them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.errors import InputError
+from fedpace.core.ids import decode_id, encode_id
+from fedpace.core.types import ClientId
+
+Arrays = dict[str, NDArray[Any]]
+
+_hints: dict[type, dict[str, Any]] = {}
+
+
+def encode(value: Any, arrays: Arrays | None = None) -> Any:
+    """Return `value` as JSON; arrays of several axes, and long ones, go into `arrays` where it is given."""
+    if names := _fields(type(value)):
+        hints = _hints_of(type(value))
+        return {name: _encode_id_field(hints[name], getattr(value, name), arrays) for name in names}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        if arrays is None:
+            return value.tolist()
+        name = f"array-{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, Mapping):
+        return [[encode(key), encode(item, arrays)] for key, item in value.items()]
+    if isinstance(value, frozenset | set):
+        return sorted(encode(item) for item in value)
+    if isinstance(value, list | tuple):
+        return [encode(item, arrays) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(f"a {type(value).__name__} cannot be saved: states and options hold scalars, text and tuples")
+
+
+def decode(hint: Any, raw: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> Any:
+    """Return what `encode` was given, whose type is `hint`; what does not fit is a TypeError or ValueError."""
+    if hint is ClientId:
+        return decode_id(raw)
+    if isinstance(raw, dict) and set(raw) == {"float"}:
+        return float(raw["float"])
+    if isinstance(raw, dict) and set(raw) == {"array"}:
+        return (arrays or {})[raw["array"]]
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [part for part in parts if part is not type(None)]
+        return None if raw is None else decode(kinds[0] if len(kinds) == 1 else Any, raw, arrays)
+    if isinstance(hint, type) and _fields(hint):
+        hints = _hints_of(hint)
+        return hint(**{name: decode(hints[name], part, arrays) for name, part in raw.items()})
+    if origin is tuple:
+        items = [parts[0]] * len(raw) if parts[1:] == (...,) else parts
+        return tuple(decode(kind, item, arrays) for kind, item in zip(items, raw, strict=True))
+    if origin in (list, set, frozenset):
+        return origin(decode(parts[0], item, arrays) for item in raw)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {decode(parts[0], key): decode(parts[1], item, arrays) for key, item in raw}
+    if origin is np.ndarray:
+        return np.asarray(raw, dtype=typing.get_args(parts[1])[0])
+    if hint in (bool, int, float, str) or (isinstance(hint, type) and issubclass(hint, Enum)):
+        return hint(raw)
+    return _tuples(raw)
+
+
+def _fields(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or a named tuple; none for other types."""
+    if dataclasses.is_dataclass(cls):
+        return tuple(item.name for item in dataclasses.fields(cls))
+    return getattr(cls, "_fields", ())
+
+
+def _encode_id_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
+    """Encode a field; where its type says client ids, as such."""
+    one: Callable[[Any], Any] = encode_id
+    if hint is ClientId:
+        return one(value)
+    parts = typing.get_args(hint)
+    if parts and parts[0] is ClientId and not isinstance(value, Mapping):
+        return [one(item) for item in value]
+    return encode(value, arrays)
+
+
+def _hints_of(cls: type) -> dict[str, Any]:
+    if cls not in _hints:
+        _hints[cls] = typing.get_type_hints(cls)
+    return _hints[cls]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,399 @@
+"""The server without its wires: who is to do what, what came back, when the model steps. No I/O, no threads, no torch.
+
+    coordinator = Coordinator(selector, Settings(seed=0))
+    coordinator.join(clients)
+    while training:
+        do = coordinator.due(now, available)
+        if do.step is not None:
+            ...                                  # make the next model of the answers in do.step
+            coordinator.stepped(now)
+        for task in do.tasks:
+            ...                                  # send the model of version task.step to task.client
+        ...                                      # wait for an answer, or until coordinator.wake_at
+        coordinator.receive(task.id, Outcome(task.client, seconds=...), now)       # or lost(task.id, now)
+
+A transport carries tasks out and brings answers back, and knows nothing else: the simulator delivers answers at their
+virtual times, Flower and NVFlare as messages come. Selection, warm-up, probes, deadlines, failures and versions of the
+model are here, once. All state is plain and is saved (`saving.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpace.core import saving
+from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.errors import InputError, OrderError
+from fedpace.core.flight import Flight
+from fedpace.core.outcomes import make_report
+from fedpace.core.policies import Rounds, ending
+from fedpace.core.progress import Progress, Turn
+from fedpace.core.protocols import MomentStore
+from fedpace.core.rng import stream
+from fedpace.core.roster import Roster, Settings
+from fedpace.core.tasks import Answer, Due, Kind, Move, Policy, Step, Task, Wait
+from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, ProbeKind, Selector, View, facts_wanted
+from fedpace.core.validation import check_probe
+from fedpace.core.warmup import full_batch, lazy_batch
+
+NOTHING = Due()
+NOBODY_KNOWN = "lazy warm-up: {} knows too little of every client"
+
+
+class Coordinator(Roster):
+    """Tasks in flight, the ledger, and a policy that decides.
+
+    Args:
+        policy: a Policy, or a Selector, which then works in rounds.
+        settings: seed, shares, warm-up and deadline; see `Settings`.
+        moments: an empty store of moments, where not the usual one.
+        offers: what the host will report; compared with the policy's needs at once. None: not declared.
+    """
+
+    def __init__(
+        self,
+        policy: Policy[Any] | Selector[Any],
+        settings: Settings | None = None,
+        *,
+        moments: MomentStore | None = None,
+        offers: Iterable[Need] | None = None,
+    ) -> None:
+        super().__init__(settings or Settings(), moments)
+        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        if offers is not None and (missing := self.policy.needs - frozenset(offers)):
+            has = ", ".join(sorted(offers)) or "nothing"
+            raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
+        self.at = Progress()
+        self.flight = Flight()
+        self.state: Any = self.policy.init()
+        self._step: Step | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps made: the version of the shared model."""
+        return self.at.step
+
+    @property
+    def now(self) -> float:
+        """Seconds, virtual or real."""
+        return self.at.now
+
+    # -- what transports call --------------------------------------------------------------------------------
+
+    def due(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
+        """Say what to do now; nothing to do means that something must be awaited.
+
+        Args:
+            now: seconds, virtual or real; may not run backwards.
+            available: who can be reached; None = everybody in the roster.
+        """
+        if self._step is not None:
+            raise OrderError(f"due() came while step {self._step.number} is not made: make it, and call stepped()")
+        self.advance(now)
+        if self.at.wait is not None:
+            return self._ended(available) if self._over(self.at.wait) else NOTHING
+        if self.at.probing:
+            if any(task.kind == "probe" for task in self.flight.tasks.values()):
+                return NOTHING
+            self._take_probes()
+        if self.at.warming and not self._warm():
+            return NOTHING
+        self.go_on()
+        reachable = self.reachable(available)
+        return self._open(reachable) if reachable.any() else NOTHING
+
+    def receive(self, task: int, answer: Answer, now: float | None = None) -> bool:
+        """Take in an answer; False = nobody waits for it any more. A refused one changes nothing: report it as lost."""
+        started = self.flight.tasks.get(task)
+        if started is None:
+            return False
+        if isinstance(answer, Outcome) and started.kind != "probe":
+            if answer.client != started.client:
+                raise InputError(f"task {task} is client {started.client!r}'s, not {answer.client!r}'s")
+            self.ledger.check([answer])
+        if now is not None:
+            self.advance(now)
+        self.flight.settle(task, answer)
+        return True
+
+    def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan) -> bool:
+        """Note that a task failed; `seconds` = how long it was waited for, where that says something of its speed."""
+        started = self.flight.tasks.get(task)
+        if started is None:
+            return False
+        return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)
+
+    def stepped(self, now: float | None = None, *, seconds: float | None = None) -> Turn:
+        """Go on after the step: the facts in its answers are folded, and the policy learns.
+
+        Args:
+            now: as for `due`.
+            seconds: how long the answers were waited for; None = since their tasks began, by `now`.
+        """
+        if self._step is None:
+            raise OrderError("stepped() came without a step: due() says when one is to be made")
+        self.advance(now)
+        step, turn = self._step, self.at.turn
+        turn.seconds = self.now - turn.began if seconds is None else seconds
+        # In the order in which the tasks began: reports and ledger must not depend on who was faster.
+        ended = self.flight.take_step(task.id for task, _ in step.answers)
+        ended += [(task, Outcome(task.client, seconds=turn.seconds, finished=False)) for task in step.dropped]
+        ended.sort(key=lambda pair: pair[0].id)
+        settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
+        self.ledger.check([outcome for _, outcome in settled])
+        self._fold(settled)
+        self.ledger.remember_weights([(task.weight, outcome) for task, outcome in settled])
+        self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
+        turn.clients, turn.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
+        turn.failed = [task.client for task, outcome in ended if not outcome.finished]
+        self._step = None
+        self.at.step, self.at.decisions, self.at.turn = step.number, 0, Turn(began=self.now)
+        return turn
+
+    def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
+        """Say which probes the policy wants before it decides, and decide nothing; `due` does both."""
+        reachable = self.reachable(available)
+        ready = reachable & self._ready()
+        if full_batch(self, reachable).size or not ready.any():
+            return NOTHING
+        self.advance(now)
+        return self._ask(self._view(ready)) or NOTHING
+
+    def go_on(self) -> None:
+        """Take in what was measured so far, and wait for no more of it before the policy is asked."""
+        told = [(task, outcome) for task, outcome in self.flight.take("measure") if task.client in self.ledger]
+        self._fold(told)
+        self.at.turn.heard += [t.client for t, outcome in told if outcome.finished and t.id not in self.at.warming]
+        self.at.warming = set()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All in flight."""
+        return tuple(self.flight.tasks.values())
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
+        return self.at.until if self.at.wait is not None and self.flight.held else math.inf
+
+    @property
+    def wanted(self) -> frozenset[Need]:
+        """What clients should report."""
+        return facts_wanted(getattr(self.policy, "selector", self.policy))
+
+    def leave(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients, at any time, and what they were doing."""
+        gone = list(clients)
+        super().leave(gone)
+        self.flight.lose(set(gone))
+
+    def abandon(self) -> None:
+        """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
+        measuring = [task.client for task in self.tasks if task.kind == "measure"]
+        self.ledger.columns["asked"][self.ledger.rows(measuring)] = False
+        at = self.at
+        self.flight, self._step = Flight(), None
+        self.at = Progress(at.step, at.now, Turn(began=at.now), at.next_task, at.decisions)
+
+    def advance(self, now: float | None) -> None:
+        """Note the time."""
+        if now is None:
+            return
+        if not (math.isfinite(now) and now >= self.now):
+            raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
+        self.at.now = float(now)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _over(self, wait: Wait) -> bool:
+        """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
+        if not self.flight.flying:
+            return True
+        enough = 0 < wait.answers <= self.flight.held
+        return self.flight.held > 0 and (enough or self.now >= self.at.until)
+
+    def _warm(self) -> bool:
+        """Whether the warm-up that the policy waits for has come far enough."""
+        some_left = any(task in self.flight.tasks for task in self.at.warming)
+        return not some_left or self.flight.answered(self.at.warming) >= self.at.enough
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def _ended(self, available: Iterable[ClientId] | None) -> Due:
+        """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
+        if self.at.stand_in or self.policy.rounds:
+            self.at.stand_in = False
+            return self._carry_out(ending(*self.flight.mine(), self.at.turn.mode))
+        view = self._view(self.reachable(available) & self._ready())
+        move, self.state = self.policy.decide(self.state, view, self._rng())
+        return self._carry_out(move)
+
+    def _open(self, reachable: BoolArray) -> Due:
+        """None of the policy's tasks is out: meet newcomers, probe, decide."""
+        rows = full_batch(self, reachable)
+        if rows.size:
+            tasks = self._start("measure", rows)
+            self.at.warming = {task.id for task in tasks}
+            self.at.enough = math.ceil(self.settings.warmup_wait * rows.size)
+            return Due(tasks, warmup=True)
+        ready = reachable & self._ready()
+        if not ready.any():
+            rows = lazy_batch(self, reachable & ~self._busy(), needed=True)
+            if not rows.size:
+                return NOTHING
+            self.at.stand_in = True
+            status = NOBODY_KNOWN.format(self.policy.name)
+            why = Diagnostics(status=status, reasons=dict.fromkeys(rows.tolist(), "never seen"))
+            return self._carry_out(Move(rows, self.among(rows), why=why))
+        view = self._view(ready)
+        if self.at.probed_step != self.step and (asked := self._ask(view)) is not None:
+            return asked
+        move, self.state = self.policy.decide(self.state, view, self._rng())
+        newcomers = lazy_batch(self, reachable & ~ready & ~self._busy())
+        due = self._carry_out(move)
+        return replace(due, tasks=(*due.tasks, *self._start("measure", newcomers))) if newcomers.size else due
+
+    def _ask(self, view: View) -> Due | None:
+        """Ask the policy whom it wants to hear first; None = nobody."""
+        probe = self.policy.probe(self.state, view, stream(self.settings.seed, "probe", self.step))
+        if probe is not None:
+            check_probe(probe, view, self.policy.name, self.ledger_name)
+        self.at.probed_step = self.step
+        if probe is None:
+            return None
+        self.at.probing = True
+        return Due(self._start("probe", probe.clients, probe=probe.kind, samples=probe.samples))
+
+    def _carry_out(self, move: Move) -> Due:
+        """Turn a move into a step and tasks."""
+        step = None
+        if move.apply is not None:
+            pairs = zip(move.apply.ids.tolist(), move.apply.weights.tolist(), strict=True)
+            answers = tuple((self.flight.in_hand(task), weight) for task, weight in pairs)
+            self._step = step = Step(self.step + 1, answers, move.apply.mode, self.flight.drop(move.drop.tolist()))
+        self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
+        self.at.wait = move.wait if move.start.size or self.flight.flying else None
+        if not move.start.size:
+            return Due((), step)
+        turn = self.at.turn
+        turn.why, turn.mode, turn.began = move.why, move.mode, self.now
+        version = self.step if step is None else step.number
+        return Due(self._start("train", move.start, move.weights, version=version), step)
+
+    def _start(
+        self,
+        kind: Kind,
+        rows: IntArray,
+        weights: FloatArray | None = None,
+        *,
+        probe: ProbeKind = "loss",
+        samples: int = 0,
+        version: int | None = None,
+    ) -> tuple[Task, ...]:
+        """Begin tasks."""
+        step, now = self.step if version is None else version, self.now
+        weighed = np.zeros(rows.size) if weights is None else weights
+        jobs = self.ledger.columns["started"]
+        entries = zip(self.ledger.ids_of(rows), weighed.tolist(), self._facts(rows), jobs[rows].tolist(), strict=True)
+        started = tuple(
+            Task(number, client, kind, step, now, weight, facts, probe, samples, job)
+            for number, (client, weight, facts, job) in enumerate(entries, start=self.at.next_task)
+        )
+        jobs[rows] += kind == "train"
+        self.at.next_task += len(started)
+        self.flight.start(started)
+        if kind == "measure":
+            self.ledger.columns["asked"][rows] = True
+            self.at.turn.warmed += [task.client for task in started]
+        elif kind == "probe":
+            self.at.turn.probed += [task.client for task in started]
+        return started
+
+    def _facts(self, rows: IntArray) -> list[frozenset[Need]]:
+        """What clients are asked for: a moment only where one is due."""
+        wanted = self.wanted
+        if Need.MOMENT not in wanted:
+            return [wanted] * rows.size
+        last, every = self.ledger.columns["moment_step"][rows], self.settings.moments_every
+        due = (last < 0) | ((self.step - last >= every) if every > 0 else False)
+        without = wanted - {Need.MOMENT, Need.TARGETS}
+        return [wanted if asked else without for asked in due.tolist()]
+
+    def _rng(self) -> np.random.Generator:
+        """Return the stream of this decision: rounds decide once per step."""
+        key = (self.at.decisions,) if self.at.decisions else ()
+        self.at.decisions += 1
+        return stream(self.settings.seed, "select", self.step, *key)
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
+        """Return what the policy would be shown."""
+        shown = self._view(self.reachable(available) & self._ready())
+        return shown if now is None else replace(shown, now=now)
+
+    def _ready(self) -> BoolArray:
+        return np.asarray(self.ledger.known(self.policy.needs) & ~self._busy())
+
+    def _busy(self) -> BoolArray:
+        busy = np.zeros(len(self.ledger), dtype=np.bool_)
+        busy[self.ledger.rows(task.client for task in self.flight.tasks.values())] = True
+        return busy
+
+    def _view(self, available: BoolArray) -> View:
+        flying, held = self.flight.tables(self.ledger.row)
+        known = self.ledger.facts()
+        return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
+
+    def _fold(self, settled: list[tuple[Task, Outcome]]) -> None:
+        """Fold outcomes, each at the version of the model that it is about."""
+        for step in sorted({task.step for task, _ in settled}):
+            self.ledger.fold([outcome for task, outcome in settled if task.step == step], step)
+
+    def _take_probes(self) -> None:
+        """Fold what was answered to a probe; what is no number was not answered."""
+        told = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        if told and told[0][0].probe == "loss":
+            self.heard_probes({task.client: o.loss for task, o in told if math.isfinite(o.loss)}, "loss")
+        else:
+            self.heard_probes({task.client: o.update for task, o in told if o.update is not None}, "gradient")
+
+    def heard_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
+        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
+        rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
+        if kind == "loss":
+            self.ledger.set_losses(rows, self.step)
+        else:
+            self.ledger.set_updates(rows, self.step)
+        self._end_probe()
+
+    def abandon_probe(self) -> None:
+        """Give up the probe that is out: it was not carried out."""
+        self._end_probe()
+        self.at.probed_step, self.at.turn.probed = -1, []
+
+    def _end_probe(self) -> None:
+        self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
+        self.at.probing = False
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into the folder `path`, replacing what is there only when all is written."""
+        saving.save(self, Path(path))
+
+    @classmethod
+    def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
+        """Read a coordinator back; `policy` is only needed where it is not registered."""
+        return saving.restore(Path(path), policy, moments)[0]
+
+    def check_saveable(self) -> None:
+        """Refuse to be saved between `due` and `stepped`: whether the model has moved could not be told."""
+        if self._step is not None:
+            raise OrderError(f"save() came while step {self._step.number} is not made: make it, and call stepped()")

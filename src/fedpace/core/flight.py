@@ -1,0 +1,133 @@
+"""Tasks between their start and the step that they end in: which are in flight, which are in hand, which failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+import numpy as np
+
+from fedpace.core.tasks import Answer, Kind, Task
+from fedpace.core.types import ClientId, InFlight, Outcome
+
+NOTHING = InFlight()
+MINE: Kind = "train"
+"""The kind of task that is the policy's: others are the coordinator's own."""
+
+
+@dataclass(eq=False)
+class Packed:
+    """A Flight on disk."""
+
+    tasks: list[Task] = field(default_factory=list)
+    settled: list[Task] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class Flight:
+    """Tasks by id. Answers come one by one, so that what is asked after each of them is counted, not searched."""
+
+    def __init__(self, packed: Packed | None = None) -> None:
+        packed = packed or Packed()
+        self.tasks: dict[int, Task] = {task.id: task for task in packed.tasks}
+        self._answers: dict[int, tuple[Task, Answer]] = {
+            task.id: (task, outcome) for task, outcome in zip(packed.settled, packed.outcomes, strict=True)
+        }
+        self._lost = {o[0].id for o in self._answers.values() if isinstance(o[1], Outcome) and not o[1].finished}
+        self.flying = self.held = 0
+        """How many of the policy's tasks are in flight, and how many are in hand."""
+        self._count()
+
+    def start(self, tasks: tuple[Task, ...]) -> None:
+        """Add tasks, all of one kind."""
+        self.tasks.update({task.id: task for task in tasks})
+        if tasks and tasks[0].kind == MINE:
+            self.flying += len(tasks)
+
+    def settle(self, task: int, answer: Answer) -> None:
+        """Note what came of a task."""
+        ended = self.tasks.pop(task)
+        self._answers[task] = (ended, answer)
+        failed = isinstance(answer, Outcome) and not answer.finished
+        if failed:
+            self._lost.add(task)
+        if ended.kind == MINE:
+            self.flying -= 1
+            self.held += not failed
+
+    def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
+        """Give tasks up that are in flight."""
+        dropped = tuple(self.tasks.pop(task) for task in ids)
+        self.flying -= sum(task.kind == MINE for task in dropped)
+        return dropped
+
+    def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
+        """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
+        return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]
+
+    def take_step(self, applied: Iterable[int]) -> list[tuple[Task, Outcome]]:
+        """Return these answers of the policy's, and its tasks that failed; once."""
+        mine = set(applied)
+        self.held -= len(mine)
+        mine |= {task for task in self._lost if self._answers[task][0].kind == MINE}
+        return [self._resolved(task) for task in sorted(mine)]
+
+    def _resolved(self, task: int) -> tuple[Task, Outcome]:
+        self._lost.discard(task)
+        ended, answer = self._answers.pop(task)
+        return ended, answer() if callable(answer) else answer
+
+    def answered(self, ids: Iterable[int]) -> int:
+        """How many of these tasks were answered."""
+        return sum(task in self._answers and task not in self._lost for task in ids)
+
+    def lose(self, clients: set[ClientId]) -> None:
+        """Forget what these clients were doing."""
+        self.tasks = {i: task for i, task in self.tasks.items() if task.client not in clients}
+        self._answers = {i: pair for i, pair in self._answers.items() if pair[0].client not in clients}
+        self._lost &= set(self._answers)
+        self._count()
+
+    def in_hand(self, task: int) -> Task:
+        """Return the policy's task that was answered under this id."""
+        return self._answers[task][0]
+
+    def mine(self) -> tuple[list[Task], list[Task]]:
+        """Return the policy's tasks in flight and in hand, in the order in which they began."""
+        flying = [task for task in self.tasks.values() if task.kind == MINE]
+        held = [task for i, (task, _) in self._answers.items() if task.kind == MINE and i not in self._lost]
+        held.sort(key=attrgetter("id"))
+        return flying, held
+
+    def tables(self, row: Callable[[ClientId], int]) -> tuple[InFlight, InFlight]:
+        """Return the policy's tasks in flight and in hand, as views show them."""
+        flying, held = self.mine()
+        return _table(flying, row), _table(held, row)
+
+    @property
+    def versions(self) -> frozenset[int]:
+        """Versions of the model that tasks in flight or in hand were given."""
+        return frozenset(task.step for task in (*self.tasks.values(), *(task for task, _ in self._answers.values())))
+
+    def packed(self) -> Packed:
+        """Return everything as it is saved."""
+        settled = [(task, answer() if callable(answer) else answer) for task, answer in self._answers.values()]
+        return Packed(list(self.tasks.values()), [task for task, _ in settled], [outcome for _, outcome in settled])
+
+    def _count(self) -> None:
+        self.flying = sum(task.kind == MINE for task in self.tasks.values())
+        self.held = sum(task.kind == MINE and i not in self._lost for i, (task, _) in self._answers.items())
+
+
+def _table(tasks: list[Task], row: Callable[[ClientId], int]) -> InFlight:
+    if not tasks:
+        return NOTHING
+    count = len(tasks)
+    return InFlight(
+        np.fromiter((task.id for task in tasks), np.int64, count),
+        np.fromiter((row(task.client) for task in tasks), np.int64, count),
+        np.fromiter((task.began for task in tasks), np.float64, count),
+        np.fromiter((task.step for task in tasks), np.int64, count),
+        np.fromiter((task.weight for task in tasks), np.float64, count),
+    )

@@ -1,0 +1,56 @@
+"""How far a coordinator is, as plain values: what is saved, and what the diary is written from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fedpace.core.tasks import Wait
+from fedpace.core.types import ClientId, Diagnostics, Mode
+
+
+@dataclass(eq=False)
+class Turn:
+    """What happened from one step to the next: an entry of the diary."""
+
+    why: Diagnostics = field(default_factory=Diagnostics)
+    """Of the tasks that the policy started last."""
+    mode: Mode = "average"
+    began: float = 0.0
+    """When they were started."""
+    warmed: list[ClientId] = field(default_factory=list)
+    """Who was asked to measure."""
+    heard: list[ClientId] = field(default_factory=list)
+    """Whose measurement came when the policy had gone on without it."""
+    probed: list[ClientId] = field(default_factory=list)
+    clients: list[ClientId] = field(default_factory=list)
+    """Whose tasks ended in the step, in the order in which they began."""
+    weights: list[float] = field(default_factory=list)
+    """What the policy gave each."""
+    failed: list[ClientId] = field(default_factory=list)
+    """Who of them crashed or was late."""
+    seconds: float = 0.0
+    """How long they were waited for."""
+
+
+@dataclass(eq=False)
+class Progress:
+    """Everything beside the ledger, the tasks and the policy's state."""
+
+    step: int = 0
+    now: float = 0.0
+    turn: Turn = field(default_factory=Turn)
+    next_task: int = 0
+    decisions: int = 0
+    """Of the policy's since the last step: they key its random streams."""
+    wait: Wait | None = None
+    """What the policy waits for; None = it is to be asked."""
+    until: float = math.inf
+    stand_in: bool = False
+    """Whether newcomers are the round, since the policy knows nobody."""
+    warming: set[int] = field(default_factory=set)
+    """Tasks of a warm-up that the policy waits for."""
+    enough: int = 0
+    """Answers to them that suffice."""
+    probing: bool = False
+    probed_step: int = -1

@@ -1,0 +1,140 @@
+"""Who is in the federation, with what weight in the objective, and under which rules clients are met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, float_array, one_of, shares
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.ledger import Ledger
+from fedpace.core.protocols import MomentStore
+from fedpace.core.rng import stream
+from fedpace.core.types import ClientId
+
+Warmup = Literal["full", "lazy"]
+ShareRule = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a coordinator is set up; a restarted server must be given the same.
+
+    Args:
+        seed: names every random stream.
+        shares: what a client weighs in the objective: `uniform` (1/n) or its `samples`.
+        warmup: how clients of which the policy knows too little are met. `full`: all of them measure before the first
+            decision (as the paper does). `lazy`: `warmup_quota` of them measure beside each cohort.
+        warmup_quota: see above; those that failed a full warm-up are met this way too.
+        warmup_wait: share of the clients that a full warm-up waits for; the others are known from when they answer.
+        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        deadline: seconds that the policy's tasks are waited for, whatever it says.
+        moments_every: ask a client for its feature moment again after so many steps; 0 = once.
+    """
+
+    seed: int = 0
+    shares: ShareRule = "uniform"
+    warmup: Warmup = "full"
+    warmup_quota: int = 5
+    warmup_wait: float = 1.0
+    learn_delays: bool = True
+    deadline: float = math.inf
+    moments_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        one_of(self.shares, ("uniform", "samples"), "shares")
+        one_of(self.warmup, ("full", "lazy"), "warmup")
+        at_least(self.warmup_quota, 1, "warmup_quota")
+        above(self.warmup_wait, 0, "warmup_wait")
+        between(self.warmup_wait, 0, 1, "warmup_wait")
+        above(self.deadline, 0, "deadline")
+        at_least(self.moments_every, 0, "moments_every")
+        stream(self.seed)  # refuses a bad seed now rather than in the first round
+
+
+class Roster:
+    """The clients, and the ledger of what is known of each."""
+
+    def __init__(self, settings: Settings, moments: MomentStore | None = None) -> None:
+        self.settings = settings
+        self.ledger = Ledger(learn_delays=settings.learn_delays, moments=moments)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Everybody, in order of joining: the rows of the View."""
+        return tuple(self.ledger.ids)
+
+    def __len__(self) -> int:
+        """Clients in the roster."""
+        return len(self.ledger)
+
+    def ledger_name(self, row: int) -> str:
+        """Name a row as errors do; the ledger may be replaced by a restored one."""
+        return self.ledger.name(row)
+
+    def join(
+        self,
+        clients: Iterable[ClientId],
+        *,
+        samples: Sequence[float] | None = None,
+        delays: Sequence[float] | FloatArray | None = None,
+        labels: ArrayLike | None = None,
+    ) -> None:
+        """Add clients, at any time, with what is known of them already (one entry or row per client)."""
+        if isinstance(clients, str | bytes):
+            raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
+        ids = list(clients)
+        for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
+            if given is not None and len(given) != len(ids):  # type: ignore[arg-type]
+                raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
+        counts = None if samples is None else float_array(samples, "samples", finite=False)
+        seconds = None if delays is None else float_array(delays, "delays", finite=False)
+        rows = self.ledger.join(ids)
+        try:
+            if counts is not None:
+                for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                    self.ledger.set_samples(row, count)
+            if labels is not None:
+                self.ledger.set_labels(rows, labels)
+            # Last: an estimate that learnt from a refused client would remember it.
+            if seconds is not None:
+                self.ledger.set_delays(rows, seconds.tolist())
+        except FedpaceError:
+            self.ledger.leave(ids)
+            raise
+
+    def leave(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients, at any time. For one that is only away for a while, see `available` of `due`."""
+        self.ledger.leave(clients)
+
+    def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
+        """(n,) who can be reached."""
+        if available is None:
+            return np.ones(len(self.ledger), dtype=np.bool_)
+        mask = np.zeros(len(self.ledger), dtype=np.bool_)
+        mask[self.ledger.rows(available)] = True
+        return mask
+
+    def _shares(self) -> FloatArray:
+        count = len(self.ledger)
+        if self.settings.shares == "uniform":
+            return shares(None, count)
+        samples = self.ledger.columns["samples"]
+        if np.isnan(samples).any():
+            row = int(np.flatnonzero(np.isnan(samples))[0])
+            raise InputError(
+                f"shares='samples' needs everybody's sample count, but that of {self.ledger.name(row)} is "
+                "unknown: give it to join(), or use shares='uniform'"
+            )
+        return shares(samples, count, name=self.ledger.name)
+
+    def among(self, rows: IntArray) -> FloatArray:
+        """Shares of `rows` among themselves; even where none of them counts in the objective."""
+        own = self._shares()[rows]
+        return shares(own if own.any() else None, rows.size)

@@ -1,0 +1,80 @@
+"""The clients of a run: how they are met, and what time is to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpace.core import checks
+from fedpace.core.errors import InputError
+from fedpace.core.roster import ShareRule, Warmup
+from fedpace.core.types import DelayConfig, DelayModel
+from fedpace.data.federated import FederatedData
+from fedpace.delays.availability import Availability, AvailabilityModel
+from fedpace.delays.correlation import correlated, outlying, rarity
+from fedpace.sim.clock import Clock, VirtualTime
+
+DelayKnowledge = Literal["expected", "observed"]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How the session meets the clients.
+
+    Args:
+        shares: what a client weighs in the objective: `uniform` (the paper) or its `samples`.
+        warmup: `full` (the paper) or `lazy`; see `fedpace.core.roster.Settings`.
+        warmup_quota: never-seen clients that measure beside each cohort when lazy.
+        warmup_wait: share of the clients that a full warm-up waits for, where it is charged; the others are known, and
+            may be chosen, from when they answer.
+        delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
+        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
+        rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
+            Data without classes are always judged by their features.
+    """
+
+    shares: ShareRule = "uniform"
+    warmup: Warmup = "full"
+    warmup_quota: int = 5
+    warmup_wait: float = 1.0
+    delays: DelayKnowledge = "expected"
+    slow_rare: float = 0.0
+    rare: Literal["classes", "features"] = "classes"
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense; the session checks the others."""
+        checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
+        checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
+        if not 0 <= self.slow_rare <= 1:
+            raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
+
+
+def virtual_time(
+    data: FederatedData,
+    delays: DelayConfig,
+    *,
+    fleet: Fleet | None = None,
+    availability: Availability | None = None,
+    clock: Clock | None = None,
+    model_bytes: int,
+    seed: int,
+) -> VirtualTime:
+    """Return the time of a run before its first round. It depends on the data only where `slow_rare` ties them."""
+    fleet = fleet or Fleet()
+    drawn = delays.build(data.clients, model_bytes=model_bytes, seed=seed)
+    present = _availability(drawn, availability or Availability(), data.clients, seed)
+    if fleet.slow_rare:
+        histograms = data.label_histograms()
+        if histograms is None or fleet.rare == "features":
+            scores = outlying([client.inputs for client in data.train])
+        else:
+            scores = rarity(histograms)
+        drawn = correlated(drawn, scores, strength=fleet.slow_rare)
+    return VirtualTime(drawn, present, clock or Clock(), clients=data.clients)
+
+
+def _availability(delays: DelayModel, config: Availability, clients: int, seed: int) -> AvailabilityModel:
+    """Who is there: as configured, or as a trace recorded it along with the delays."""
+    if isinstance(delays, AvailabilityModel) and config == Availability():
+        return delays
+    return config.build(clients, seed=seed)
