@@ -228,7 +228,9 @@ class Coordinator(Roster):
     def _ended(self, available: Iterable[ClientId] | None) -> Due:
         """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
         if self.at.stand_in or self.policy.rounds:
-            self.at.stand_in = False
+            if self.at.training:
+                self.flight.keep_measuring([task.id for task in self.flight.mine()[0]])
+            self.at.stand_in = self.at.training = False
             return self._carry_out(ending(*self.flight.mine(), self.at.turn.mode))
         view = self._view(self.reachable(available) & self._ready())
         move, self.state = self.policy.decide(self.state, view, self._rng())
@@ -237,6 +239,8 @@ class Coordinator(Roster):
     def _open(self, reachable: BoolArray) -> Due:
         """None of the policy's tasks is out: meet newcomers, probe, decide."""
         rows = full_batch(self, reachable)
+        if rows.size and self.settings.warmup_trains and not (reachable & self._ready()).any():
+            return self._first_round(rows)
         if rows.size:
             tasks = self._start("measure", rows)
             self.at.warming = {task.id for task in tasks}
@@ -258,6 +262,19 @@ class Coordinator(Roster):
         newcomers = lazy_batch(self, reachable & ~ready & ~self._busy())
         due = self._carry_out(move)
         return replace(due, tasks=(*due.tasks, *self._start("measure", newcomers))) if newcomers.size else due
+
+    def _first_round(self, rows: IntArray) -> Due:
+        """Let everybody that the policy must meet train: a warm-up that is a round, and need not wait for all."""
+        self.at.stand_in = self.at.training = True
+        self.ledger.columns["asked"][rows] = True
+        self.at.turn.warmed += self.ledger.ids_of(rows)
+        enough = math.ceil(self.settings.warmup_wait * rows.size)
+        why = Diagnostics(
+            status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
+            "that answer first",
+            reasons=dict.fromkeys(rows.tolist(), "warm-up"),
+        )
+        return self._carry_out(Move(rows, self.among(rows), wait=Wait(enough), why=why))
 
     def _ask(self, view: View) -> Due | None:
         """Ask the policy whom it wants to hear first; None = nobody."""

@@ -62,6 +62,12 @@ class Flight:
         self.flying -= sum(task.kind == MINE for task in dropped)
         return dropped
 
+    def keep_measuring(self, ids: Iterable[int]) -> None:
+        """Let tasks of the policy's go on as measurements: they are heard when they come, and change no model."""
+        for task in ids:
+            self.flying -= self.tasks[task].kind == MINE
+            self.tasks[task] = self.tasks[task]._replace(kind="measure")
+
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
         """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
         return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]

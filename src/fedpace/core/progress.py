@@ -48,6 +48,8 @@ class Progress:
     until: float = math.inf
     stand_in: bool = False
     """Whether newcomers are the round, since the policy knows nobody."""
+    training: bool = False
+    """Whether they are a warm-up that trains: who misses its end is heard later."""
     warming: set[int] = field(default_factory=set)
     """Tasks of a warm-up that the policy waits for."""
     enough: int = 0

@@ -32,6 +32,8 @@ class Settings:
             decision (as the paper does). `lazy`: `warmup_quota` of them measure beside each cohort.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         warmup_wait: share of the clients that a full warm-up waits for; the others are known from when they answer.
+        warmup_trains: what clients train in the first full warm-up moves the model: it is the first round then. False:
+            the model stays as it is, as a warm-up must leave it that costs nothing.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
@@ -45,6 +47,7 @@ class Settings:
     learn_delays: bool = True
     deadline: float = math.inf
     moments_every: int = 1
+    warmup_trains: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""

@@ -63,7 +63,7 @@ class PairSums:
 
     def line(self) -> tuple[float, float]:
         """Return s and nu: least squares with neither below 0."""
-        if self.x <= 0:
+        if self.xx <= 0:
             return 0.0, self.y / 2
         # In units of the mean distance, so that slope and intercept are of one kind.
         xx, xy = self.xx / self.x**2, self.xy / self.x

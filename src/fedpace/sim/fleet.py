@@ -27,6 +27,8 @@ class Fleet:
         warmup_quota: never-seen clients that measure beside each cohort when lazy.
         warmup_wait: share of the clients that a full warm-up waits for, where it is charged; the others are known, and
             may be chosen, from when they answer.
+        warmup_trains: what clients train in a full warm-up that is charged moves the model: it is the first round. A
+            warm-up that costs nothing never does.
         delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
         slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
@@ -37,6 +39,7 @@ class Fleet:
     warmup: Warmup = "full"
     warmup_quota: int = 5
     warmup_wait: float = 1.0
+    warmup_trains: bool = True
     delays: DelayKnowledge = "expected"
     slow_rare: float = 0.0
     rare: Literal["classes", "features"] = "classes"

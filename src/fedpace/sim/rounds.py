@@ -122,6 +122,7 @@ class Simulation:
             learn_delays=fleet.delays == "observed",
             deadline=self.time.clock.deadline,
             moments_every=int(trainer.moving_features and not wants_first_moments(selector)),
+            warmup_trains=fleet.warmup_trains and self.time.clock.charge_warmup,
         )
         offers = frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS}
         self.coordinator = Coordinator(selector, settings, offers=offers)
