@@ -20,7 +20,7 @@ from fedpace.core.progress import Turn
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import Gather, ServerStep, step_facts
 from fedpace.core.tasks import Due, Policy, Step
-from fedpace.core.types import DelayConfig, Need, Selector, wants_first_moments
+from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
@@ -99,7 +99,7 @@ class Simulation:
         self.scheme = selector
         self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
-        if (k := getattr(selector, "k", None)) is not None:
+        if (k := selector.fixed_k) is not None:
             check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
         self.engine_choice = (engine or EngineOptions()).choose(trainer, k)
         self.engine = self.engine_choice.build(trainer)
@@ -121,7 +121,7 @@ class Simulation:
             fleet.warmup_wait,
             learn_delays=fleet.delays == "observed",
             deadline=self.time.clock.deadline,
-            moments_every=int(trainer.moving_features and not wants_first_moments(selector)),
+            moments_every=int(trainer.moving_features and not selector.first_moments),
             warmup_trains=fleet.warmup_trains and self.time.clock.charge_warmup,
         )
         offers = frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS}
