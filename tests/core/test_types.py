@@ -129,7 +129,7 @@ def test_a_scheme_that_says_too_little_is_told_what_to_derive_from():
         name = "bare"
         needs: frozenset[Need] = frozenset()
 
-    with pytest.raises(InputError, match="Bare says nothing of uses.*derive it from Scheme or Stateless"):
+    with pytest.raises(InputError, match=r"Bare says nothing of uses.*derive it from Scheme or Stateless"):
         Session(Bare())
 
 

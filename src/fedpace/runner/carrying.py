@@ -12,7 +12,8 @@ from fedpace.config import Experiment, Scheme
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
 from fedpace.core.files import keeping
-from fedpace.records.run import INFO, RunRecord, RunWriter, read_run
+from fedpace.records.run import INFO, RunRecord, read_run
+from fedpace.records.writer import RunWriter
 from fedpace.runner.folders import MODEL, clear_folder, sweep
 from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import Checkpoints, save_model
