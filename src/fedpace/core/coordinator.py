@@ -193,7 +193,9 @@ class Coordinator(Standing):
         """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
         if self.at.stand_in or self.policy.rounds:
             if self.at.training:
-                self.flight.keep_measuring([task.id for task in self.flight.mine()[0]])
+                late = self.flight.mine()[0]
+                self.flight.keep_measuring([task.id for task in late])
+                self.at.turn.warmed += [task.client for task in late]
             self.at.stand_in = self.at.training = False
             return self._carry_out(ending(*self.flight.mine(), self.at.turn.mode))
         view = self.view_of(self.reachable(available) & self.ready())
@@ -231,7 +233,6 @@ class Coordinator(Standing):
         """Let everybody that the policy must meet train: a warm-up that is a round, and need not wait for all."""
         self.at.stand_in = self.at.training = True
         self.ledger.columns["asked"][rows] = True
-        self.at.turn.warmed += self.ledger.ids_of(rows)
         enough = math.ceil(self.settings.warmup_wait * rows.size)
         why = Diagnostics(
             status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
