@@ -85,3 +85,15 @@ def test_without_the_extras_the_command_says_what_to_install(tmp_path):
     done = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: the command line needs 'typer': pip install 'fedpace[sim,data,report]'\n"
+
+
+def test_the_simulator_is_loaded_when_it_is_named():
+    assert loaded_by("import fedpace; assert 'simulate' in dir(fedpace); assert callable(fedpace.make_selector)") == []
+    assert "torch" in loaded_by("import fedpace; fedpace.simulate")
+
+
+def test_other_names_are_not_there():
+    import fedpace
+
+    with pytest.raises(AttributeError, match="simulat'"):
+        _ = fedpace.simulat

@@ -22,9 +22,7 @@ app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True
 
 Folder = Annotated[
     str,
-    typer.Option(
-        "--data", help="Folder of parquet files (default: $FEDPACE_DATA, ../shared/data, the Hub).", show_default=False
-    ),
+    typer.Option("--data", help="Folder of parquet files (default: $FEDPACE_DATA, else the Hub).", show_default=False),
 ]
 
 

@@ -23,10 +23,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.importance import sampling_cost
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._importance import check_options, floors, gradient_norms, importance_cohort, solve
 

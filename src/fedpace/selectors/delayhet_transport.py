@@ -22,9 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, finite
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import TransportRatio, minimise_on_simplices, prefix_starts
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors._optimised import cohort_from, kept
 

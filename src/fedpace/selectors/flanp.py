@@ -25,8 +25,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import above, at_least, one_of
+from fedpace.core.cohorts import check_k
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
-from fedpace.selectors._cohorts import check_k
 from fedpace.selectors._drawing import even_weights, slowest
 
 RULES = ("released", "period", "statistical", "plateau")

@@ -15,6 +15,7 @@ import torch
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.codec import gathered
+from fedpace.core.cohorts import check_k
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.progress import Turn
@@ -25,7 +26,6 @@ from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.selectors._cohorts import check_k
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
