@@ -76,4 +76,6 @@ def test_what_is_exported_is_what_readme_shows():
 @pytest.mark.parametrize("document", [*DOCUMENTS, *map(str, sorted(ROOT.glob("examples/**/*.py")))])
 def test_nothing_private_is_shown(document):
     text = (ROOT / document).read_text(encoding="utf-8")
-    assert not re.findall(r"^ *(?:from fedpace[\w.]*\._\w+ import|from fedpace[\w.]* import .*\b_\w+)", text, flags=re.M)
+    assert not re.findall(
+        r"^ *(?:from fedpace[\w.]*\._\w+ import|from fedpace[\w.]* import .*\b_\w+)", text, flags=re.M
+    )

@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = ["torch", "flwr", "ray", "pydantic", "rich", "typer", "sklearn", "matplotlib", "plotly", "datasets", "faiss"]
+HEAVY = [
+    "torch",
+    "flwr",
+    "ray",
+    "pydantic",
+    "rich",
+    "typer",
+    "sklearn",
+    "matplotlib",
+    "plotly",
+    "datasets",
+    "faiss",
+    "scipy.sparse",
+]
 
 SHOW = f"""
 import json, sys
@@ -97,3 +110,14 @@ def test_other_names_are_not_there():
 
     with pytest.raises(AttributeError, match="simulat'"):
         _ = fedpace.simulat
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["compare", "--help"], ["data", "show", "--help"]])
+def test_help_loads_nothing_that_trains_or_draws(arguments):
+    """`fedpace --help` must answer at once: only what parses and prints is loaded."""
+    run = (
+        "import sys\nfrom fedpace.cli import app\n"
+        f"try:\n    app({arguments!r})\nexcept SystemExit:\n    pass\nprint()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", run + SHOW], capture_output=True, text=True, timeout=120, check=True)
+    assert set(json.loads(done.stdout.splitlines()[-1])) <= {"typer", "rich"}

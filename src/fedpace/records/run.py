@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -113,15 +113,20 @@ class RunRecord:
         return tuple(current for current in self.rounds if current.metric is not None)
 
 
-def read_run(folder: Path) -> RunRecord:
-    """Read a run folder, finished or not."""
+def read_info(folder: Path) -> RunInfo:
+    """Read what was run, without its rounds."""
     raw = read_json(folder / INFO)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
     try:
-        info = RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
+        return RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
     except (KeyError, TypeError) as cause:
         raise InputError(f"{folder / INFO} is damaged: {cause}") from cause
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder, finished or not."""
+    info = read_info(folder)
     path = folder / ROUNDS
     if not path.exists():
         return RunRecord(info, ())
@@ -133,7 +138,11 @@ def find_runs(folder: Path) -> list[RunRecord]:
     found = sorted(path.parent for path in folder.rglob(INFO))
     if not found:
         raise InputError(f"expected runs below {folder} (folders with a {INFO}), but there are none")
-    runs = [read_run(path) for path in found]
+    return in_order(read_run(path) for path in found)
+
+
+def in_order(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return runs by seed, and then as the experiment lists the schemes."""
     return sorted(runs, key=lambda run: (run.info.seed, _place(run)))
 
 

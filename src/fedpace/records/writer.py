@@ -22,7 +22,7 @@ from types import TracebackType
 
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
-from fedpace.records.run import INFO, ROUNDS, RunInfo, plain, read_run, round_line
+from fedpace.records.run import INFO, ROUNDS, RunInfo, plain, read_info, round_line
 from fedpace.sim.round import Round
 
 
@@ -50,7 +50,7 @@ class RunWriter:
     @classmethod
     def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0) -> RunWriter:
         """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again."""
-        info = read_run(folder).info
+        info = read_info(folder)
         writer = cls.__new__(cls)
         writer.folder = folder
         writer.info = dataclasses.replace(

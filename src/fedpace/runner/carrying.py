@@ -89,7 +89,7 @@ def carry_out(job: Job, execution: Execution | None = None, watch: Watcher | Non
     """Do what is left of a job: nothing, the rest of a run, or all of it. Returns the record of each of `job.all`."""
     execution = execution or Execution()
     trained = _finished(job, execution, watch)
-    if job.clocked and not all(absences_apart(_time(each.experiment, each.seed, 0)) for each in job.all):
+    if job.clocked and not all(absences_apart(time_of(each.experiment, each.seed, 0)) for each in job.all):
         # A trace that knows who was there: under other delays other rounds would be played.
         return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
     return [
@@ -117,7 +117,7 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
         )
     if info.message_bytes is None:
         raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
-    time = _time(experiment, info.seed, info.message_bytes)
+    time = time_of(experiment, info.seed, info.message_bytes)
     expected = tuple(time.expected.tolist())
     ending = Ending(experiment.stop, experiment.direction, expected)
     rounds = tuple(until(reclock(record.rounds, time), ending))
@@ -146,7 +146,8 @@ def _charged(info: RunInfo) -> bool:
     return bool(clock.get("charge_warmup", False))
 
 
-def _time(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
+def time_of(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
+    """Return the virtual time of a run before its first round."""
     return virtual_time(
         experiment.data.build(seed=seed),
         experiment.delays,

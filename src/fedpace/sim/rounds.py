@@ -15,14 +15,12 @@ import torch
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.codec import gathered
-from fedpace.core.cohorts import check_k
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.progress import Turn
-from fedpace.core.roster import Settings
 from fedpace.core.stepping import Gather, ServerStep, step_facts
 from fedpace.core.tasks import Due, Policy, Step
-from fedpace.core.types import DelayConfig, Need, Selector
+from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
@@ -35,6 +33,7 @@ from fedpace.sim.events import Events, endings
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
+from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
 
@@ -100,9 +99,7 @@ class Simulation:
         self.scheme = selector
         self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
-        if (k := selector.fixed_k) is not None:
-            check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
-        self.engine_choice = (engine or EngineOptions()).choose(trainer, k)
+        self.engine_choice = check_scheme(selector, trainer, engine)
         self.engine = self.engine_choice.build(trainer)
         histograms = trainer.data.label_histograms()
         self.time = virtual_time(
@@ -114,19 +111,8 @@ class Simulation:
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
-        settings = Settings(
-            seed,
-            fleet.shares,
-            fleet.warmup,
-            fleet.warmup_quota,
-            fleet.warmup_wait,
-            learn_delays=fleet.delays == "observed",
-            deadline=self.time.clock.deadline,
-            moments_every=int(trainer.moving_features and not selector.first_moments),
-            warmup_trains=fleet.warmup_trains and self.time.clock.charge_warmup,
-        )
-        offers = frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS}
-        self.coordinator = Coordinator(selector, settings, offers=offers)
+        how = settings(selector, trainer, self.time, fleet, seed=seed)
+        self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
