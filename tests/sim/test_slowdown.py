@@ -16,7 +16,7 @@ from fedpace.models.softmax import Softmax
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 
-AFTER = 15
+AFTER = 20
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class SlowedDown:
 @pytest.mark.parametrize("known", ["expected", "observed"])
 def test_rounds_go_on_after_a_slow_down(known):
     simulation = Simulation(
-        Digits(clients=30, alpha=0.3),
+        Digits(clients=60, alpha=0.3),
         Softmax(),
         FourTimesSlower(NycmeshDelays()),
         make_selector("pace"),
-        training=Training(epochs=2, batch=16, lr=0.5),
+        training=Training(epochs=5, batch=16, lr=1.0),
         fleet=Fleet(delays=known),
         seed=100,
     )
