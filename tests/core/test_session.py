@@ -268,7 +268,7 @@ def test_abandoning_a_probe():
     ("kind", "answers", "words"),
     [
         ("loss", {"a": 1.0, "z": 1.0}, "client 'z' answered a probe, but it was not asked"),
-        ("loss", {"a": 1.0, "b": math.nan}, "the loss of client 'b' must be finite, but it is nan"),
+        ("loss", {"a": 1.0, "b": math.nan}, "the loss of client 'b' must be finite, but nan came"),
         ("loss", {"a": 1.0, "b": math.inf}, "the loss of client 'b' must be finite"),
         ("loss", {"a": 1.0, "b": "low"}, "the loss of client 'b' must be a number"),
         ("gradient", {"a": [1.0], "b": [1.0, 2.0]}, "the update sketch of client 'b' has 2 entries, but .* have 1"),

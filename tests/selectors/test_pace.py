@@ -42,7 +42,7 @@ def view_of(factors, delay, *, updates=None, update_step=None, recent=None, avai
         participations=np.zeros(count, int),
         updates=updates,
         update_step=update_step,
-        recent_weight=recent,
+        accumulated={} if recent is None else {"recent_weight": recent},
         moments=bank,
     )
 
@@ -272,7 +272,7 @@ class TestDeadlines:
 
     def view(self, lateness):
         view = view_of(random_factors(12), np.linspace(10.0, 11.0, 12))
-        return dataclasses.replace(view, lateness=np.asarray(lateness, float))
+        return dataclasses.replace(view, accumulated={"lateness": np.asarray(lateness, float)})
 
     def test_one_answer_in_ten_that_hangs(self):
         view = self.view([(1.0, 0)] * 18 + [(40.0, 0)] * 2)

@@ -197,11 +197,26 @@ def test_a_warm_up_is_free_by_default_and_leaves_the_model_alone():
 
 
 def test_a_warm_up_is_charged_on_demand():
-    rounds = play(make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=True)), 2)
+    measuring = Fleet(delays="observed", warmup_trains=False)
+    rounds = play(make(NeedsDelay(), fleet=measuring, clock=Clock(charge_warmup=True)), 2)
     assert rounds[1].overhead == pytest.approx(drawn(0).max())
     assert rounds[1].clock == pytest.approx(rounds[1].overhead + rounds[1].seconds)
     assert rounds[2].overhead == 0.0
     assert rounds[2].clock == pytest.approx(rounds[1].clock + rounds[2].seconds)
+
+
+def test_a_warm_up_that_is_charged_is_the_first_round():
+    simulation = make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=True))
+    rounds = play(simulation, 2)
+    everybody = tuple(range(simulation.trainer.data.clients))
+    assert rounds[1].clients == everybody
+    assert rounds[1].weights == pytest.approx([1 / len(everybody)] * len(everybody))
+    assert rounds[1].warmed == (), "nobody only measured"
+    assert (rounds[1].overhead, rounds[1].clock) == (0.0, pytest.approx(drawn(1).max()))
+    assert rounds[1].metric != rounds[0].metric, "it moved the model"
+    assert rounds[1].status.startswith("warm-up: fixed knows too little of")
+    assert rounds[2].clients == play(make(Fixed()), 1)[1].clients
+    assert rounds[2].overhead == 0.0
 
 
 def test_lazy_needs_no_warm_up():

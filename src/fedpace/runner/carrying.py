@@ -12,13 +12,14 @@ from fedpace.config import Experiment, Scheme
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
 from fedpace.core.files import keeping
-from fedpace.records.run import INFO, RunRecord, RunWriter, read_run
+from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
+from fedpace.records.writer import RunWriter
 from fedpace.runner.folders import MODEL, clear_folder, sweep
 from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.reclock import absences_apart, obstacle, reclock
+from fedpace.sim.reclock import absences_apart, moves_with_charge, obstacle, reclock
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
@@ -110,6 +111,10 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     reason = obstacle(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
+    if moves_with_charge(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
+        raise InputError(
+            f"{info.label!r} cannot be clocked anew, since a warm-up that is charged is its first round: run it"
+        )
     if info.message_bytes is None:
         raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
     time = _time(experiment, info.seed, info.message_bytes)
@@ -134,6 +139,11 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
         wall_seconds=None,
     )
     return RunRecord(clocked, rounds)
+
+
+def _charged(info: RunInfo) -> bool:
+    clock = info.experiment.get("clock", {})
+    return bool(clock.get("charge_warmup", False))
 
 
 def _time(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:

@@ -97,4 +97,8 @@ def _experiment(table: Any, path: Path) -> Experiment:
     if isinstance(stop, Mapping) and "hold" not in stop:
         # Written before targets were held, when a run ended where it first met its target: so must the rest of it.
         table = {**table, "stop": {**stop, "hold": 1}}
+    fleet = table.get("fleet")
+    if isinstance(fleet, Mapping) and "warmup_trains" not in fleet:
+        # Written when a charged warm-up only measured: the rounds that it has were played after one that did.
+        table = {**table, "fleet": {**fleet, "warmup_trains": False}}
     return parse_experiment(table, str(path))

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
 from fedpace.core.rng import stream
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 
@@ -39,7 +39,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Folb:
+class Folb(Scheme):
     """Uniform draws, weighted by agreement.
 
     Args:

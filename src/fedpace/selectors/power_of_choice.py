@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpace.core.checks import IntArray, at_least, one_of
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
@@ -27,7 +27,7 @@ VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 
 
 @dataclass(frozen=True)
-class PowerOfChoice:
+class PowerOfChoice(Scheme):
     """The candidates with the highest loss.
 
     Args:
