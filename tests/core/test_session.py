@@ -12,7 +12,7 @@ import pytest
 from fedpace import Cohort, FedpaceError, Need, Outcome, Probe, Session
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.types import Stateless
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 
 
@@ -467,13 +467,13 @@ def test_shares_follow_the_samples_reported():
 
 def test_needs_are_compared_with_what_the_host_offers():
     with pytest.raises(InputError) as caught:
-        Session(DelayHetSubmodular(), offers=[Need.DELAY, Need.LOSS])
+        Session(DelayhetSubmodular(), offers=[Need.DELAY, Need.LOSS])
     assert str(caught.value) == "delayhet-submodular needs feature moments; this host reports delays, losses only"
     with pytest.raises(
         InputError, match="delayhet-submodular needs delays, feature moments; this host reports nothing"
     ):
-        Session(DelayHetSubmodular(), offers=[])
-    Session(DelayHetSubmodular(), offers=list(Need))
+        Session(DelayhetSubmodular(), offers=[])
+    Session(DelayhetSubmodular(), offers=list(Need))
     Session(Random(), offers=[])
 
 

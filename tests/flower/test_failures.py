@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import Fedadam, FedAvg
 
 import fedpace
 from fedpace.core.errors import InputError
@@ -247,7 +247,7 @@ def test_a_deadline_is_the_timeout_of_flowers_wait(flower):
 
 def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
     def strategy(folder):
-        return PacedStrategy(FedAdam(eta=0.1), "delayhet-sampling", k=3, seed=4, clock="reported", state=folder)
+        return PacedStrategy(Fedadam(eta=0.1), "delayhet-sampling", k=3, seed=4, clock="reported", state=folder)
 
     whole = strategy(tmp_path / "whole").start(fleet(flower), start(flower), num_rounds=6)
     strategy(tmp_path / "parts").start(fleet(flower), start(flower), num_rounds=3)
@@ -291,11 +291,11 @@ def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path,
 
 
 def test_another_scheme_seed_or_strategy_does_not_take_over(flower, tmp_path):
-    flower.rounds(PacedStrategy(FedAdam(), "random", k=3, state=tmp_path), fleet(flower), start(flower), 1)
+    flower.rounds(PacedStrategy(Fedadam(), "random", k=3, state=tmp_path), fleet(flower), start(flower), 1)
     with pytest.raises(InputError, match="give the same"):
-        PacedStrategy(FedAdam(), "random", k=4, state=tmp_path)
+        PacedStrategy(Fedadam(), "random", k=4, state=tmp_path)
     with pytest.raises(InputError, match="seed = 0"):
-        PacedStrategy(FedAdam(), "random", k=3, seed=1, state=tmp_path)
+        PacedStrategy(Fedadam(), "random", k=3, seed=1, state=tmp_path)
     with pytest.raises(InputError, match="another strategy"):
         PacedStrategy(FedAvg(), "random", k=3, state=tmp_path)
 

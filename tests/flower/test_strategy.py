@@ -11,13 +11,13 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
+    Fedadam,
     FedAvg,
-    FedAvgM,
+    Fedavgm,
     FedMedian,
     FedProx,
     FedTrimmedAvg,
-    FedYogi,
+    Fedyogi,
     Krum,
     MultiKrum,
     QFedAvg,
@@ -28,7 +28,7 @@ from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
 from fedpace.flower.grid import patient
 from fedpace.server.average import Average
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 
 NODES = 10
 
@@ -86,9 +86,9 @@ def test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit(flower, grid):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: FedAdam(eta=0.1),
-        lambda: FedYogi(eta=0.1),
-        lambda: FedAvgM(server_momentum=0.9),
+        lambda: Fedadam(eta=0.1),
+        lambda: Fedyogi(eta=0.1),
+        lambda: Fedavgm(server_momentum=0.9),
         lambda: FedProx(proximal_mu=0.1),
         lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 0.5, NODES),
     ],
@@ -123,8 +123,8 @@ def replies_with(flower, grid, inner, weights):
     ("make", "heard"),
     [
         (FedAvg, True),
-        (FedAdam, True),
-        (FedAvgM, True),
+        (Fedadam, True),
+        (Fedavgm, True),
         (lambda: MultiKrum(num_malicious_nodes=1, num_nodes_to_select=4), True),
         (lambda: Krum(num_malicious_nodes=1), False),
         (FedMedian, False),
@@ -160,7 +160,7 @@ def test_the_cohort_weights_are_what_counts(flower, grid):
     assert metrics["train_loss"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
+@pytest.mark.parametrize("make", [FedAvg, lambda: Fedavgm(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
 def test_delta_mode_adds_the_current_arrays_back(flower, grid, make):
     strategy = PacedStrategy(make(), HalfStep(), clock="reported")
     record = start(flower)
@@ -208,7 +208,7 @@ class Extrapolating(fedpace.core.types.Stateless):
 
     name = "extrapolating"
     needs = frozenset()
-    server = FedExP()
+    server = Fedexp()
 
     def select(self, state, view, rng):
         return fedpace.Cohort(np.arange(3), np.array([0.25, 0.25, 0.5])), None
@@ -251,7 +251,7 @@ def test_steps_are_carried_on_and_a_restarted_server_goes_on_with_them(flower, g
     result = as_numpy(flower.rounds(resumed, grid, half, 2))
     for key, array in result.items():
         np.testing.assert_allclose(array, expected[key], rtol=1e-4)
-    own = strategy(FedAdam)
+    own = strategy(Fedadam)
     flower.rounds(own, grid, record, 3)
     assert own._host.rule == Average(), "FedAdam has a momentum of its own"
 
@@ -355,7 +355,7 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
 
 
 def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):
-    strategy = PacedStrategy(FedAdam(), "delayhet-submodular", warmup="full", clock="reported")
+    strategy = PacedStrategy(Fedadam(), "delayhet-submodular", warmup="full", clock="reported")
     record = start(flower)
     assert flower.rounds(strategy, grid, record, 1) is record
     assert len(grid.trained()) == NODES

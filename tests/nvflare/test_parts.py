@@ -16,7 +16,7 @@ from fedpace.hosting.shared_model import SharedModel
 from fedpace.nvflare import PacedFedAvg, Privacy, Reporter
 from fedpace.nvflare.aggregator import CohortAverage
 from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 CURRENT = {"w": np.array([1.0, 2.0], np.float32), "count": np.array(4)}
@@ -56,7 +56,7 @@ def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, step, kin
 def test_an_extrapolated_average():
     aggregator = CohortAverage()
     aggregator.current, aggregator.weights = {"w": np.zeros(2)}, {"a": 0.5, "b": 0.5}
-    aggregator.shared = SharedModel(aggregator.current, FedExP())
+    aggregator.shared = SharedModel(aggregator.current, Fedexp())
     for name, step in (("a", [3.0, 4.0]), ("b", [-3.0, 1.0])):
         aggregator.accept_model(FLModel(params={"w": np.array(step)}, meta={"client_name": name}))
     factor = (25.0 + 10.0) / 2 / (2 * 2.5**2)

@@ -21,7 +21,7 @@ from fedpace.selectors.moment_match import MomentMatch
 from fedpace.selectors.pace import JUMP, KEPT, Measured, Pace, measured
 from fedpace.server import server_step
 from fedpace.server.average import Average
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 
@@ -260,11 +260,11 @@ class TestRepayment:
 
 def test_gathers_speed_unless_told_otherwise():
     assert Pace().server == Nesterov(power=1.0)
-    assert Pace(momentum=False).server == FedExP(power=1.0)
+    assert Pace(momentum=False).server == Fedexp(power=1.0)
     assert Pace(extrapolate=0.0).server == Nesterov(power=0.0)
     assert server_step(Pace(momentum=False, extrapolate=0.0)) == Average()
     assert server_step(MomentMatch()) == Average()
-    assert server_step(Pace(), FedExP()) == FedExP(), "the user has the last word"
+    assert server_step(Pace(), Fedexp()) == Fedexp(), "the user has the last word"
 
 
 class TestDeadlines:

@@ -21,7 +21,7 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.server.average import Average
 from fedpace.sim.clock import Clock
@@ -220,7 +220,7 @@ def test_a_warm_up_that_is_charged_is_the_first_round():
 
 
 def test_lazy_needs_no_warm_up():
-    simulation = make(DelayHetSubmodular(), fleet=Fleet(warmup="lazy", warmup_quota=2), clock=Clock(charge_warmup=True))
+    simulation = make(DelayhetSubmodular(), fleet=Fleet(warmup="lazy", warmup_quota=2), clock=Clock(charge_warmup=True))
     rounds = play(simulation, 4)
     assert all(current.overhead == 0.0 for current in rounds)
     assert len(rounds[1].clients) == 2, "nobody is known: the newcomers are the round"
@@ -251,7 +251,7 @@ def test_one_seed_is_one_run():
 
 
 def test_schemes_under_one_seed_meet_the_same_world():
-    first, second = make(Random(k=2)), make(DelayHetSubmodular())
+    first, second = make(Random(k=2)), make(DelayhetSubmodular())
     np.testing.assert_array_equal(first.expected_delays, second.expected_delays)
     for tick in range(5):
         np.testing.assert_array_equal(first.time.delays.draw(tick), second.time.delays.draw(tick))
@@ -301,7 +301,7 @@ def test_shares():
 
 @pytest.mark.parametrize(("model", "moving"), [(Linear(), False), (Mlp(hidden=3), True)])
 def test_moments_are_measured_anew_only_where_features_move(model, moving, monkeypatch):
-    simulation = make(DelayHetSubmodular(ridge=1.0), model=model)
+    simulation = make(DelayhetSubmodular(ridge=1.0), model=model)
     measured = []
     moment = simulation.trainer.moment
     monkeypatch.setattr(

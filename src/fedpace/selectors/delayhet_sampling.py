@@ -29,7 +29,7 @@ from fedpace.selectors._feature_heterogeneity import FeatureHeterogeneity, check
 
 
 @dataclass(frozen=True)
-class DelayHetSampling(Stateless):
+class DelayhetSampling(Stateless):
     """Clients drawn from an optimised distribution.
 
     Args:

@@ -30,7 +30,7 @@ from fedpace.selectors._optimised import cohort_from, kept
 
 
 @dataclass(frozen=True)
-class DelayHetTransport(Stateless):
+class DelayhetTransport(Stateless):
     """Clients drawn from a distribution that can be carried to the population's at little cost.
 
     Args:

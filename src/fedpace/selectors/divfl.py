@@ -28,7 +28,7 @@ from fedpace.selectors._drawing import share_weights, slowest
 
 
 @dataclass(frozen=True)
-class DivFL(Scheme):
+class Divfl(Scheme):
     """Representatives of everybody's gradient.
 
     Args:

@@ -31,7 +31,7 @@ FLOOR = 1e-9
 
 
 @dataclass(frozen=True)
-class FedCBS(Stateless):
+class FedCbs(Stateless):
     """Clients whose labels are balanced together.
 
     Args:

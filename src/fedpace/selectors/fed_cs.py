@@ -27,7 +27,7 @@ from fedpace.selectors._drawing import share_weights, slowest
 
 
 @dataclass(frozen=True)
-class FedCS(Stateless):
+class FedCs(Stateless):
     """The candidates that are fast enough.
 
     Args:

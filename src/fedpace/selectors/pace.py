@@ -38,7 +38,7 @@ from fedpace.numerics.calibration import PairSums
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import Match, match_population, population_points, reasons
 from fedpace.selectors._remembered import AnswerLateness, RecentWeight
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 KEPT = 0.7
@@ -121,7 +121,7 @@ class Pace(Scheme):
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
             return Nesterov(self.extrapolate)
-        return FedExP(self.extrapolate) if self.extrapolate else None
+        return Fedexp(self.extrapolate) if self.extrapolate else None
 
     def init(self) -> Measured:
         """Nothing is measured yet."""

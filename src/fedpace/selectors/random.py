@@ -23,7 +23,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
@@ -78,7 +78,7 @@ class Random(Stateless):
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
             return Nesterov(self.extrapolate)
-        return FedExP(self.extrapolate) if self.extrapolate else None
+        return Fedexp(self.extrapolate) if self.extrapolate else None
 
     @property
     def timeless(self) -> bool:

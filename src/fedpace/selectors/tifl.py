@@ -40,7 +40,7 @@ class Tiers:
 
 
 @dataclass(frozen=True)
-class TiFL(Scheme):
+class Tifl(Scheme):
     """A random part of one tier.
 
     Args:
