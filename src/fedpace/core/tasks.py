@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fedpace.core.accumulators import Accumulator
 from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.stepping import ServerStep
-from fedpace.core.types import ClientId, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
+from fedpace.core.types import ClientId, Described, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
 
 Kind = Literal["train", "measure", "probe"]
 """`train`: train the model and send it back. `measure`: report as if, and the shared model stays as it is. `probe`: one
@@ -119,31 +117,16 @@ class Due:
 S = TypeVar("S")
 
 
-class Policy(Protocol[S]):
+class Policy(Described, Protocol[S]):
     """Who starts, when to step and with what weights: for rounds, and for training without rounds.
 
     `fedpace.core.policies.Rounds` makes one of every Selector. State and configuration are as a Selector's; derive it
     from `fedpace.core.types.Traits`.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[frozenset[Need]]
-    uses: ClassVar[frozenset[Need]]
-    first_moments: ClassVar[bool]
-    accumulates: ClassVar[tuple[Accumulator, ...]]
     rounds: ClassVar[bool]
     """True: when its wait is over, the coordinator applies what is in hand, gives up the rest, and asks it to start
     anew. False: it is asked, and may do something else."""
-
-    @property
-    def fixed_k(self) -> int | None:
-        """As a Selector's."""
-        ...
-
-    @property
-    def server(self) -> ServerStep[Any] | None:
-        """As a Selector's."""
-        ...
 
     def init(self) -> S:
         """Return the state before the first decision."""

@@ -40,6 +40,7 @@ __all__ = [
     "Cohort",
     "DelayConfig",
     "DelayModel",
+    "Described",
     "Diagnostics",
     "InFlight",
     "Mode",
@@ -102,13 +103,8 @@ class Traits:
         return None
 
 
-@runtime_checkable
-class Selector(Protocol[S]):
-    """A selection scheme: a frozen dataclass whose fields ARE its configuration, derived from `Scheme`.
-
-    Its state S is None or a frozen dataclass of scalars (a stage, a threshold). It holds nothing per client: facts
-    about clients live in the ledger, so clients may join and leave without a selector noticing.
-    """
+class Described(Protocol):
+    """What a scheme and a policy say of themselves; see `Traits` for what each means, and for the defaults."""
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
@@ -130,6 +126,15 @@ class Selector(Protocol[S]):
     def server(self) -> ServerStep[Any] | None:
         """See `Traits`."""
         ...
+
+
+@runtime_checkable
+class Selector(Described, Protocol[S]):
+    """A selection scheme: a frozen dataclass whose fields ARE its configuration, derived from `Scheme`.
+
+    Its state S is None or a frozen dataclass of scalars (a stage, a threshold). It holds nothing per client: facts
+    about clients live in the ledger, so clients may join and leave without a selector noticing.
+    """
 
     def init(self) -> S:
         """Return the state before the first selection."""
