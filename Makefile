@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# One process a core, each with one thread: threads of several processes only get in each other's way.
+# One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .PHONY: setup demo test test-slow test-flower test-nvflare test-ray bench bench-peers lint unit clean constraints help
@@ -46,7 +46,7 @@ test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopb
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
 	$(ONE_THREAD) $(BIN)/python -m pytest -v -m ray tests/sim/test_ray_engine.py
 
-bench: setup     ## speed and memory, one JSON object a benchmark
+bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
 bench-peers: .venv-peers/.installed  ## make .venv-peers with what benchmarks/simulator.py compares with

@@ -61,7 +61,7 @@ def paper_size(repeats: int) -> dict[str, Any]:
     exact = np.empty(300)
 
     def pair_by_pair(begin: int, end: int) -> float:
-        """Return the median seconds a pair."""
+        """Return the median seconds per pair."""
         taken = []
         for place in range(begin, end):
             i, j = first[chosen[place]], second[chosen[place]]

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpace.config import parse_experiment
-from fedpace.runner import Execution, Job, carry_out
+from fedpace.runner import Execution, Job, run_job
 
 TABLE = {
     "name": "killed",
@@ -129,7 +129,7 @@ class Trials:
 
     def work(self, scheme: int, name: str = "trial") -> Callable[[], object]:
         """Return what begins or resumes a run."""
-        return lambda: carry_out(job(self.folder / name, self.rounds, scheme), EVERY_ROUND)
+        return lambda: run_job(job(self.folder / name, self.rounds, scheme), EVERY_ROUND)
 
     def at_random(self, count: int, chance: random.Random) -> None:
         """Kill at random instants; a run that had ended by then is no trial."""

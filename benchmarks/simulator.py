@@ -179,7 +179,7 @@ SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {
 
 
 def table(scores: dict[str, Score]) -> dict[str, dict[str, Any]]:
-    """Return everybody's seconds a round."""
+    """Return everybody's seconds per round."""
     return {
         name: {"seconds_a_round": rounded(median(score.seconds)), "by_turn": [rounded(s) for s in score.seconds]}
         for name, score in scores.items()

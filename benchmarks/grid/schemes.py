@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fedpace import registry
 from fedpace.config import build
 from fedpace.core.errors import InputError
-from fedpace.core.types import Need, is_timeless
+from fedpace.core.types import Need
 from grid import controls
 from grid.options import OPTIONS
 
@@ -64,7 +64,7 @@ class Scheme:
     def blind(self, mode: Mode) -> bool:
         """Whether delays cannot change what is trained: one trajectory then serves every delay model."""
         decided_by_time = mode == "charged" and self.warms_up
-        return self.deadline == 1.0 and not decided_by_time and is_timeless(self.selector(100))
+        return self.deadline == 1.0 and not decided_by_time and self.selector(100).ignores_delays
 
     def runs_on(self, data: Any) -> bool:
         """Whether the data have what the scheme needs."""

@@ -56,7 +56,7 @@ def fleet(clients: int, seed: int = 0) -> dict[str, Any]:
 
 
 def moments(clients: int, seed: int = 0) -> MomentBank:
-    """Return a bank with one factor a client."""
+    """Return a bank with one factor per client."""
     rng = np.random.default_rng([seed, 1])
     bank = MomentBank()
     bank.append(clients)

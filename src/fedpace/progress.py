@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: a live bar for each on a terminal, a line a run elsewhere."""
+"""What a person sees while runs go on: a live bar for each on a terminal, one line per run elsewhere."""
 
 from __future__ import annotations
 

@@ -32,7 +32,6 @@ from fedpace.core.types import (
     Selection,
     Selector,
     configuration,
-    is_timeless,
 )
 
 SKETCH = 6
@@ -148,8 +147,8 @@ def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 
     _check_restored(selector, clients, rounds)
     _check_churn(selector, clients)
     _check_relabelled(selector, clients)
-    if is_timeless(selector):
-        _check_timeless(selector, clients, rounds)
+    if selector.ignores_delays:
+        _check_ignores_delays(selector, clients, rounds)
 
 
 def check_delay_model(config: DelayConfig, *, clients: int = 50) -> None:
@@ -256,9 +255,9 @@ def _check_relabelled(selector: Selector[Any], clients: int) -> None:
     _rule(relabelled == straight, f"{selector.name} chose differently when the clients joined in another order")
 
 
-def _check_timeless(selector: Selector[Any], clients: int, rounds: int) -> None:
+def _check_ignores_delays(selector: Selector[Any], clients: int, rounds: int) -> None:
     """What claims to look neither at delays nor at time must choose the same whatever they are."""
-    _rule(Need.DELAY not in selector.needs, f"{selector.name} cannot be timeless and need delays")
+    _rule(Need.DELAY not in selector.needs, f"{selector.name} cannot ignore delays and need them")
     played = []
     for pace in ("toy delay", "another pace"):
         fleet = ToyFleet(clients, seed=9, failing=0.2, pace=pace)
@@ -267,9 +266,9 @@ def _check_timeless(selector: Selector[Any], clients: int, rounds: int) -> None:
         whys = [(s.why.objective, s.why.status, dict(s.why.facts), dict(s.why.reasons)) for s in (one, other)]
         _rule(
             _plain(one) == _plain(other) and bool((one.weights == other.weights).all()) and whys[0] == whys[1],
-            f"{selector.name} says that it is timeless, but other delays gave another selection {one.step}",
+            f"{selector.name} says that it ignores delays, but other delays gave another selection {one.step}",
         )
-        _rule(math.isinf(one.deadline) and not one.enough, f"{selector.name} is timeless, but does not wait for all")
+        _rule(math.isinf(one.deadline) and not one.enough, f"{selector.name} ignores delays, but does not wait for all")
 
 
 def _plain(selection: Selection) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ def test_bad_delays(values, words):
 
 
 def test_delays_are_counted_and_named():
-    with pytest.raises(InputError, match="expected 3 delays, one a client, but 2 came"):
+    with pytest.raises(InputError, match="expected 3 delays, one per client, but 2 came"):
         checks.delays([1.0, 2.0], count=3)
     with pytest.raises(InputError, match="the delay of phone 1 must"):
         checks.delays([1.0, -1.0], name=lambda row: f"phone {row}")
@@ -48,7 +48,7 @@ def test_shares_are_scaled_to_one():
     ("values", "count", "words"),
     [
         (None, 0, "expected at least one client, but there are none"),
-        ([1.0], 2, "expected 2 shares, one a client, but 1 came"),
+        ([1.0], 2, "expected 2 shares, one per client, but 1 came"),
         ([1.0, -1.0], 2, "the share of client 1 must be a finite number of at least 0, but it is -1"),
         ([math.nan, 1.0], 2, "the share of client 0 .* it is nan"),
         ([math.inf, 1.0], 2, "the share of client 0 .* it is inf"),

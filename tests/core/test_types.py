@@ -138,3 +138,11 @@ def test_array_fields_are_frozen_by_their_declared_types():
     assert array_fields(View)["updates"] is np.float64
     assert array_fields(View)["available"] is np.bool_
     assert "moments" not in array_fields(View)
+
+
+def test_the_former_name_of_a_trait_is_refused():
+    class Old(Random):
+        timeless = True
+
+    with pytest.raises(InputError, match="called `ignores_delays` now"):
+        Session(Old())

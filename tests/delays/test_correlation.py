@@ -73,7 +73,7 @@ def test_rare_classes_score_high() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="strength must be a finite number at least 0 and at most 1"):
         reorder_by([1.0], [1.0], strength=1.5)
-    with pytest.raises(InputError, match="expected 2 scores, one a client, but 1 came"):
+    with pytest.raises(InputError, match="expected 2 scores, one per client, but 1 came"):
         reorder_by([1.0], [1.0, 2.0], strength=1.0)
     with pytest.raises(InputError, match="scores must be finite"):
         reorder_by([np.nan], [1.0], strength=1.0)
@@ -102,5 +102,5 @@ def test_wide_inputs_are_judged_by_their_leading_axes() -> None:
 
 
 def test_clients_must_share_one_width() -> None:
-    with pytest.raises(InputError, match=r"one width, at least one a client, but widths \[2, 3\] came"):
+    with pytest.raises(InputError, match=r"one width, at least one per client, but widths \[2, 3\] came"):
         outlying([np.ones((4, 2)), np.ones((4, 3))])

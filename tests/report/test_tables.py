@@ -51,7 +51,7 @@ def test_a_worked_example(three_schemes):
     assert (time.mean, time.low, time.high) == pytest.approx((150, 150 - 50 * T_1, 150 + 50 * T_1))
     assert (random.min_time, random.median_time) == (100, 150)
     assert random.rounds_to_target == 2
-    # (60 + 40) / 2 and (120 + 80) / 2 seconds a round.
+    # (60 + 40) / 2 and (120 + 80) / 2 seconds per round.
     assert random.round_seconds == 75
     assert random.speed_up is not None
     assert (random.speed_up.mean, random.speed_up.low, random.speed_up.high) == pytest.approx((1, 1, 1))

@@ -18,7 +18,7 @@ from fedpace.core.errors import InputError, StorageError
 from fedpace.records.run import read_run
 from fedpace.records.writer import RunWriter
 from fedpace.report.tables import summarise
-from fedpace.runner import Execution, Job, carry_out, check_folder, clear_folder, resume, run_all, run_one
+from fedpace.runner import Execution, Job, check_folder, clear_folder, resume, run_all, run_job, run_one
 
 ROOT = Path(__file__).parents[2]
 TABLE = {
@@ -54,7 +54,7 @@ def stopping_after(number, error=KeyboardInterrupt):
 
 def stop(job, number, execution=EVERY_ROUND):
     with pytest.raises(KeyboardInterrupt):
-        carry_out(job, execution, stopping_after(number))
+        run_job(job, execution, stopping_after(number))
 
 
 def outcome(folder):
@@ -65,7 +65,7 @@ def outcome(folder):
 def whole(tmp_path_factory):
     """The run that was never stopped."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    carry_out(a_job(folder), NEVER)
+    run_job(a_job(folder), NEVER)
     return outcome(folder)
 
 
@@ -73,14 +73,14 @@ def whole(tmp_path_factory):
 def test_a_run_that_is_stopped_while_its_target_is_being_held(tmp_path, number):
     """What was met before the run was stopped must still count: it ends where it would have, for the same reason."""
     stops = {"target": 0.8, "hold": 4, "max_rounds": 60}
-    carry_out(a_job(tmp_path / "whole", stop=stops), NEVER)
+    run_job(a_job(tmp_path / "whole", stop=stops), NEVER)
     once = read_run(tmp_path / "whole")
     assert once.info.status == "reached"
     assert once.crossed.number < once.rounds[-1].number, "it went on until the hold was known"
     assert once.info.hold_every == pytest.approx(float(np.median(once.info.expected_delays)))
     job = a_job(tmp_path / "stopped", stop=stops)
     stop(job, min(once.crossed.number + number, once.rounds[-1].number - 1))
-    carry_out(job, EVERY_ROUND)
+    run_job(job, EVERY_ROUND)
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
     assert read_run(tmp_path / "stopped").reached == once.reached
 
@@ -181,7 +181,7 @@ def test_half_a_line_and_half_a_file_are_no_obstacle(tmp_path, whole):
 
 def test_a_finished_run_is_left_alone(tmp_path):
     job = a_job(tmp_path / "run")
-    carry_out(job)
+    run_job(job)
     before = {path: path.stat().st_mtime_ns for path in job.folder.iterdir()}
     (record,) = resume(job.folder)
     assert record.info.sittings == 1
@@ -220,7 +220,7 @@ def test_one_run_has_one_writer(tmp_path):
 
 def test_diverged_runs_have_ended(tmp_path):
     job = a_job(tmp_path / "run", training={"epochs": 9, "batch": 0, "lr": 1e30})
-    (record,) = carry_out(job)
+    (record,) = run_job(job)
     assert record.info.status == "diverged"
     assert not (job.folder / "model.safetensors").exists()
     assert resume(job.folder) == [record]
@@ -289,7 +289,7 @@ def test_a_write_that_fails_keeps_what_was_recorded(tmp_path, whole, disk_limit,
             disk_limit(100 if execution is EVERY_ROUND else (job.folder / "rounds.jsonl").stat().st_size + 10)
 
     with pytest.raises(StorageError, match=rf"cannot write .*{victim}: .*What was recorded before is intact"):
-        carry_out(job, execution, fill)
+        run_job(job, execution, fill)
     assert len(read_run(job.folder).rounds) == 3
     assert (job.folder / "rounds.jsonl").read_bytes().endswith(b"}\n"), "half a round is taken back"
     assert not [path.name for path in job.folder.iterdir() if path.name.startswith(".")]
@@ -308,7 +308,7 @@ def test_a_disk_that_is_really_full(tmp_path, whole):
     try:
         job = a_job(disk / "run")
         with pytest.raises(StorageError, match=os.strerror(errno.ENOSPC)):
-            carry_out(job, EVERY_ROUND)
+            run_job(job, EVERY_ROUND)
         assert read_run(job.folder).rounds
         subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
         resume(job.folder)

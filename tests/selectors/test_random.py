@@ -8,7 +8,6 @@ import pytest
 from fedpace import View
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
-from fedpace.core.types import is_timeless
 from fedpace.selectors.random import Random
 
 SHARE = np.array([0.05, 0.1, 0.15, 0.3, 0.4])
@@ -165,8 +164,8 @@ def test_no_number_means_everybody(variant):
 
 
 def test_delays_matter_only_where_the_first_are_taken():
-    assert is_timeless(Random())
-    assert not is_timeless(Random(overcommit=1.3))
+    assert Random().ignores_delays
+    assert not Random(overcommit=1.3).ignores_delays
 
 
 def test_only_a_plain_average_goes_with_over_selection():

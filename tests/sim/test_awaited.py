@@ -15,7 +15,7 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
 from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.clock import Clock
-from fedpace.sim.reclock import obstacle
+from fedpace.sim.reclock import depends_on_delays
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
@@ -158,5 +158,5 @@ def test_a_run_resumes_bit_for_bit_while_clients_are_awaited(tmp_path, cut, trai
 
 def test_such_a_run_cannot_be_clocked_anew():
     options = {"clock": Clock(), "stop": Stop()}
-    assert "does not wait for" in obstacle(make_selector("divfl"), fleet=Fleet(warmup_wait=0.5), **options)
-    assert obstacle(make_selector("random"), fleet=Fleet(warmup_wait=0.5), **options) is None
+    assert "does not wait for" in depends_on_delays(make_selector("divfl"), fleet=Fleet(warmup_wait=0.5), **options)
+    assert depends_on_delays(make_selector("random"), fleet=Fleet(warmup_wait=0.5), **options) is None

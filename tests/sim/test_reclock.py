@@ -9,16 +9,15 @@ import pytest
 from fedpace import make_selector, registry
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError
-from fedpace.core.types import is_timeless
 from fedpace.delays.trace import TraceDelays
 from fedpace.records.run import round_line
 from fedpace.runner import Execution, Job, Plan, SharedData, clock_run, resume, run_one, run_plan
-from fedpace.sim.reclock import obstacle, reclock
+from fedpace.sim.reclock import depends_on_delays, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
 from fedpace.testing import ContractError, check_selector
 
-TIMELESS = [name for name in registry.selectors.names() if is_timeless(make_selector(name))]
+IGNORING = [name for name in registry.selectors.names() if make_selector(name).ignores_delays]
 HARD = {
     "fleet": {"shares": "samples", "slow_rare": 0.7},
     "availability": {"on": 1.0, "off": 6.0, "crash": 0.2, "spread": 0.1},
@@ -64,11 +63,11 @@ def time_of(chosen, simulation, seed=2):
 
 
 def test_which_schemes_claim_it():
-    assert {"random", "power-of-choice", "divfl", "clustered-sampling", "folb", "fed-cbs"} <= set(TIMELESS)
-    assert not {"oort", "flanp", "tifl", "fed-cs", "delayhet-submodular", "delayhet-sampling"} & set(TIMELESS)
+    assert {"random", "power-of-choice", "divfl", "clustered-sampling", "folb", "fed-cbs"} <= set(IGNORING)
+    assert not {"oort", "flanp", "tifl", "fed-cs", "delayhet-submodular", "delayhet-sampling"} & set(IGNORING)
 
 
-@pytest.mark.parametrize("name", TIMELESS)
+@pytest.mark.parametrize("name", IGNORING)
 @pytest.mark.parametrize("options", [{}, HARD], ids=["plain", "hard"])
 def test_clocked_is_trained(name, options):
     there, here = experiment("nycmesh", name, **options), experiment("synthetic", name, **options)
@@ -103,9 +102,9 @@ def test_a_recorded_run_is_clocked(tmp_path):
         ("random", {"availability": {"crash": 0.5, "off": 2.0}}, None),
     ],
 )
-def test_obstacles(name, changes, reason):
+def test_what_depends_on_delays(name, changes, reason):
     chosen = experiment("synthetic", name, **changes)
-    found = obstacle(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
+    found = depends_on_delays(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
     assert (found is None) == (reason is None)
     assert reason is None or found.startswith(reason)
 
@@ -118,7 +117,7 @@ def test_over_selection_depends_on_delays():
         assert (len(one.clients), len(one.failed), len(other.failed)) == (6, 3, 3)
     assert any(one.failed != other.failed for one, other in zip(*rounds, strict=True))
     chosen = experiment("synthetic", **changes)
-    found = obstacle(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
+    found = depends_on_delays(chosen.schemes[0].selector, fleet=chosen.fleet, clock=chosen.clock, stop=chosen.stop)
     assert found == "random looks at delays or at time"
 
 
@@ -150,7 +149,7 @@ def several(**changes):
     return [experiment(name, selectors=selectors, seeds=2, **changes) for name in ("nycmesh", "synthetic", "uniform")]
 
 
-def test_a_plan_of_several_delay_models_trains_what_is_timeless_once(tmp_path, monkeypatch):
+def test_a_plan_of_several_delay_models_trains_what_ignores_delays_once(tmp_path, monkeypatch):
     trained = []
     real = Simulation.rounds
     monkeypatch.setattr(Simulation, "rounds", lambda self, *a: trained.append(self) or real(self, *a))
@@ -210,13 +209,13 @@ def test_plans_that_make_no_sense():
 
 def test_a_scheme_that_lies_about_it_is_found_out():
     class Liar(type(make_selector("flanp"))):
-        timeless = True
+        ignores_delays = True
 
-    with pytest.raises(ContractError, match="cannot be timeless and need delays"):
+    with pytest.raises(ContractError, match="cannot ignore delays and need them"):
         check_selector(Liar())
 
     class Watcher(type(make_selector("random"))):
-        timeless = True
+        ignores_delays = True
 
         def select(self, state, view, rng):
             cohort, state = super().select(state, view, rng)
@@ -224,7 +223,7 @@ def test_a_scheme_that_lies_about_it_is_found_out():
             return dataclasses.replace(cohort, weights=cohort.weights[::order]), state
 
     check_selector(make_selector("random", k=4))
-    with pytest.raises(ContractError, match="says that it is timeless, but other delays gave another"):
+    with pytest.raises(ContractError, match="says that it ignores delays, but other delays gave another"):
         check_selector(Watcher(k=4))
 
 

@@ -18,7 +18,7 @@ from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.layers import linear_layers
-from fedpace.sim.stacked import MOST
+from fedpace.sim.stacked import STACK_CLIENTS
 from fedpace.sim.trainer import DivergedError, Trainer, Training
 
 
@@ -115,7 +115,7 @@ def test_a_cohort_is_cut_into_stacks_that_fit_the_caches():
     many = Trainer(federation([3] * 300), Softmax(), Training(), seed=0)
     parts = many.parts(range(300))
     assert [client for part in parts for client in part] == list(range(300))
-    assert max(map(len, parts)) == MOST
+    assert max(map(len, parts)) == STACK_CLIENTS
     wide = Trainer(federation([40] * 60, width=3000), Softmax(), Training(batch=0), seed=0)
     assert max(map(len, wide.parts(range(60)))) < 60
     assert many.parts([]) == []

@@ -54,7 +54,7 @@ class TargetReachedError(Exception):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train until the target or the last round, and print one line a round."""
+    """Train until the target or the last round, and print one line per round."""
     config = context.run_config
     nodes = len(list(grid.get_node_ids()))
     data = load(int(config["partitions"]) or nodes, int(config["seed"]))

@@ -30,7 +30,7 @@ def _group() -> None:
 def show(
     model: Annotated[str, typer.Argument(help="Name of a delay model; `fedpace list delays` shows them.")],
     clients: Annotated[int, typer.Option(help="Clients in a fleet.")] = 100,
-    fleets: Annotated[int, typer.Option(help="Fleets to draw, one a seed.")] = 20,
+    fleets: Annotated[int, typer.Option(help="Fleets to draw, one per seed.")] = 20,
     rounds: Annotated[int, typer.Option(help="Rounds to draw of each.")] = 20,
     model_bytes: Annotated[int, typer.Option(help="Size of the model that travels.")] = 1_600_000,
     option: Annotated[

@@ -56,11 +56,11 @@ KeepModel = Annotated[
         "--keep-model/--drop-model", help="Keep final models (default: those of up to 16 MiB).", show_default=False
     ),
 ]
-Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one a core where one run cannot use all cores.")]
+Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core where one run cannot use all cores.")]
 EngineNamed = Annotated[
     EngineName, typer.Option("--engine", help="Where clients are trained; it changes the speed, never the outcome.")
 ]
-Workers = Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one a core.")]
+Workers = Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")]
 RayAddress = Annotated[
     str | None,
     typer.Option(help="Ray cluster to use with --engine ray; `auto` finds the one around.", show_default=False),

@@ -47,10 +47,10 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
 
 
 def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_name) -> FloatArray:
-    """Return delays in seconds: one a client, each finite and not negative."""
+    """Return delays in seconds: one per client, each finite and not negative."""
     array = float_array(values, "delays", finite=False)
     if count is not None and array.size != count:
-        raise InputError(f"expected {count} delays, one a client, but {array.size} came")
+        raise InputError(f"expected {count} delays, one per client, but {array.size} came")
     if array.size == 0:
         raise InputError("expected the delay of at least one client, but none came")
     bad = ~(np.isfinite(array) & (array >= 0))
@@ -71,7 +71,7 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
         return np.full(count, 1.0 / count)
     array = float_array(values, "shares", finite=False)
     if array.size != count:
-        raise InputError(f"expected {count} shares, one a client, but {array.size} came")
+        raise InputError(f"expected {count} shares, one per client, but {array.size} came")
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])

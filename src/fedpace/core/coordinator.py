@@ -43,8 +43,8 @@ from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, V
 from fedpace.core.validation import check_probe
 from fedpace.core.warmup import full_batch, lazy_batch
 
-NOTHING = Due()
-NOBODY_KNOWN = "lazy warm-up: {} knows too little of every client"
+NOTHING_DUE = Due()
+KNOWS_NOBODY = "lazy warm-up: {} knows too little of every client"
 
 
 class Coordinator(Standing):
@@ -85,16 +85,16 @@ class Coordinator(Standing):
             raise OrderError(f"due() came while step {self._step.number} is not made: make it, and call stepped()")
         self.advance(now)
         if self.at.wait is not None:
-            return self._ended(available) if self._over(self.at.wait) else NOTHING
+            return self._ended(available) if self._over(self.at.wait) else NOTHING_DUE
         if self.at.probing:
             if any(task.kind == "probe" for task in self.flight.tasks.values()):
-                return NOTHING
+                return NOTHING_DUE
             self.take_probes()
         if self.at.warming and not self._warm():
-            return NOTHING
+            return NOTHING_DUE
         self.go_on()
         reachable = self.reachable(available)
-        return self._open(reachable) if reachable.any() else NOTHING
+        return self._open(reachable) if reachable.any() else NOTHING_DUE
 
     def receive(self, task: int, answer: Answer, now: float | None = None) -> bool:
         """Take in an answer; False = nobody waits for it any more. A refused one changes nothing: report it as lost."""
@@ -149,15 +149,15 @@ class Coordinator(Standing):
         reachable = self.reachable(available)
         ready = reachable & self.ready()
         if full_batch(self, reachable).size or not ready.any():
-            return NOTHING
+            return NOTHING_DUE
         self.advance(now)
-        return self._ask(self.view_of(ready)) or NOTHING
+        return self._ask(self.view_of(ready)) or NOTHING_DUE
 
     def go_on(self) -> None:
         """Take in what was measured so far, and wait for no more of it before the policy is asked."""
-        told = [(task, outcome) for task, outcome in self.flight.take("measure") if task.client in self.ledger]
-        self.fold(told)
-        self.at.turn.heard += [t.client for t, outcome in told if outcome.finished and t.id not in self.at.warming]
+        measured = [(task, outcome) for task, outcome in self.flight.take("measure") if task.client in self.ledger]
+        self.fold(measured)
+        self.at.turn.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in self.at.warming]
         self.at.warming = set()
 
     @property
@@ -197,10 +197,10 @@ class Coordinator(Standing):
                 self.flight.keep_measuring([task.id for task in late])
                 self.at.turn.warmed += [task.client for task in late]
             self.at.stand_in = self.at.training = False
-            return self._carry_out(ending(*self.flight.mine(), self.at.turn.mode))
+            return self._execute(ending(*self.flight.mine(), self.at.turn.mode))
         view = self.view_of(self.reachable(available) & self.ready())
         move, self.state = self.policy.decide(self.state, view, self._rng())
-        return self._carry_out(move)
+        return self._execute(move)
 
     def _open(self, reachable: BoolArray) -> Due:
         """None of the policy's tasks is out: meet newcomers, probe, decide."""
@@ -216,17 +216,17 @@ class Coordinator(Standing):
         if not ready.any():
             rows = lazy_batch(self, reachable & ~self.busy(), needed=True)
             if not rows.size:
-                return NOTHING
+                return NOTHING_DUE
             self.at.stand_in = True
-            status = NOBODY_KNOWN.format(self.policy.name)
+            status = KNOWS_NOBODY.format(self.policy.name)
             why = Diagnostics(status=status, reasons=dict.fromkeys(rows.tolist(), "never seen"))
-            return self._carry_out(Move(rows, self.among(rows), why=why))
+            return self._execute(Move(rows, self.among(rows), why=why))
         view = self.view_of(ready)
         if self.at.probed_step != self.step and (asked := self._ask(view)) is not None:
             return asked
         move, self.state = self.policy.decide(self.state, view, self._rng())
         newcomers = lazy_batch(self, reachable & ~ready & ~self.busy())
-        due = self._carry_out(move)
+        due = self._execute(move)
         return replace(due, tasks=(*due.tasks, *self.start("measure", newcomers))) if newcomers.size else due
 
     def _first_round(self, rows: IntArray) -> Due:
@@ -239,7 +239,7 @@ class Coordinator(Standing):
             "that answer first",
             reasons=dict.fromkeys(rows.tolist(), "warm-up"),
         )
-        return self._carry_out(Move(rows, self.among(rows), wait=Wait(enough), why=why))
+        return self._execute(Move(rows, self.among(rows), wait=Wait(enough), why=why))
 
     def _ask(self, view: View) -> Due | None:
         """Ask the policy whom it wants to hear first; None = nobody."""
@@ -252,7 +252,7 @@ class Coordinator(Standing):
         self.at.probing = True
         return Due(self.start("probe", probe.clients, probe=probe.kind, samples=probe.samples))
 
-    def _carry_out(self, move: Move) -> Due:
+    def _execute(self, move: Move) -> Due:
         """Turn a move into a step and tasks."""
         step = None
         if move.apply is not None:

@@ -69,7 +69,7 @@ class Moments(Protocol):
         ...
 
     def directions(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
-        """(n, r) one row a client, whose inner products are those of `gram`, or nearly; NaN for unknown clients."""
+        """(n, r) one row per client, whose inner products are those of `gram`, or nearly; NaN for unknown clients."""
         ...
 
     def best_prefix(

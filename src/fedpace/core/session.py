@@ -170,12 +170,12 @@ class Session:
             available: who can be reached in this round; None = everybody in the roster.
         """
         self._expect_idle("select")
-        here = None if available is None else list(available)
+        present = None if available is None else list(available)
         if len(self) == 0:
             raise InputError("there are no clients to choose from: let some join first")
-        if not self.coordinator.reachable(here).any():
+        if not self.coordinator.reachable(present).any():
             raise InputError(f"none of the {len(self)} clients is available: wait, and select again")
-        due = self.coordinator.due(now, here)
+        due = self.coordinator.due(now, present)
         if due.tasks and due.tasks[0].kind == "probe":
             self.coordinator.abandon_probe()
             raise OrderError(f"{self.selector.name} asks clients before it chooses: call probe() and answer() first")

@@ -141,11 +141,11 @@ class Standing(Roster):
 
     def take_probes(self) -> None:
         """Fold what was answered to a probe; what is no number was not answered."""
-        told = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
-        if told and told[0][0].probe == "loss":
-            self.heard_probes({task.client: o.loss for task, o in told if math.isfinite(o.loss)}, "loss")
+        answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        if answered and answered[0][0].probe == "loss":
+            self.heard_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:
-            self.heard_probes({task.client: o.update for task, o in told if o.update is not None}, "gradient")
+            self.heard_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
 
     def heard_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
         """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""

@@ -60,7 +60,6 @@ __all__ = [
     "check_traits",
     "configuration",
     "facts_wanted",
-    "is_timeless",
     "wants_first_moments",
 ]
 
@@ -84,7 +83,7 @@ class Traits:
     """What the ledger remembers for it alone."""
 
     @property
-    def timeless(self) -> bool:
+    def ignores_delays(self) -> bool:
         """Whether it looks neither at delays nor at time.
 
         Its rounds are then the same under every delay model, and are trained only once (`fedpace.sim.reclock`). What it
@@ -113,7 +112,7 @@ class Described(Protocol):
     accumulates: ClassVar[tuple[Accumulator, ...]]
 
     @property
-    def timeless(self) -> bool:
+    def ignores_delays(self) -> bool:
         """See `Traits`."""
         ...
 
@@ -173,6 +172,8 @@ class Stateless(Scheme):
 
 def check_traits(policy: Any) -> None:
     """Refuse a scheme or a policy that does not say all that hosts ask of it."""
+    if hasattr(policy, "timeless"):
+        raise InputError(f"{type(policy).__name__} says `timeless`, which is called `ignores_delays` now: rename it")
     missing = [name for name in TRAITS if not hasattr(policy, name)]
     if missing:
         raise InputError(
@@ -181,7 +182,7 @@ def check_traits(policy: Any) -> None:
         )
 
 
-TRAITS = ("uses", "first_moments", "accumulates", "timeless", "fixed_k", "server")
+TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "fixed_k", "server")
 
 
 def facts_wanted(selector: Any) -> frozenset[Need]:
@@ -189,11 +190,6 @@ def facts_wanted(selector: Any) -> frozenset[Need]:
     needs: frozenset[Need] = selector.needs
     uses: frozenset[Need] = selector.uses
     return needs | uses
-
-
-def is_timeless(selector: Selector[Any]) -> bool:
-    """Whether a selector looks neither at delays nor at time."""
-    return selector.timeless
 
 
 def wants_first_moments(selector: Any) -> bool:

@@ -39,7 +39,7 @@ class FederatedData:
 
     name: str
     train: tuple[Samples, ...]
-    """One entry a client."""
+    """One entry per client."""
     test: Samples
     """The union of the clients' test data."""
     classes: int | None

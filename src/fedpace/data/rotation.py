@@ -1,7 +1,7 @@
 """Images rotated about their centre by bilinear interpolation, as the paper's rotated data sets need.
 
-One angle moves every image of a client in the same way, so a rotation is one sparse matrix, four entries a pixel, and a
-client's images are rotated in a single product.
+One angle moves every image of a client in the same way, so a rotation is one sparse matrix, four entries per pixel, and
+a client's images are rotated in a single product.
 """
 
 from __future__ import annotations

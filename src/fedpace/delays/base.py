@@ -93,7 +93,7 @@ def jitter(seed: int, step: int, clients: int, sigma: float) -> FloatArray:
 
 
 class MeanWithJitter:
-    """A mean per client times a log-normal factor a round: the DelayModel behind most of the models."""
+    """A mean per client times a log-normal factor per round: the DelayModel behind most of the models."""
 
     def __init__(self, mean: FloatArray, *, sigma: float, seed: int, what: str) -> None:
         """Take the means of the clients; `what` names the model in errors."""
@@ -116,7 +116,7 @@ class MeanWithJitter:
 
 
 class MeanPlusLognormal:
-    """A base per client plus a log-normal number of seconds a round, cut at a cap: radio networks in a city."""
+    """A base per client plus a log-normal number of seconds per round, cut at a cap: radio networks in a city."""
 
     def __init__(self, base: FloatArray, *, mu: float, sigma: float, cap: float, seed: int, what: str) -> None:
         """Take the seconds without noise; `what` names the model in errors."""

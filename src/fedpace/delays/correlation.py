@@ -60,7 +60,7 @@ def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntA
     score = float_array(scores, "scores")
     delay = float_array(delays, "delays")
     if score.size != delay.size:
-        raise InputError(f"expected {delay.size} scores, one a client, but {score.size} came")
+        raise InputError(f"expected {delay.size} scores, one per client, but {score.size} came")
     if delay.size == 0:
         raise InputError("expected at least one client, but there are none")
     by_delay = np.argsort(delay, kind="stable")
@@ -106,7 +106,7 @@ def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
     widths = {rows.shape[1] for rows in flat}
     if len(widths) != 1 or min(len(rows) for rows in flat) == 0:
         raise InputError(
-            f"inputs must be samples of one width, at least one a client, but widths {sorted(widths)} came"
+            f"inputs must be samples of one width, at least one per client, but widths {sorted(widths)} came"
         )
     if widths.pop() > WIDEST_MOMENT:
         total = sum(rows.T @ rows / len(rows) for rows in flat)

@@ -17,7 +17,7 @@ Ours. A local-level Kalman filter on log-seconds, one scalar a client, all clien
 Protocol: `DelayEstimator` holds the options; `Estimates` is the state, frozen, arrays with a row per client.
 
     state = estimator.init(n)
-    state = estimator.fold(state, rows, seconds, finished, step=step)     once a round, rows unique
+    state = estimator.fold(state, rows, seconds, finished, step=step)     once per round, rows unique
     estimator.seconds(state)    (n,) mean seconds; the fleet's prior where state.seen is False
     state.append(count), state.remove(rows), state.arrays(), Estimates.load(arrays)
 
@@ -190,7 +190,7 @@ def _checked(
     if at.size and (at.min() < 0 or at.max() >= state.level.size):
         raise InputError(f"rows must lie in 0..{state.level.size - 1}, but {at.min()}..{at.max()} came")
     if np.unique(at).size != at.size:
-        raise InputError("a client may be observed once a round, but a row came twice")
+        raise InputError("a client may be observed once per round, but a row came twice")
     bad = np.isinf(observed) | (observed < 0)
     if bad.any():
         worst = int(np.flatnonzero(bad)[0])

@@ -1,4 +1,4 @@
-"""Where the moments of all clients are kept, one row a client.
+"""Where the moments of all clients are kept, one row per client.
 
 Rows are clients of the Session's roster. A row without a moment is unknown: it neither enters A nor has a
 heterogeneity. `reference="refresh"` takes A from the moments as they are, so that every change recomputes every pair;
@@ -224,7 +224,7 @@ class MomentBank:
         """
         tau = float_array(delay, "delays", finite=False)
         if tau.size != len(self):
-            raise InputError(f"expected {len(self)} delays, one a client, but {tau.size} came")
+            raise InputError(f"expected {len(self)} delays, one per client, but {tau.size} came")
         known = self.known
         weights = np.where(known, checked_shares(shares, len(self)), 0.0)
         allowed = np.zeros(len(self), dtype=np.bool_)

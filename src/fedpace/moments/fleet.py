@@ -131,7 +131,7 @@ class SketchedBank(SketchStore):
         self._check_ridge(ridge)
         tau = float_array(delay, "delays", finite=False)
         if tau.size != len(self):
-            raise InputError(f"expected {len(self)} delays, one a client, but {tau.size} came")
+            raise InputError(f"expected {len(self)} delays, one per client, but {tau.size} came")
         rows = np.flatnonzero(self._known)
         allowed = np.zeros(len(self), dtype=np.bool_)
         allowed[candidate_rows(candidates, len(self))] = True

@@ -32,7 +32,7 @@ class Clusters:
     """A fleet's sketches in a few thousand clusters."""
 
     sketches: NDArray[Any]
-    """(n, s) float32, one row a client."""
+    """(n, s) float32, one row per client."""
     labels: IntArray
     """(n,) cluster of each client."""
     centroids: NDArray[Any]

@@ -30,7 +30,7 @@ def whitened_gram(
     """Return G_ij = <M_i, M_j>_F / D of all pairs, with Z_i = F_i' F_i and Z = sum_i share_i Z_i.
 
     Args:
-        factors: F_i of shape (r_i, D), one a client.
+        factors: F_i of shape (r_i, D), one per client.
         shares: weights of the clients in Z; equal if None.
         reference: the matrix to invert (D, D), in place of Z, such as one frozen earlier; M_i stays centred at Z.
         ridge: load on the diagonal before inverting, as a fraction of its mean; 0 = the pseudo-inverse where singular.

@@ -58,7 +58,7 @@ def pairwise_heterogeneity(
     """Return B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2 of all pairs, with A_i = F_i' F_i.
 
     Args:
-        factors: F_i of shape (r_i, d), one a client; the r_i may differ.
+        factors: F_i of shape (r_i, d), one per client; the r_i may differ.
         shares: weights of the clients in A; equal if None.
         reference: A itself (d, d), in place of the weighted mean, such as one frozen earlier.
         ridge: load on the diagonal of A, as a fraction of its mean; 0 = the pseudo-inverse where A is singular.

@@ -36,7 +36,7 @@ def best_sampling(a: ArrayLike, delay: ArrayLike, *, c: float, floor: ArrayLike 
         a: (n,) at least 0, not all 0.
         delay: (n,) seconds.
         c: at least 0. With 0, q ~ sqrt(a / t); as it grows, the fastest client gets everything that the floor leaves.
-        floor: one number or one a client; sums to at most 1.
+        floor: one number or one per client; sums to at most 1.
     """
     a_ = float_array(a, "a")
     t = delays(delay, count=a_.size)

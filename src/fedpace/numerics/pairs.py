@@ -1,4 +1,4 @@
-"""The operators behind ||W_i - W_j||_2, W_i = F_i'(F_i A^-1), for many pairs at once; no d x d matrix a pair.
+"""The operators behind ||W_i - W_j||_2, W_i = F_i'(F_i A^-1), for many pairs at once; no d x d matrix per pair.
 
 `VectorPairs` works in d dimensions: it applies every W_i to the vectors of all pairs that client i is in, as one
 product, either through its factors or, where r > d/2, as a matrix. `GramPairs` works in r_i + r_j dimensions: with

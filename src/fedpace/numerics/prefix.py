@@ -71,12 +71,12 @@ def best_prefix(
     matrix = float_array(B, "B", ndim=2, finite=False)
     count = matrix.shape[0]
     if matrix.shape != (count, count):
-        raise InputError(f"B must be square, one row and one column a client, but it has shape {matrix.shape}")
+        raise InputError(f"B must be square, one row and one column per client, but it has shape {matrix.shape}")
     weight = checked_shares(shares, count)
     rows = candidate_rows(candidates, count)
     tau = float_array(delay, "delays", finite=False)
     if tau.size != count:
-        raise InputError(f"expected {count} delays, one a client, but {tau.size} came")
+        raise InputError(f"expected {count} delays, one per client, but {tau.size} came")
     checked_delays(tau[rows], name=lambda index: f"client {rows[index]}")
     used = np.flatnonzero(weight > 0)
     block = matrix[np.ix_(rows, used)]

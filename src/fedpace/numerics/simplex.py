@@ -63,7 +63,7 @@ def prefix_mixtures(
     """Yield the best mixture of order[:length] for one length after the other; stop asking when satisfied.
 
     Args:
-        points: (m, r) one row a client.
+        points: (m, r) one row per client.
         order: rows of `points`, each at most once.
         lengths: prefixes to solve, ascending.
         own: squared length of each point's own coordinate.

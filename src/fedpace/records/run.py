@@ -1,4 +1,4 @@
-"""A run folder: `run.json` says what was run, `rounds.jsonl` what happened, one line a round.
+"""A run folder: `run.json` says what was run, `rounds.jsonl` what happened, one line per round.
 
 `rounds.jsonl` holds nothing that depends on the machine or the hour: one seed gives one sequence of bytes. Each line is
 flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in

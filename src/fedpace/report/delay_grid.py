@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build_grid(comparisons: Mapping[str, Comparison]) -> Table:
-    """Return the table: a row a scheme, a column a delay model, in each cell the time to target and the speed-up."""
+    """Return the table: a row per scheme, a column per delay model; cells hold time to target and speed-up."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -4,11 +4,11 @@ records = run_all(load_experiment(None), Path("runs/mine"), jobs=2)
 records = resume(Path("runs/mine"))
 """
 
-from fedpace.runner.carrying import Execution, Watcher, carry_out, clock_run, run_one
 from fedpace.runner.folders import check_folder, clear_folder
 from fedpace.runner.jobs import Job, SharedData
 from fedpace.runner.many import pending, resume, run_all, run_plan
 from fedpace.runner.plan import Plan, read_plan
+from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
 
 __all__ = [
     "Execution",
@@ -16,7 +16,6 @@ __all__ = [
     "Plan",
     "SharedData",
     "Watcher",
-    "carry_out",
     "check_folder",
     "clear_folder",
     "clock_run",
@@ -24,6 +23,7 @@ __all__ = [
     "read_plan",
     "resume",
     "run_all",
+    "run_job",
     "run_one",
     "run_plan",
 ]

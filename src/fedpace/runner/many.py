@@ -1,4 +1,4 @@
-"""Carries out all runs of a comparison, one after the other or side by side."""
+"""Runs all jobs of a comparison, one after the other or side by side."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from fedpace.config import Experiment
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.records.run import INFO, RunRecord, read_run
-from fedpace.runner.carrying import Execution, Watcher, carry_out, time_of
 from fedpace.runner.folders import clear_folder, sweep, take_back_plan
 from fedpace.runner.jobs import Job, sharing, unshared
 from fedpace.runner.plan import Plan, read_plan, recorded_jobs
-from fedpace.runner.pool import carry_out_together
+from fedpace.runner.pool import run_together
+from fedpace.runner.running import Execution, Watcher, run_job, time_of
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions, cores
 from fedpace.sim.setup import check_scheme, settings
 from fedpace.sim.trainer import Trainer
 
-WORTHWHILE = 15.0
+WORTHWHILE_SECONDS = 15.0
 """Seconds of work left from which worker processes, which take some to start, are worth their start."""
 
 Done = Callable[[Job], None]
@@ -58,7 +58,7 @@ def run_plan(
         watch: called after every round.
         done: called after every job.
         execution: how; nothing of it changes what comes out.
-        jobs: runs at a time, in processes of their own; 0 = one a core where a single run cannot use the cores.
+        jobs: runs at a time, in processes of their own; 0 = one per core where a single run cannot use the cores.
         overwrite: remove the runs that the folder holds, once all schemes have proved to be well configured.
     """
     execution = execution or Execution()
@@ -69,7 +69,7 @@ def run_plan(
     created = [each for each in (folder, *folder.parents) if not each.exists()]
     plan.save(folder)
     try:
-        return _carry_out(wanted, execution, useful, watch, done, spread_later=jobs == 0)
+        return _run_jobs(wanted, execution, useful, watch, done, spread_later=jobs == 0)
     except FedpaceError:
         take_back_plan(folder, created)
         raise
@@ -96,7 +96,7 @@ def resume(
     left = sharing([job for job in wanted if not all(each.ended for each in job.all)])
     found: dict[Path, RunRecord] = {}
     if left:
-        records = _carry_out(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
+        records = _run_jobs(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
         found = dict(zip((each.folder for job in left for each in job.all), records, strict=True))
     return [found.get(each.folder) or read_run(each.folder) for job in wanted for each in job.all]
 
@@ -149,7 +149,7 @@ def _grounds(job: Job, known: list[tuple[Experiment, Trainer, VirtualTime]]) -> 
     return known[-1][1:]
 
 
-def _carry_out(
+def _run_jobs(
     jobs: list[Job],
     execution: Execution,
     at_a_time: int,
@@ -163,13 +163,13 @@ def _carry_out(
     if at_a_time == 1 or spread_later:
         began = time.monotonic()
         for count, job in enumerate(jobs, start=1):
-            records += carry_out(job, execution, watch)
+            records += run_job(job, execution, watch)
             left = jobs[count:]
             if done is not None:
                 done(job)
-            if at_a_time > 1 and len(left) > 1 and (time.monotonic() - began) / count * len(left) > WORTHWHILE:
+            if at_a_time > 1 and len(left) > 1 and (time.monotonic() - began) / count * len(left) > WORTHWHILE_SECONDS:
                 break
     if left:
         alone = replace(execution, engine=EngineOptions("inline"))
-        carry_out_together(unshared(left), alone, at_a_time, watch, done)
+        run_together(unshared(left), alone, at_a_time, watch, done)
     return records + [read_run(each.folder) for job in left for each in job.all]

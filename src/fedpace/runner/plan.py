@@ -13,7 +13,7 @@ from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.records.run import INFO, plain, read_info
 from fedpace.runner.folders import PLAN
 from fedpace.runner.jobs import Job
-from fedpace.sim.reclock import obstacle
+from fedpace.sim.reclock import depends_on_delays
 
 FORMAT = 1
 
@@ -53,7 +53,7 @@ class Plan:
         for seed in first.seeds:
             for scheme in first.schemes:
                 each = [self._job(folder, name, scheme, seed) for name in self.experiments]
-                if obstacle(scheme.selector, fleet=first.fleet, clock=first.clock, stop=first.stop) is None:
+                if depends_on_delays(scheme.selector, fleet=first.fleet, clock=first.clock, stop=first.stop) is None:
                     each = [replace(each[0], clocked=tuple(each[1:]))]
                 found += each
         return found

@@ -21,11 +21,11 @@ from types import FrameType
 import torch
 
 from fedpace.core.errors import FedpaceError
-from fedpace.runner.carrying import Execution, Watcher, carry_out
 from fedpace.runner.jobs import Job, SharedData, with_data
+from fedpace.runner.running import Execution, Watcher, run_job
 from fedpace.sim.engines.surroundings import ONE_THREAD, environment
 
-PATIENCE = 20.0
+WORKER_PATIENCE = 20.0
 """Seconds that a worker is given to record that it was interrupted."""
 
 
@@ -40,7 +40,7 @@ class _Worker:
     job: Job | None = None
 
 
-def carry_out_together(
+def run_together(
     jobs: list[Job],
     execution: Execution,
     at_a_time: int,
@@ -59,7 +59,7 @@ def carry_out_together(
                 if worker.pipe in ready:
                     _listen(worker, waiting, watch, done)
         for worker in workers:
-            worker.process.join(PATIENCE)
+            worker.process.join(WORKER_PATIENCE)
     finally:
         _end(workers)
 
@@ -70,7 +70,7 @@ def _listen(worker: _Worker, waiting: list[Job], watch: Watcher | None, done: Ca
     try:
         kind, *content = worker.pipe.recv()
     except (EOFError, OSError):
-        worker.process.join(PATIENCE)
+        worker.process.join(WORKER_PATIENCE)
         raise WorkerError(
             f"the process that ran {job.name} died with code {worker.process.exitcode}: "
             "is memory scarce? Ask for fewer jobs, and resume"
@@ -110,7 +110,7 @@ def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.process.terminate()
     for worker in workers:
-        worker.process.join(PATIENCE)
+        worker.process.join(WORKER_PATIENCE)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
@@ -133,7 +133,7 @@ def _work(pipe: Connection, execution: Execution) -> None:
 def _do(job: Job, execution: Execution, pipe: Connection) -> None:
     places = {each.folder: place for place, each in enumerate(job.all)}
     try:
-        carry_out(job, execution, lambda each, current: pipe.send(("round", places[each.folder], current)))
+        run_job(job, execution, lambda each, current: pipe.send(("round", places[each.folder], current)))
     except FedpaceError as error:
         try:
             pipe.send(("refused", error))

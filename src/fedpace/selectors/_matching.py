@@ -79,7 +79,7 @@ def match_population(
 
     Args:
         view: whom to choose from, and their delays.
-        points: (n, r) one row a client.
+        points: (n, r) one row per client.
         own: squared length of each client's own coordinate, which only averaging over more clients shortens.
         least: clients that a mixture must have, where there are that many.
         max_clients: most clients in a mixture; 0 = no limit.

@@ -37,6 +37,6 @@ class AnswerLateness(Accumulator):
 
     def answered(self, values: FloatArray, settled: Settled) -> FloatArray:
         """Compare what clients took with what was expected of them."""
-        told = (settled.expected > 0) & (settled.seconds > 0)  # not where one is NaN
-        ratios = settled.seconds[told] / settled.expected[told]
-        return np.concatenate([values, np.column_stack([ratios, ~settled.finished[told]])])[-ANSWERS:]
+        known = (settled.expected > 0) & (settled.seconds > 0)  # not where one is NaN
+        ratios = settled.seconds[known] / settled.expected[known]
+        return np.concatenate([values, np.column_stack([ratios, ~settled.finished[known]])])[-ANSWERS:]

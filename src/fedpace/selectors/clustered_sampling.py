@@ -37,7 +37,7 @@ class ClusteredSampling(Stateless):
 
     name: ClassVar[str] = "clustered-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset()
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Of those who took part, if the host has it."""
 

@@ -43,7 +43,7 @@ class Divfl(Scheme):
 
     name: ClassVar[str] = "divfl"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
 
     k: int = 10
     mode: Literal["exact", "every-q", "no-overhead"] = "no-overhead"

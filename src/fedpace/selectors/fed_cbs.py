@@ -41,7 +41,7 @@ class FedCbs(Stateless):
 
     name: ClassVar[str] = "fed-cbs"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LABELS})
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
 
     k: int = 10
     exploration: float = 10.0

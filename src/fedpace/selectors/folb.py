@@ -49,7 +49,7 @@ class Folb(Scheme):
 
     name: ClassVar[str] = "folb"
     needs: ClassVar[frozenset[Need]] = frozenset()
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
 
     k: int = 10
     sets: Literal["one", "two"] = "one"

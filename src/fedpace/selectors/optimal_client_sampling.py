@@ -41,7 +41,7 @@ class OptimalClientSampling(Scheme):
 
     name: ClassVar[str] = "optimal-client-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
 
     k: int = 10
     method: Literal["closed-form", "aocs"] = "closed-form"

@@ -42,7 +42,7 @@ class PowerOfChoice(Scheme):
 
     name: ClassVar[str] = "power-of-choice"
     needs: ClassVar[frozenset[Need]] = frozenset()
-    timeless: ClassVar[bool] = True
+    ignores_delays: ClassVar[bool] = True
 
     k: int = 10
     d: int = 0

@@ -81,7 +81,7 @@ class Random(Stateless):
         return Fedexp(self.extrapolate) if self.extrapolate else None
 
     @property
-    def timeless(self) -> bool:
+    def ignores_delays(self) -> bool:
         """Whether delays cannot change what is trained: not where the first to answer are taken."""
         return self.overcommit == 1
 

@@ -1,4 +1,4 @@
-"""Server steps: one file a rule, named as it is registered."""
+"""Server steps: one file per rule, named as it is registered."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ SERVER = "server/"
 MODEL = "model/"
 VARIATES = "variates/"
 
-SHARE = 0.02
+CHECKPOINT_SHARE = 0.02
 """Of the time that a run takes, what checkpoints may cost when nobody says how often they are wanted."""
 
 
@@ -86,7 +86,7 @@ class Checkpoints:
 
     def _due(self, now: float) -> bool:
         if self.every is None:
-            return self._spent <= SHARE * (now - self._began)
+            return self._spent <= CHECKPOINT_SHARE * (now - self._began)
         return now - (self._began if self._last is None else self._last) >= self.every
 
     def save(self, simulation: Simulation, *, wall_seconds: float) -> None:

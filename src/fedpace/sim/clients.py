@@ -81,11 +81,11 @@ class Clients:
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
         for step, turn in sorted({self._key(task) for task in mine}):
-            model, here = self._models[step], [task for task in mine if self._key(task) == (step, turn)]
+            model, group = self._models[step], [task for task in mine if self._key(task) == (step, turn)]
             variates = None if self._variates is None else self._variates.round()
             corrections = None if variates is None else variates.correction
-            results = self._engine.train(model, [_client(task) for task in here], turn, corrections)
-            for task, result in zip(here, results, strict=True):
+            results = self._engine.train(model, [_client(task) for task in group], turn, corrections)
+            for task, result in zip(group, results, strict=True):
                 if variates is not None:
                     drift = (model - result.parameters) / (result.steps * self._trainer.training.lr)
                     variates.learn(_client(task), drift)
@@ -93,7 +93,7 @@ class Clients:
                 if Need.UPDATE in task.facts:
                     updates[task.id] = self._sketch(result.parameters - model)
                 yield task, result
-            self._report(here, losses, updates, model)
+            self._report(group, losses, updates, model)
 
     def _key(self, task: Task) -> tuple[int, int]:
         """The version that a task trains, and what names its draws."""
@@ -119,11 +119,11 @@ class Clients:
         model = self._models[first.step]
         if first.probe == "loss":
             losses = self._engine.local_losses(model, clients, samples=first.samples, step=first.step)
-            told = [Outcome(client, loss=loss) for client, loss in zip(clients, losses, strict=True)]
+            answers = [Outcome(client, loss=loss) for client, loss in zip(clients, losses, strict=True)]
         else:
             lr, gradients = self._trainer.training.lr, self._engine.gradients(model, clients)
-            told = [Outcome(c, update=self._sketch(-lr * g)) for c, g in zip(clients, gradients, strict=True)]
-        self._outcomes |= {task.id: outcome for task, outcome in zip(tasks, told, strict=True)}
+            answers = [Outcome(c, update=self._sketch(-lr * g)) for c, g in zip(clients, gradients, strict=True)]
+        self._outcomes |= {task.id: outcome for task, outcome in zip(tasks, answers, strict=True)}
 
     def _report(
         self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: torch.Tensor

@@ -68,9 +68,9 @@ class VirtualTime:
         """Return the tick of selection `step`, and who is there; while nobody is, time goes by at the median's pace."""
         for _ in range(LONGEST_WAIT):
             tick = step + 1 + self.skipped
-            here = np.flatnonzero(self.availability.available(tick))
-            if here.size:
-                return tick, here
+            present = np.flatnonzero(self.availability.available(tick))
+            if present.size:
+                return tick, present
             self.skipped += 1
             self.now += float(np.median(self.expected))
         raise InfeasibleError(

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpace.models.base import FeatureModel
 
-LARGEST = 200_000
+STACKABLE_PARAMETERS = 200_000
 """Parameters up to which clients are stacked: above, the products are large enough by themselves."""
 
 
@@ -58,4 +58,4 @@ def linear_layers(module: FeatureModel) -> tuple[Layer, ...] | None:
     for part in linears:
         start = layers[-1].end if layers else 0
         layers.append(Layer(part.out_features, part.in_features, start, part.bias is not None))
-    return tuple(layers) if layers[-1].end <= LARGEST else None
+    return tuple(layers) if layers[-1].end <= STACKABLE_PARAMETERS else None

@@ -1,13 +1,13 @@
 """Rounds that were trained once, clocked under other delays.
 
-A scheme that looks neither at delays nor at time (`is_timeless`) plays the same rounds under every delay model: the
+A scheme that looks neither at delays nor at time (`ignores_delays`) plays the same rounds under every delay model: the
 same clients, weights and models. Only how long each round takes differs, and that needs no training:
 
     time = virtual_time(data, NycMeshDelays(), model_bytes=record.info.message_bytes, seed=record.info.seed)
     for current in reclock(record.rounds, time):
         ...
 
-What comes out is bit for bit what a run under those delays gives. `obstacle` says where that does not hold.
+What comes out is bit for bit what a run under those delays gives. `depends_on_delays` says where that does not hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.core.errors import InputError
-from fedpace.core.types import Need, Selector, is_timeless
+from fedpace.core.types import Need, Selector
 from fedpace.delays.availability import ChurnModel
 from fedpace.sim.clock import Clock, VirtualTime
 from fedpace.sim.round import Round
@@ -31,7 +31,7 @@ from fedpace.sim.stopping import Stop
 def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
     """Yield `rounds` as they would have been under the delays of `time`, which must be new (see `virtual_time`).
 
-    The run that they come from must have had no `obstacle`, and the same absences and crashes.
+    The run that they come from must not depend on delays (`depends_on_delays`), and had the same absences and crashes.
     """
     if not absences_apart(time):
         raise InputError("these delays come with absences of their own, under which other rounds would be played")
@@ -64,9 +64,9 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
         )
 
 
-def obstacle(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop) -> str | None:
+def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop) -> str | None:
     """Return why runs of this configuration depend on the delays; None = they can be clocked anew."""
-    if not is_timeless(selector):
+    if not selector.ignores_delays:
         return f"{selector.name} looks at delays or at time"
     if math.isfinite(clock.deadline):
         return "the deadline of [clock] decides by the delays who fails"

@@ -159,10 +159,10 @@ class Simulation:
         """Carry tasks out and bring answers back until the model has stepped."""
         began = self.time.now
         tick, rows = self.time.wait(self.coordinator.step)
-        here: list[int] = rows.tolist()
+        present: list[int] = rows.tolist()
         while True:
             self._deliver()
-            due = self.coordinator.due(self.time.now, here)
+            due = self.coordinator.due(self.time.now, present)
             if due.step is not None:
                 break
             if due:
@@ -227,7 +227,7 @@ class Simulation:
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
         number, clock = self.coordinator.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
-        told = {
+        measured = {
             "number": number,
             "clock": clock,
             "overhead": max(0.0, turn.began - began),
@@ -236,7 +236,7 @@ class Simulation:
             "train_loss": float(np.mean(losses)) if losses else None,
         }
         stepping = step_facts(self.server_state) if moved else {}
-        return gathered(Round, told, stepping, vars(turn), vars(turn.why))
+        return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
 
     def _zero(self) -> torch.Tensor:
         return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Many clients trained at once: their models stacked, each step one batched matrix product a layer.
+"""Many clients trained at once: their models stacked, each step one batched matrix product per layer.
 
 For models of linear layers and ReLU, whose steps take less time than torch takes to start an operation. The arithmetic
 is that of the loop over clients, minibatch by minibatch: the same samples in the same order, a short last batch divided
@@ -22,13 +22,13 @@ from fedpace.sim.layers import Layer
 from fedpace.sim.minibatches import IntArray, Plan, plan
 from fedpace.sim.training import LocalResult, Training
 
-NARROW = 64
+PADDED_ROWS = 64
 """Rows up to which all clients are padded to one width; wider batches are padded to powers of 2."""
 
-MOST = 128
+STACK_CLIENTS = 128
 """Clients in a stack."""
 
-CACHED = 2**22
+STACK_BYTES = 2**22
 """Bytes of batches and models in a stack: what the caches hold."""
 
 
@@ -83,15 +83,15 @@ class Stacked:
     @property
     def largest_part(self) -> int:
         """Clients in a stack at the most."""
-        return max(1, min(MOST, CACHED // (8 * self.layers[-1].end)))
+        return max(1, min(STACK_CLIENTS, STACK_BYTES // (8 * self.layers[-1].end)))
 
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into stacks that stay in the processor's caches."""
         parts: list[list[int]] = []
-        filled = CACHED
+        filled = STACK_BYTES
         sizes = 4 * (self._widths[list(clients)] * self.inputs.shape[1] + 2 * self.layers[-1].end)
         for client, size in zip(clients, sizes.tolist(), strict=True):
-            if filled + size > CACHED or len(parts[-1]) == self.largest_part:
+            if filled + size > STACK_BYTES or len(parts[-1]) == self.largest_part:
                 parts.append([])
                 filled = 0
             parts[-1].append(client)
@@ -168,7 +168,7 @@ class Stacked:
         largest = int(self.counts.max())
         batch = min(batch or largest, largest)
         powers = 2 ** np.ceil(np.log2(np.minimum(batch, counts))).astype(np.int64)
-        return np.minimum(batch, np.maximum(NARROW, powers))
+        return np.minimum(batch, np.maximum(PADDED_ROWS, powers))
 
     def _all_samples(
         self, clients: Sequence[int], chosen: Sequence[IntArray | None]
@@ -180,7 +180,7 @@ class Stacked:
         ]
         for width, group in _grouped(np.arange(len(clients)), self._padded(np.array(counts))):
             together: list[int] = group.tolist()
-            room = max(1, CACHED // (4 * width * self.inputs.shape[1]))
+            room = max(1, STACK_BYTES // (4 * width * self.inputs.shape[1]))
             for begin in range(0, len(together), room):
                 positions = together[begin : begin + room]
                 rows = np.empty((len(positions), width), dtype=np.int64)

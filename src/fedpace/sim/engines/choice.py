@@ -20,7 +20,7 @@ class EngineOptions:
 
     Args:
         name: `inline`, `processes`, `ray`, or `auto`: whichever suits the model and the cohort.
-        workers: processes that work at a time; 0 = one a core (of the cluster, for `ray`).
+        workers: processes that work at a time; 0 = one per core (of the cluster, for `ray`).
         ray_address: the Ray cluster to join, `auto` for the one around; None = start one on this machine.
     """
 

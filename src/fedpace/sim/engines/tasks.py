@@ -25,7 +25,7 @@ class Task(Protocol):
         ...
 
     def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[Any]:
-        """Return the answers, one a client."""
+        """Return the answers, one per client."""
         ...
 
 

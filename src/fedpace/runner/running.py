@@ -1,4 +1,4 @@
-"""Carries out one job: from its first round, or from where it stopped."""
+"""Runs one job: from its first round, or from where it stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.reclock import absences_apart, moves_with_charge, obstacle, reclock
+from fedpace.sim.reclock import absences_apart, depends_on_delays, moves_with_charge, reclock
 from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
@@ -33,7 +33,7 @@ class TooShortError(InputError):
 Watcher = Callable[[Job, Round], None]
 """Called after every round: what a progress bar lives on."""
 
-SMALL_MODEL = 16 * 2**20
+SMALL_MODEL_BYTES = 16 * 2**20
 """Bytes up to which the final model is kept unless told otherwise."""
 
 
@@ -60,7 +60,7 @@ class Execution:
         """Whether the final model of this run is kept."""
         if self.keep_model is not None:
             return self.keep_model
-        return simulation.parameters.numel() * simulation.parameters.element_size() <= SMALL_MODEL
+        return simulation.parameters.numel() * simulation.parameters.element_size() <= SMALL_MODEL_BYTES
 
 
 def run_one(
@@ -85,7 +85,7 @@ def run_one(
     return read_run(folder)
 
 
-def carry_out(job: Job, execution: Execution | None = None, watch: Watcher | None = None) -> list[RunRecord]:
+def run_job(job: Job, execution: Execution | None = None, watch: Watcher | None = None) -> list[RunRecord]:
     """Do what is left of a job: nothing, the rest of a run, or all of it. Returns the record of each of `job.all`."""
     execution = execution or Execution()
     trained = _finished(job, execution, watch)
@@ -108,7 +108,7 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
     if scheme is None:
         raise InputError(f"expected {info.label!r} among the schemes of the experiment, but it is not there")
-    reason = obstacle(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
+    reason = depends_on_delays(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
     if moves_with_charge(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
