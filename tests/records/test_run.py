@@ -14,9 +14,9 @@ import pytest
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError
+from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, RunWriter, commit, find_runs, plain, read_run, round_line, versions
 from fedpace.runner import run_all, run_one
-from fedpace.sim.round import Round
 
 TABLE = {
     "name": "tiny",

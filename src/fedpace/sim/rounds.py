@@ -16,6 +16,7 @@ import torch
 from fedpace.core.checks import FloatArray
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
+from fedpace.core.events import Event, Events
 from fedpace.core.progress import Turn
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import Gather, ServerStep, step_facts
@@ -24,15 +25,14 @@ from fedpace.core.types import DelayConfig, Need, Selector, wants_first_moments
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
+from fedpace.records.round import Round
 from fedpace.selectors._cohorts import check_k
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.events import Event, Events
 from fedpace.sim.fleet import Fleet, virtual_time
-from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
