@@ -16,7 +16,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.types import View
 from fedpace.data.digits import Digits
 from fedpace.models.softmax import Softmax
-from fedpace.sim.holding import held_from
+from fedpace.records.holding import held_from
 from fedpace.sim.trainer import Training
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedpace.records.holding import Holding
+from fedpace.records.round import Round
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.holding import Holding
 from fedpace.sim.reclock import reclock
-from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.trainer import DivergedError
 from grid.cells import LEVELS, Cell, Level, Task

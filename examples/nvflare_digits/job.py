@@ -25,6 +25,7 @@ from task import Net, accuracy, load  # noqa: E402
 
 from fedpace.core.files import read_npz  # noqa: E402
 from fedpace.nvflare import PacedFedAvg  # noqa: E402
+from fedpace.records.run import read_run  # noqa: E402
 from fedpace.registry import selectors  # noqa: E402
 
 
@@ -39,6 +40,7 @@ def make_job(options: argparse.Namespace) -> FedJob:
         state=str(Path(options.state).resolve()),
         seed=options.seed,
         warmup=options.warmup,
+        warmup_wait=options.warmup_wait,
         clock="server" if options.delays == "none" else "reported",
         deadline=options.deadline,
         num_rounds=options.rounds,
@@ -77,6 +79,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--selector", default="pace")
     parser.add_argument("--warmup", default="lazy", choices=["lazy", "full"])
+    parser.add_argument("--warmup-wait", type=float, default=1.0, help="share of the sites that a full warm-up awaits")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.9)
     parser.add_argument("--delays", default="lognormal", help="a delay model of fedpace; none = measured times")
@@ -88,10 +91,11 @@ def main() -> None:
     options = parser.parse_args()
     run(make_job(options), options)
     state = Path(options.state)
-    for line in (state / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        failed = f", failed: {', '.join(entry['failed'])}" if entry["failed"] else ""
-        print(f"DIGITS round {entry['round']} clock {entry['clock']:.1f} clients {', '.join(entry['clients'])}{failed}")
+    for entry in read_run(state).rounds[1:]:
+        failed = f", failed: {', '.join(map(str, entry.failed))}" if entry.failed else ""
+        print(
+            f"DIGITS round {entry.number} clock {entry.clock:.1f} clients {', '.join(map(str, entry.clients))}{failed}"
+        )
     index = json.loads((state / "paced.json").read_text(encoding="utf-8"))
     stored = read_npz(state / index["model"])
     net = Net()

@@ -10,8 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fedpace.records.round import Round
 from fedpace.runner import Job
-from fedpace.sim.round import Round
 
 
 @dataclass

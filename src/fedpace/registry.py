@@ -8,16 +8,14 @@ miss lists what there is.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from fedpace.core.checks import did_you_mean
+from fedpace.core.checks import check_options, did_you_mean
 from fedpace.core.errors import InputError
 
 
@@ -95,20 +93,6 @@ class Catalogue:
         if (own := getattr(found, "name", None)) != point.name:
             raise InputError(f"{broken}: it calls itself {own!r}")
         return found
-
-
-def check_options(cls: Any, options: Mapping[str, Any], what: str, kind: str) -> None:
-    """Refuse options that a component does not have, and say where one is missing that has no default."""
-    fields = dataclasses.fields(cls)
-    known = [item.name for item in fields]
-    for option in options:
-        if option not in known:
-            listed = ", ".join(known) or "none"
-            raise InputError(f"{what} has no {kind} {option!r}.{did_you_mean(option, known)} Known {kind}s: {listed}")
-    nothing = dataclasses.MISSING
-    needed = [item.name for item in fields if item.default is nothing and item.default_factory is nothing]
-    if missing := [name for name in needed if name not in options]:
-        raise InputError(f"{what} lacks its {kind} {missing[0]!r}, which has no default")
 
 
 selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")

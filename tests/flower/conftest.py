@@ -114,6 +114,8 @@ class Tools:
             messages = strategy.configure_train(number, record, ConfigRecord(), grid)
             result, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
             record = record if result is None else result
+        if hasattr(strategy, "close"):
+            strategy.close()
         return record
 
     @staticmethod

@@ -13,7 +13,7 @@ from torch import nn
 from fedpace.core.errors import InputError
 from fedpace.flower import Privacy, report_mod
 from fedpace.flower.client import stable_name
-from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, ASK_TARGETS, RECORD, read_note
+from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, ASK_TARGETS, RECORD, note_of
 
 
 class Net(nn.Module):
@@ -60,7 +60,7 @@ def test_the_moment_is_that_of_the_last_layers_input(flower, bias):
     rows = net.body(BATCH).detach().numpy()
     if bias:
         rows = np.hstack([rows, np.ones((8, 1))])
-    moment = read_note(reply).moment
+    moment = note_of(reply).moment
     np.testing.assert_allclose(moment.T @ moment, rows.T @ rows / 8, atol=1e-5)
 
 
@@ -87,14 +87,14 @@ def test_the_targets_are_those_of_the_first_loss(flower, loss, targets, columns)
         return reply_to(message, context)
 
     message = train_message(flower, **{ASK_MOMENT: True, ASK_TARGETS: True})
-    moment = read_note(report_mod(module="head")(message, context(), client)).moment
+    moment = note_of(report_mod(module="head")(message, context(), client)).moment
     rows = np.hstack([net.body(BATCH).detach().numpy(), np.ones((8, 1)), columns.numpy()])
     np.testing.assert_allclose(moment.T @ moment, rows.T @ rows / 8, atol=1e-5)
 
 
 def test_without_targets_features_alone_are_sent_and_it_is_said(flower, caplog):
     message = train_message(flower, **{ASK_MOMENT: True, ASK_TARGETS: True})
-    moment = read_note(report_mod(module="head")(message, context(), torch_client(Net()))).moment
+    moment = note_of(report_mod(module="head")(message, context(), torch_client(Net()))).moment
     assert moment.shape[1] == 4
     assert "features alone are sent" in caplog.text
 
@@ -112,28 +112,28 @@ def test_no_hook_stays_behind(flower):
 
 def test_the_moment_is_sent_only_when_asked_for(flower):
     reply = report_mod(module="head")(train_message(flower), context(), torch_client(Net()))
-    assert read_note(reply).moment is None
-    assert read_note(reply).seconds >= 0
+    assert note_of(reply).moment is None
+    assert note_of(reply).seconds >= 0
 
 
 @pytest.mark.parametrize("module", ["heads", "body.0.x"])
 def test_a_wrong_module_is_said_and_training_goes_on(flower, caplog, module):
     reply = report_mod(module=module)(train_message(flower, **{ASK_MOMENT: True}), context(), torch_client(Net()))
-    assert read_note(reply).moment is None
+    assert note_of(reply).moment is None
     assert f"module {module!r}" in caplog.text
 
 
 def test_compression_bounds_what_is_sent(flower):
     rows = np.random.Generator(np.random.PCG64(0)).normal(size=(50, 9))
     mod = report_mod(features=lambda message, context: rows, max_rank=2)
-    assert read_note(mod(train_message(flower, **{ASK_MOMENT: True}), context(), reply_to)).moment.shape == (2, 9)
+    assert note_of(mod(train_message(flower, **{ASK_MOMENT: True}), context(), reply_to)).moment.shape == (2, 9)
 
 
 def test_privacy_adds_noise_and_keeps_its_budget(flower):
     rows = np.random.Generator(np.random.PCG64(0)).normal(size=(50, 3))
     mod = report_mod(features=lambda message, context: rows, privacy=Privacy(1.0, 1e-5, clip=1.0, releases=2))
     here = context()
-    moments = [read_note(mod(train_message(flower, **{ASK_MOMENT: True}), here, reply_to)).moment for _ in range(4)]
+    moments = [note_of(mod(train_message(flower, **{ASK_MOMENT: True}), here, reply_to)).moment for _ in range(4)]
     assert [moment is None for moment in moments] == [False, False, True, True]
     assert not np.array_equal(moments[0], moments[1])  # fresh noise each time
 
@@ -143,14 +143,14 @@ def test_time_is_measured_and_may_be_modelled(flower):
         time.sleep(0.05)
         return reply_to(message, context)
 
-    measured = read_note(report_mod(transfer=False)(train_message(flower), context(), slow))
+    measured = note_of(report_mod(transfer=False)(train_message(flower), context(), slow))
     assert measured.compute >= 0.05
     assert measured.seconds == measured.compute
     message = train_message(flower)
     message.metadata.__dict__["_created_at"] -= 5.0
-    assert read_note(report_mod()(message, context(), reply_to)).seconds >= 5.0
+    assert note_of(report_mod()(message, context(), reply_to)).seconds >= 5.0
     modelled = report_mod(delay=lambda message, context, measured: 42.0)
-    assert read_note(modelled(train_message(flower), context(), reply_to)).seconds == 42.0
+    assert note_of(modelled(train_message(flower), context(), reply_to)).seconds == 42.0
 
 
 def test_other_messages_pass_untouched(flower):
@@ -161,7 +161,7 @@ def test_other_messages_pass_untouched(flower):
 def test_the_name_is_told_without_training(flower):
     message = train_message(flower, **{ASK_NAME: True})
     reply = report_mod()(message, context(**{"partition-id": 4}), lambda message, context: 1 / 0)
-    assert read_note(reply).name == "partition-4"
+    assert note_of(reply).name == "partition-4"
     assert not reply.content.array_records
 
 

@@ -8,13 +8,12 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import Fedadam, FedAvg
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import fedpace
 from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod, reported_seconds
-from fedpace.flower.grid import PatientGrid
 
 
 def mod(flower, seconds=lambda client: 1.0 + client):
@@ -33,7 +32,7 @@ def fleet(flower, count=6, *, offset=100, apps=None):
 
 
 def column(strategy, name):
-    return dict(zip(strategy.session.clients, strategy.session._ledger.columns[name].tolist(), strict=True))
+    return dict(zip(strategy.coordinator.clients, strategy.coordinator.ledger.columns[name].tolist(), strict=True))
 
 
 def boom(message, context):
@@ -65,7 +64,7 @@ def test_nobody_answering_leaves_the_model_as_it_is(flower):
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported", name_seconds=0)
     record = start(flower)
     assert flower.rounds(strategy, grid, record, 2) is record
-    assert strategy.session.step == 2
+    assert strategy.coordinator.step == 2
 
 
 def test_nodes_that_never_said_who_they_are_are_not_used(flower):
@@ -74,7 +73,7 @@ def test_nodes_that_never_said_who_they_are_are_not_used(flower):
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
     record = start(flower)
     assert flower.rounds(strategy, grid, record, 1) is record
-    assert len(strategy.session) == 0
+    assert len(strategy.coordinator) == 0
     grid.dead.clear()
     assert flower.rounds(strategy, grid, record, 1, first=2) is not record
 
@@ -85,7 +84,7 @@ def test_a_node_that_joins_later_is_used(flower):
     record = flower.rounds(strategy, grid, start(flower), 2)
     grid.add(999, flower.app([mod(flower)]), **{"partition-id": 77})
     flower.rounds(strategy, grid, record, 2, first=3)
-    assert "partition-77" in strategy.session.clients
+    assert "partition-77" in strategy.coordinator.clients
     assert 999 in grid.trained()
 
 
@@ -117,7 +116,7 @@ def test_too_few_nodes_are_not_waited_for_without_end(flower, caplog):
         record = flower.rounds(strategy, grid, start(flower), 2)
     assert "3 nodes are connected after 0 s, and random chooses 5: going on" in caplog.text
     assert sorted(grid.trained()) == [100, 100, 101, 101, 102, 102]
-    assert strategy.session.selector.k == 5  # as soon as there are five, five are chosen
+    assert strategy._scheme.k == 5  # as soon as there are five, five are chosen
     for client in range(3, 7):
         grid.add(100 + client, flower.app([mod(flower)]), **{"partition-id": client})
     flower.rounds(strategy, grid, record, 1, first=3)
@@ -138,7 +137,7 @@ def test_a_client_that_reconnects_keeps_its_history(flower):
     del grid.nodes[103]
     grid.add(555, flower.app([mod(flower)]), **{"partition-id": 3})
     flower.rounds(strategy, grid, record, 1, first=2)
-    assert len(strategy.session) == 4
+    assert len(strategy.coordinator) == 4
     assert column(strategy, "participations")["partition-3"] == 2
 
 
@@ -149,8 +148,8 @@ def test_names_that_two_nodes_use_are_told_apart(flower, caplog):
     strategy = PacedStrategy(FedAvg(), "random", k=2, clock="reported")
     with caplog.at_level(logging.WARNING, "flwr"):
         flower.rounds(strategy, grid, start(flower), 1)
-    assert len(strategy.session) == 2
-    assert "phone" in strategy.session.clients
+    assert len(strategy.coordinator) == 2
+    assert "phone" in strategy.coordinator.clients
     assert "as another does" in caplog.text
 
 
@@ -161,7 +160,7 @@ def test_a_client_without_the_mod_works_by_the_servers_clock(flower, caplog):
     record = start(flower)
     with caplog.at_level(logging.WARNING, "flwr"):
         assert flower.rounds(strategy, grid, record, 3) is not record
-    assert "node-101" in strategy.session.clients
+    assert "node-101" in strategy.coordinator.clients
     assert 0 <= column(strategy, "delay")["node-101"] < 60
     assert "delayhet-submodular needs feature moments, 'node-101' sent none" in caplog.text
     assert "1 of 3 new nodes have no name" in caplog.text
@@ -202,59 +201,157 @@ def test_a_client_that_reports_nonsense_stops_nobody(flower, lie, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         assert flower.rounds(strategy, grid, record, 3) is not record
     assert "'partition-3'" in caplog.text
-    assert "not used" in caplog.text
-    assert not strategy.session._ledger.moments.known[3]
+    assert "failed in this round" in caplog.text or "is not used" in caplog.text
+    assert not strategy.coordinator.ledger.moments.known[3]
+
+
+def other_model(**arrays):
+    def lie(reply):
+        given = {key: array.numpy() for key, array in reply.content["arrays"].items()}
+        made = {key: Array(np.asarray(value)) for key, value in {**given, **arrays}.items() if value is not None}
+        reply.content["arrays"] = ArrayRecord(made)
+
+    return lie
+
+
+def broken_bytes(reply):
+    reply.content["arrays"]["w0"].data = b"not an array"
+
+
+def other_metrics(**entries):
+    return lambda reply: reply.content["metrics"].update(entries)
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (other_model(w0=np.zeros(4)), "should have shape (3,)"),
+        (other_model(w0=np.array(1.0)), "should have shape (3,)"),
+        (other_model(w0=np.array([0.0, np.nan, 0.0])), "NaN or infinity"),
+        (other_model(w0=None, w1=np.zeros(3)), "missing or new"),
+        (other_model(w1=np.zeros(3)), "missing or new"),
+        (broken_bytes, "cannot be read"),
+        (lambda reply: reply.content.pop("arrays"), "no model came"),
+        (other_metrics(train_loss=[0.5]), "the loss should be a number"),
+        (other_metrics(train_loss=math.nan), "training diverged"),
+        (other_metrics(**{"num-examples": -1}), "at least 0"),
+        (other_metrics(**{"num-examples": [1]}), "should be a number"),
+    ],
+)
+def test_a_wrong_answer_is_a_failure_of_that_client_alone(flower, lie, reason, caplog):
+    def liar(message, context, call_next):
+        reply = call_next(message, context)
+        if reply.content.array_records:
+            lie(reply)
+        return reply
+
+    grid = fleet(flower, 4, apps={3: flower.app([liar, mod(flower)])})
+    strategy = PacedStrategy(FedAvg(), "random", k=4, clock="reported")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        record = flower.rounds(strategy, grid, start(flower), 2)
+    assert "'partition-3' failed in this round: " in caplog.text
+    assert reason in caplog.text
+    assert column(strategy, "failures") == {f"partition-{c}": 2 * (c == 3) for c in range(4)}
+    np.testing.assert_allclose(record["w0"].numpy()[0], (1 - 0.7**2) * 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("odd", [{"more": 1.0}, {"share": [1.0, 2.0]}, {"share": math.inf}])
+def test_metrics_that_not_everybody_has_are_left_out(flower, odd):
+    """Flower's strategies refuse the whole round where one client's metrics differ."""
+
+    def other(message, context, call_next):
+        reply = call_next(message, context)
+        if reply.content.metric_records:
+            reply.content["metrics"].update({"share": 0.5} | (odd if context.node_config["partition-id"] == 2 else {}))
+        return reply
+
+    apps = {client: flower.app([other, mod(flower)], target=1.0 + client) for client in range(3)}
+    strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
+    grid, record = fleet(flower, 3, apps=apps), start(flower)
+    strategy.configure_train(1, record, flower.config(), grid)
+    arrays, metrics = strategy.aggregate_train(1, [])
+    np.testing.assert_allclose(arrays["w0"].numpy()[0], 0.3 * 2.0, rtol=1e-6)
+    assert set(metrics) == ({"train_loss", "share"} if "share" not in odd else {"train_loss"})
 
 
 def test_who_reports_more_than_the_deadline_is_late(flower):
     grid = fleet(flower, 5)
     strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", deadline=3.5)
     record = flower.rounds(strategy, grid, start(flower), 1)
-    assert strategy.session.now == 3.5
+    assert strategy.coordinator.now == 3.5
     assert [name for name, failed in column(strategy, "failures").items() if failed] == ["partition-3", "partition-4"]
     np.testing.assert_allclose(record["w0"].numpy()[0], 0.3 * np.mean([1.0, 2.0, 3.0]), rtol=1e-6)
 
 
+class Three(fedpace.core.types.Stateless):
+    """Five clients, of which three are enough."""
+
+    name = "three"
+    needs = frozenset()
+
+    def select(self, state, view, rng):
+        return fedpace.Cohort(np.arange(5), np.full(5, 0.2), enough=3), None
+
+
 def test_enough_replies_end_the_wait(flower):
-    """Replies of nodes that are not among the first three are never fetched."""
+    """Replies of two nodes never come."""
     grid = fleet(flower, 5)
-    late = {103, 104}
     pull = grid.pull_messages
-
-    def some(message_ids):
-        return [reply for reply in pull(message_ids) if reply.metadata.src_node_id not in late]
-
-    grid.pull_messages = some
-    patient = PatientGrid(grid, lambda messages: (30.0, 3))
-    strategy = PacedStrategy(FedAvg(), "random", k=5, name_seconds=0)
-    messages = strategy.configure_train(1, start(flower), flower.config(), patient)
-    replies = patient.send_and_receive(messages, timeout=100)
-    assert {reply.metadata.src_node_id for reply in replies} == {100, 101, 102}
-    strategy.aggregate_train(1, replies)
+    grid.pull_messages = lambda ids: [reply for reply in pull(ids) if reply.metadata.src_node_id not in {103, 104}]
+    strategy = PacedStrategy(FedAvg(), Three(), name_seconds=0)
+    record = flower.rounds(strategy, grid, start(flower), 1)
     failed = [name for name, failures in column(strategy, "failures").items() if failures]
     assert failed == ["node-103", "node-104"]
+    np.testing.assert_allclose(record["w0"].numpy()[0], 0.3 * np.mean([1.0, 2.0, 3.0]), rtol=1e-6)
 
 
-def test_a_deadline_is_the_timeout_of_flowers_wait(flower):
+def test_a_deadline_never_ends_a_round_that_nobody_has_answered(flower, monkeypatch):
+    """Flower needs longer than the deadline for every single task: the first to answer is waited for all the same."""
+    from fedpace.hosting import courier
+
+    monkeypatch.setattr(courier, "POLL", 0.0)
     grid = fleet(flower, 3)
-    asked = []
-    grid.send_and_receive = lambda messages, timeout=None: asked.append(timeout) or []
-    PatientGrid(grid, lambda messages: (7.0, 0)).send_and_receive([], timeout=100)
-    PatientGrid(grid, lambda messages: (math.inf, 0)).send_and_receive([], timeout=100)
-    PatientGrid(grid, lambda messages: (math.inf, 0)).send_and_receive([])
-    assert asked == [7.0, 100, None]
+    looks, pull = [], grid.pull_messages
+
+    def slow(ids):
+        looks.append(len(ids))
+        return pull([i for i in ids if len(looks) > 5 and grid._replies[i].metadata.src_node_id == 101])
+
+    grid.pull_messages = slow
+    strategy = PacedStrategy(FedAvg(), "random", k=3, deadline=1e-9, name_seconds=0)
+    record = flower.rounds(strategy, grid, start(flower), 1)
+    np.testing.assert_allclose(record["w0"].numpy()[0], 0.3 * 2.0, rtol=1e-6)
+    assert len(looks) > 5
+    assert column(strategy, "failures") == {"node-100": 1, "node-101": 0, "node-102": 1}
+    assert column(strategy, "delay")["node-101"] > 0, "from sending to seeing the reply"
+
+
+def test_who_says_nothing_at_all_has_failed_after_flowers_timeout(flower, monkeypatch, caplog):
+    from fedpace.hosting import courier
+
+    monkeypatch.setattr(courier, "POLL", 0.0)
+    grid = fleet(flower, 3)
+    pull = grid.pull_messages
+    grid.pull_messages = lambda ids: [reply for reply in pull(ids) if reply.metadata.src_node_id != 102]
+    strategy = PacedStrategy(FedAvg(), "random", k=3, name_seconds=0)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy.start(grid, start(flower), num_rounds=1, timeout=0.05)
+    assert "'node-102' failed in this round: nothing was heard of it for 0.05 s" in caplog.text
+    assert strategy.coordinator.step == 1
 
 
 def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
     def strategy(folder):
-        return PacedStrategy(Fedadam(eta=0.1), "delayhet-sampling", k=3, seed=4, clock="reported", state=folder)
+        return PacedStrategy(
+            FedAdam(eta=0.1), "delayhet-sampling", k=3, seed=4, warmup="full", clock="reported", state=folder
+        )
 
     whole = strategy(tmp_path / "whole").start(fleet(flower), start(flower), num_rounds=6)
     strategy(tmp_path / "parts").start(fleet(flower), start(flower), num_rounds=3)
     # Flower gives every node another id when it starts again.
     second = strategy(tmp_path / "parts")
-    assert second.session.step == 3
-    assert second.session.now > 0
+    assert second.coordinator.step == 3
+    assert second.coordinator.now > 0
     seen = []
     result = second.start(
         fleet(flower, offset=7000), start(flower), num_rounds=6, evaluate_fn=lambda number, _: seen.append(number)
@@ -286,16 +383,16 @@ def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path,
     with pytest.raises(ZeroDivisionError):
         flower.rounds(first, fleet(flower), record, 1, first=3)
     restored = strategy()
-    assert restored.session.step == 2
+    assert restored.coordinator.step == 2
     np.testing.assert_array_equal(restored._arrays["w0"].numpy(), record["w0"].numpy())
 
 
 def test_another_scheme_seed_or_strategy_does_not_take_over(flower, tmp_path):
-    flower.rounds(PacedStrategy(Fedadam(), "random", k=3, state=tmp_path), fleet(flower), start(flower), 1)
+    flower.rounds(PacedStrategy(FedAdam(), "random", k=3, state=tmp_path), fleet(flower), start(flower), 1)
     with pytest.raises(InputError, match="give the same"):
-        PacedStrategy(Fedadam(), "random", k=4, state=tmp_path)
+        PacedStrategy(FedAdam(), "random", k=4, state=tmp_path)
     with pytest.raises(InputError, match="seed = 0"):
-        PacedStrategy(Fedadam(), "random", k=3, seed=1, state=tmp_path)
+        PacedStrategy(FedAdam(), "random", k=3, seed=1, state=tmp_path)
     with pytest.raises(InputError, match="another strategy"):
         PacedStrategy(FedAvg(), "random", k=3, state=tmp_path)
 
@@ -303,10 +400,11 @@ def test_another_scheme_seed_or_strategy_does_not_take_over(flower, tmp_path):
 def test_seconds_are_those_of_the_mod(flower):
     grid = fleet(flower, 3)
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
-    replies = list(grid.send_and_receive(strategy.configure_train(1, start(flower), flower.config(), grid)))
+    strategy.configure_train(1, start(flower), flower.config(), grid)
+    replies = [reply.carrier for _, _, reply in strategy._server.answers(strategy._step)]
     assert sorted(reported_seconds(reply) for reply in replies) == [1.0, 2.0, 3.0]
-    strategy.aggregate_train(1, replies)
-    assert strategy.session.now == 3.0
+    strategy.aggregate_train(1, [])
+    assert strategy.coordinator.now == 3.0
     delays = column(strategy, "delay")  # estimates, which lean towards each other
     assert 1.0 <= delays["partition-0"] < delays["partition-1"] < delays["partition-2"] < 3.5
 

@@ -1,166 +1,162 @@
-"""One trace of delays, losses and moments: the simulator's Session and the Flower strategy choose alike."""
+"""A real simulation and the Flower strategy, on one trace of delays, data and training, choose alike."""
 
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedpace
-from fedpace import Outcome
-from fedpace.core.types import Need, facts_wanted
-from fedpace.core.waiting import round_end
+from fedpace import registry
 from fedpace.flower import PacedStrategy, report_mod
-from fedpace.hosting.notes import pack_moment, unpack_moment
+from fedpace.hosting.notes import pack_moment
+from fedpace.hosting.replies import read_note
 from fedpace.moments import factor_from_features
+from fedpace.sim.clock import Clock
+from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.training import Training
 
 CLIENTS = 12
 ROUNDS = 8
+SEED = 5
 
 
-def trace(step, client):
-    """Seconds and loss of a client in a round."""
-    rng = fedpace.stream(3, "trace", step, client)
-    return float(rng.lognormal(2.0, 1.0)), float(rng.uniform(0.2, 2.0))
-
-
-def gradient(step, client):
-    """One step of a client from the model of a round."""
-    return {"w0": fedpace.stream(3, "gradient", step, client).normal(size=2)}
-
-
-def update(client):
-    """What training makes of the model [1, 2], which stays as it is."""
-    start = np.array([1.0, 2.0], np.float32)
-    return (start + np.float32(0.3) * (np.float32(1.0 + client) - start)).astype(np.float64) - start
-
-
-def labels(client):
-    """How many samples of each class a client holds."""
-    return fedpace.stream(3, "labels", client).integers(1, 9, size=4).astype(float)
-
-
-def on_the_session(selector, moment, **settings):
-    """Drive the session as the simulator does."""
-    session = fedpace.Session(selector, seed=5, **settings)
-    histograms = [labels(client) for client in range(CLIENTS)]
-    samples = [histogram.sum() for histogram in histograms]
-    session.join([f"partition-{client}" for client in range(CLIENTS)], samples=samples, labels=histograms)
-    chosen, now = [], 0.0
-    for number in range(1, ROUNDS + 1):
-        if session.probe(now=now) is not None:
-            request = session.pending_probe
-            asked = {name: int(name.split("-")[1]) for name in request.clients}
-            if request.kind == "loss":
-                session.answer({name: trace(number, client)[1] for name, client in asked.items()})
-            else:
-                session.answer({name: gradient(number, client)["w0"] for name, client in asked.items()})
-        selection = session.select(now=now)
-        outcomes = []
-        for name in selection.clients:
-            client = int(name.split("-")[1])
-            seconds, loss = trace(number, client)
-            facts = {"samples": samples[client], "moment": moment(name)}
-            if Need.UPDATE in facts_wanted(selector):
-                facts["update"] = update(client)
-            outcomes.append(Outcome(name, seconds=seconds, loss=loss, **facts))
-        end = round_end(np.array([outcome.seconds for outcome in outcomes]), selection.deadline)
-        told = [o if o.seconds <= end else Outcome(o.client, seconds=end, finished=False) for o in outcomes]
-        now += end
-        session.observe(told, now=now)
-        chosen.append((selection.clients, selection.weights.tolist(), selection.mode))
-    return chosen
-
-
-def on_flower(flower, selector, *, rows, **settings):
-    """The same clients behind a Grid, with the mod stamping the trace."""
-    grid = flower.grid()
-    number = {"round": 0}
-    for client in range(CLIENTS):
-
-        def delay(message, context, measured):
-            return trace(message.content["config"]["server-round"], context.node_config["partition-id"])[0]
-
-        def loss(message, client=client):
-            return trace(number["round"], client)[1]
-
-        mod = report_mod(
-            features=lambda message, context: rows(context.node_config["partition-id"]),
-            gradient=lambda message, context: gradient(number["round"], context.node_config["partition-id"]),
-            labels=lambda context: labels(context.node_config["partition-id"]),
-            delay=delay,
-        )
-        app = flower.app([mod], target=1.0 + client, loss=loss, examples=int(labels(client).sum()))
-        grid.add(1000 + 7 * client, app, **{"partition-id": client})
-    strategy = PacedStrategy(FedAvg(), selector, seed=5, clock="reported", **settings)
-    chosen = []
-    record = flower.arrays([1.0, 2.0])
-    for step in range(1, ROUNDS + 1):
-        number["round"] = step
-        messages = strategy.configure_train(step, record, flower.config(), grid)
-        selection = strategy.session.pending
-        chosen.append((selection.clients, selection.weights.tolist(), selection.mode))
-        strategy.aggregate_train(step, grid.send_and_receive(messages))
-    return chosen
-
-
-def one_hot(client):
-    return np.eye(3)[np.arange(12) % (1 + client % 3)]
-
-
-@pytest.mark.parametrize("warmup", ["lazy", "full"])
-@pytest.mark.parametrize(
-    ("name", "options", "settings"),
-    [
-        ("delayhet-submodular", {}, {}),
-        ("delayhet-sampling", {"k": 4}, {}),
-        ("delayhet-sampling", {"k": 4}, {"shares": "samples"}),
-        ("random", {"k": 4}, {}),
-        ("random", {"k": 4}, {"shares": "samples"}),
-        ("random", {"k": 4, "variant": "uniform-unbiased"}, {}),
-        ("power-of-choice", {"k": 3}, {}),
-        ("folb", {"k": 3}, {}),
-        ("divfl", {"k": 3}, {}),
-        ("divfl", {"k": 3, "mode": "exact"}, {}),
-        ("optimal-client-sampling", {"k": 3}, {}),
-        ("fed-cbs", {"k": 3}, {}),
-    ],
-)
-def test_both_hosts_choose_alike(flower, name, options, settings, warmup):
-    selector = fedpace.make_selector(name, **options)
-    wanted = facts_wanted(selector)
-
-    def moment(client):
-        # What leaves a client is in single precision.
-        return unpack_moment(pack_moment(factor_from_features(flower.rows(int(client.split("-")[1])), max_rank=16)))
-
-    expected = on_the_session(
-        selector, moment if Need.MOMENT in wanted else lambda client: None, warmup=warmup, **settings
+def simulation(scheme, settings, *, deadline=math.inf):
+    return Simulation(
+        registry.datasets.make("digits", clients=CLIENTS, alpha=0.5),
+        registry.models.make("linear"),
+        registry.delays.make("lognormal"),
+        scheme,
+        training=Training(epochs=1, lr=0.05, sketch=16, moment_samples=1000),
+        fleet=Fleet(delays="observed", **settings),
+        clock=Clock(charge_warmup=True, deadline=deadline),
+        seed=SEED,
     )
-    assert on_flower(flower, selector, rows=flower.rows, warmup=warmup, **settings) == expected
-    assert len({clients for clients, _, _ in expected}) > 1  # a trace that tells schemes' choices apart
-    assert all(math.isclose(sum(weights), 1) or mode == "delta" for _, weights, mode in expected)
 
 
-@pytest.mark.parametrize("warmup", ["lazy", "full"])
-def test_pace_matches_features_and_targets_together(flower, warmup):
-    def moment(client):
-        number = int(client.split("-")[1])
-        factor = factor_from_features(flower.rows(number), labels=one_hot(number), max_rank=16)
-        assert factor.shape[1] == 7
-        return unpack_moment(pack_moment(factor))
+def client_app(twin):
+    """A ClientApp whose clients are the simulated ones: the same data, training and delays."""
+    trainer, engine = twin.trainer, twin.engine
 
-    pace = fedpace.make_selector("pace")
-    expected = on_the_session(pace, moment, warmup=warmup)
-    both = on_flower(flower, pace, rows=lambda n: (flower.rows(n), one_hot(n)), warmup=warmup)
-    assert both == expected
-    assert len({clients for clients, _, _ in expected}) > 1
-    features_alone = on_flower(flower, pace, rows=flower.rows, warmup=warmup)
-    assert features_alone != expected  # it goes on with what there is, and the targets mattered
+    def model(message):
+        return torch.from_numpy(message.content["arrays"]["w"].numpy().copy())
+
+    def step(message):
+        return int(message.content["config"]["server-round"]) - 1
+
+    def batch(message, context):
+        """The rows of which the simulator makes its moment."""
+        return rows_of(trainer, context.node_config["partition-id"])
+
+    def gradient(message, context):
+        (found,) = engine.gradients(model(message), [context.node_config["partition-id"]])
+        return {"w": -trainer.training.lr * found.double().numpy()}
+
+    def delay(message, context, measured):
+        return float(twin.time.drawn(step(message) + 1)[context.node_config["partition-id"]])
+
+    def labels(context):
+        return trainer.data.label_histograms()[context.node_config["partition-id"]]
+
+    app = ClientApp(mods=[report_mod(features=batch, gradient=gradient, labels=labels, delay=delay, max_rank=1000)])
+
+    @app.train()
+    def train(message, context):
+        client = context.node_config["partition-id"]
+        (result,) = engine.train(model(message), [client], step(message))
+        arrays = ArrayRecord({"w": Array(result.parameters.numpy())})
+        metrics = MetricRecord({"train_loss": result.loss, "num-examples": trainer.samples(client)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        (loss,) = engine.local_losses(model(message), [context.node_config["partition-id"]], samples=0, step=0)
+        return Message(RecordDict({"metrics": MetricRecord({"loss": loss, "num-examples": 1})}), reply_to=message)
+
+    return app
+
+
+def rows_of(trainer, client):
+    """Features and one-hot labels: those of a linear model do not depend on its parameters, and it has no bias."""
+    samples = trainer.data.train[client]
+    inputs = samples.inputs.reshape(len(samples.targets), -1).astype(np.float64)
+    return inputs, np.eye(trainer.data.classes)[samples.targets]
+
+
+def on_flower(flower, scheme, settings, *, deadline=math.inf):
+    twin = simulation(scheme, settings)
+    grid, app = flower.grid(), client_app(twin)
+    for client in range(CLIENTS):
+        grid.add(1000 + 7 * client, app, **{"partition-id": client})
+    strategy = PacedStrategy(
+        FedAvg(), scheme, seed=SEED, clock="reported", deadline=deadline, moments_every=0, sketch=16, **settings
+    )
+    entries = []
+    stepped = strategy._server.stepped
+    strategy._server.stepped = lambda *args, **named: entries.append(stepped(*args, **named)) or entries[-1]
+    flower.rounds(strategy, grid, ArrayRecord({"w": Array(twin.trainer.initial.numpy())}), ROUNDS)
+    return entries
+
+
+def assert_alike(simulated, on_flower):
+    def named(rows):
+        return tuple(f"partition-{row}" for row in rows)
+
+    for expected, entry in zip(simulated, on_flower, strict=True):
+        assert entry.clients == named(expected.clients), f"round {expected.number}"
+        assert entry.failed == named(expected.failed)
+        assert entry.warmed == named(expected.warmed)
+        assert entry.heard == named(expected.heard)
+        assert entry.probed == named(expected.probed)
+        assert (entry.mode, entry.status) == (expected.mode, expected.status)
+        np.testing.assert_allclose(entry.weights, expected.weights, rtol=1e-3, atol=1e-6)
+        assert entry.clock == pytest.approx(expected.clock, rel=1e-9)
+        assert entry.train_loss == pytest.approx(expected.train_loss, rel=1e-3)
+
+
+CASES = [
+    ("pace", {}, {"warmup": "full"}),
+    ("pace", {}, {"warmup": "full", "warmup_wait": 0.5}),
+    ("delayhet-submodular", {}, {"warmup": "full"}),
+    ("delayhet-submodular", {}, {"warmup": "lazy"}),
+    ("delayhet-sampling", {"k": 4}, {"warmup": "full", "warmup_wait": 0.4}),
+    ("delayhet-sampling", {"k": 4}, {"warmup": "lazy", "warmup_quota": 3, "shares": "samples"}),
+    ("moment-match", {}, {"warmup": "lazy", "warmup_quota": 4}),
+    ("random", {"k": 4}, {"warmup": "full"}),
+    ("random", {"k": 4, "variant": "uniform-unbiased"}, {"warmup": "lazy", "shares": "samples"}),
+    ("flanp", {}, {"warmup": "lazy"}),
+    ("oort", {"k": 3}, {"warmup": "full"}),
+    ("power-of-choice", {"k": 3}, {"warmup": "full"}),
+    ("folb", {"k": 3}, {"warmup": "full"}),
+    ("divfl", {"k": 3}, {"warmup": "full"}),
+    ("optimal-client-sampling", {"k": 3}, {"warmup": "full"}),
+    ("fed-cbs", {"k": 3}, {"warmup": "full"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "settings"), CASES, ids=lambda value: str(value))
+def test_both_hosts_choose_alike(flower, name, options, settings):
+    scheme = fedpace.make_selector(name, **options)
+    simulated = list(islice(simulation(scheme, settings).rounds(), 1, ROUNDS + 1))
+    assert len({entry.clients for entry in simulated}) > 1  # a trace that tells choices apart
+    assert_alike(simulated, on_flower(flower, scheme, settings))
+
+
+def test_both_hosts_are_late_alike(flower):
+    """A deadline that some clients miss."""
+    scheme, settings = fedpace.make_selector("random", k=6), {"warmup": "lazy"}
+    deadline = float(np.median(simulation(scheme, settings).expected_delays))
+    simulated = list(islice(simulation(scheme, settings, deadline=deadline).rounds(), 1, ROUNDS + 1))
+    assert any(entry.failed for entry in simulated)
+    assert_alike(simulated, on_flower(flower, scheme, settings, deadline=deadline))
 
 
 def test_a_moment_survives_the_journey(flower):
     factor = factor_from_features(flower.rows(1))
-    np.testing.assert_allclose(unpack_moment(pack_moment(factor)), factor, rtol=1e-6)
+    np.testing.assert_allclose(read_note(pack_moment(factor)).moment, factor, rtol=1e-6)

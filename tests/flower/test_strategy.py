@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import numpy as np
@@ -11,13 +10,13 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
-    Fedadam,
+    FedAdam,
     FedAvg,
-    Fedavgm,
+    FedAvgM,
     FedMedian,
     FedProx,
     FedTrimmedAvg,
-    Fedyogi,
+    FedYogi,
     Krum,
     MultiKrum,
     QFedAvg,
@@ -26,7 +25,7 @@ from flwr.serverapp.strategy import (
 import fedpace
 from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
-from fedpace.flower.grid import patient
+from fedpace.records.run import read_run
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
 
@@ -86,9 +85,9 @@ def test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit(flower, grid):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Fedadam(eta=0.1),
-        lambda: Fedyogi(eta=0.1),
-        lambda: Fedavgm(server_momentum=0.9),
+        lambda: FedAdam(eta=0.1),
+        lambda: FedYogi(eta=0.1),
+        lambda: FedAvgM(server_momentum=0.9),
         lambda: FedProx(proximal_mu=0.1),
         lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 0.5, NODES),
     ],
@@ -123,8 +122,8 @@ def replies_with(flower, grid, inner, weights):
     ("make", "heard"),
     [
         (FedAvg, True),
-        (Fedadam, True),
-        (Fedavgm, True),
+        (FedAdam, True),
+        (FedAvgM, True),
         (lambda: MultiKrum(num_malicious_nodes=1, num_nodes_to_select=4), True),
         (lambda: Krum(num_malicious_nodes=1), False),
         (FedMedian, False),
@@ -147,20 +146,23 @@ def test_who_ignores_weights_is_said(flower, grid, caplog, make, heard):
 def test_the_cohort_weights_are_what_counts(flower, grid):
     strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", clock="reported")
     record = flower.rounds(strategy, grid, start(flower), 1)
+    before = len(grid.sent)
     messages = strategy.configure_train(2, record, flower.config(), grid)
-    selection = strategy.session.pending
-    assert 1 <= len(selection.clients) <= NODES
-    assert len(messages) == len(selection.clients)
+    assert messages == [], "the round is over when it returns"
+    cohort = {task.client: weight for task, weight in strategy._step.answers}
+    assert 1 <= len(cohort) <= NODES
+    assert len(grid.sent) - before == len(cohort)
+    assert sum(cohort.values()) == pytest.approx(1)
     result, metrics = strategy.aggregate_train(2, grid.send_and_receive(messages))
     before = as_numpy(record)
     targets = {f"partition-{client}": 1.0 + 0.37 * client for client in range(NODES)}
-    mean = sum(weight * targets[name] for name, weight in zip(selection.clients, selection.weights, strict=True))
+    mean = sum(weight * targets[name] for name, weight in cohort.items())
     for key, array in as_numpy(result).items():
         np.testing.assert_allclose(array, before[key] + 0.3 * (mean - before[key]), rtol=1e-5)
     assert metrics["train_loss"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("make", [FedAvg, lambda: Fedavgm(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
+@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
 def test_delta_mode_adds_the_current_arrays_back(flower, grid, make):
     strategy = PacedStrategy(make(), HalfStep(), clock="reported")
     record = start(flower)
@@ -214,19 +216,22 @@ class Extrapolating(fedpace.core.types.Stateless):
         return fedpace.Cohort(np.arange(3), np.array([0.25, 0.25, 0.5])), None
 
 
-def test_an_extrapolated_step_is_as_long_as_disagreement_allows(flower):
+@pytest.mark.parametrize("guarded", [False, True])
+def test_an_extrapolated_step_is_as_long_as_disagreement_allows(flower, guarded):
+    """Guarded, the first step is at most twice the average."""
     targets = [9.0, -9.0, 2.0]
     grid = flower.grid()
     for client, target in enumerate(targets):
         grid.add(500 + client, flower.app([mod(flower)], target=target), **{"partition-id": client})
     record = flower.arrays(np.zeros(3))
-    result = as_numpy(flower.rounds(PacedStrategy(FedAvg(), Extrapolating(), clock="reported"), grid, record, 1))
+    strategy = PacedStrategy(FedAvg(), Extrapolating(), clock="reported", server=Fedexp(guarded=guarded))
+    result = as_numpy(flower.rounds(strategy, grid, record, 1))
     steps = [0.3 * np.full(3, target) for target in targets]
     mean = 0.25 * steps[0] + 0.25 * steps[1] + 0.5 * steps[2]
     squares = [float(step @ step) for step in steps]
     factor = (0.25 * squares[0] + 0.25 * squares[1] + 0.5 * squares[2]) / (2 * float(mean @ mean))
     assert factor > 2
-    np.testing.assert_allclose(result["w0"], factor * mean, rtol=1e-5)
+    np.testing.assert_allclose(result["w0"], (2.0 if guarded else factor) * mean, rtol=1e-5)
 
 
 def test_steps_are_carried_on_and_a_restarted_server_goes_on_with_them(flower, grid, tmp_path):
@@ -251,19 +256,19 @@ def test_steps_are_carried_on_and_a_restarted_server_goes_on_with_them(flower, g
     result = as_numpy(flower.rounds(resumed, grid, half, 2))
     for key, array in result.items():
         np.testing.assert_allclose(array, expected[key], rtol=1e-4)
-    own = strategy(Fedadam)
+    own = strategy(FedAdam)
     flower.rounds(own, grid, record, 3)
-    assert own._host.rule == Average(), "FedAdam has a momentum of its own"
+    assert own._server.rule == Average(), "FedAdam has a momentum of its own"
 
 
 def test_pace_is_what_chooses_unless_told_otherwise(flower, grid, caplog):
     strategy = PacedStrategy(FedAvg(), clock="reported", warmup="full")
     flower.rounds(strategy, grid, start(flower), 3)
-    assert strategy.session.selector.name == "pace"
+    assert strategy.coordinator.policy.name == "pace"
     asked = [m.content["config"].get("fedpace-moment") for m in grid.sent if "arrays" in m.content]
     assert asked[:NODES] == [True] * NODES
     assert not any(asked[NODES:])  # one moment a client: those of different models cannot be compared
-    assert strategy.session.view().updates is not None
+    assert strategy.coordinator.view().updates is not None
 
 
 def test_pace_without_moments_goes_on_and_says_what_lacks(flower, caplog):
@@ -289,15 +294,15 @@ def test_a_warmup_that_waits_for_half_goes_on_with_it(flower):
     strategy = PacedStrategy(FedAvg(), "moment-match", warmup="full", warmup_wait=0.5, clock="reported")
     record = start(flower)
     flower.rounds(strategy, grid, record, 1)
-    assert strategy.session.now == 30.0
-    known = strategy.session.view().available.sum()
+    assert strategy.coordinator.now == 30.0
+    known = strategy.coordinator.view().available.sum()
     assert known == 3
     for number in range(2, 9):
-        before = strategy.session.now
+        before = strategy.coordinator.now
         record = flower.rounds(strategy, grid, record, 1, first=number)
-        assert strategy.session.view().available.sum() == min(6, before // 10)
-    assert strategy.session.view().available.all()
-    assert not strategy._awaited.messages
+        assert strategy.coordinator.view().available.sum() == min(6, before // 10)
+    assert strategy.coordinator.view().available.all()
+    assert not strategy.coordinator.tasks
 
 
 def slow(message, context, measured):
@@ -312,25 +317,28 @@ def test_late_answers_to_a_warmup_are_fetched_when_they_come(flower):
         grid.add(40 + client, flower.app(apps, target=1.0 + client), **{"partition-id": client})
     held, pull = {42, 43}, grid.pull_messages
 
+    def asked():
+        return {m.metadata.dst_node_id: m for m in grid.sent if "arrays" in m.content}
+
     def slow_pull(message_ids):
-        wanted = {m.metadata.message_id for m in grid.sent if "arrays" in m.content and m.metadata.dst_node_id in held}
+        wanted = {message.metadata.message_id for node, message in asked().items() if node in held}
         return pull([identifier for identifier in message_ids if identifier not in wanted])
 
     grid.pull_messages = slow_pull
     strategy = PacedStrategy(FedAvg(), "moment-match", warmup="full", warmup_wait=0.5, name_seconds=5.0)
-    patient_grid = patient(grid, strategy._patience)
     record = start(flower)
-    flower.rounds(strategy, patient_grid, record, 1)
-    assert strategy.session.view().available.tolist() == [True, True, False, False]
-    flower.rounds(strategy, patient_grid, record, 1, first=2)
-    assert strategy.session.view().available.tolist() == [True, True, False, False]
-    asked = strategy._awaited.messages["partition-3"]
-    grid._replies[asked.metadata.message_id] = Message(Error(code=5, reason="node unavailable"), reply_to=asked)
+    first = as_numpy(flower.rounds(strategy, grid, record, 1))
+    for key, before in as_numpy(record).items():
+        np.testing.assert_allclose(first[key], before + 0.3 * (1.5 - before), rtol=1e-5)  # of those that answered
+    for number in (2, 3):
+        flower.rounds(strategy, grid, record, 1, first=number)
+        assert strategy.coordinator.view().available.tolist() == [True, True, False, False]
+    late = asked()[43]
+    grid._replies[late.metadata.message_id] = Message(Error(code=5, reason="node unavailable"), reply_to=late)
     held.clear()
-    flower.rounds(strategy, patient_grid, record, 1, first=3)
-    assert strategy.session.view().available.tolist()[2]
-    assert strategy.session._ledger.columns["failures"].tolist() == [0, 0, 0, 1], "and is met as a newcomer again"
-    assert not strategy._awaited.messages
+    flower.rounds(strategy, grid, record, 1, first=4)
+    assert strategy.coordinator.view().available.tolist()[2]
+    assert strategy.coordinator.ledger.columns["failures"].tolist()[3] == 1, "and is met as a newcomer again"
 
 
 def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
@@ -345,24 +353,40 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
 
     record = start(flower)
     flower.rounds(strategy(), grid, record, 1)
-    (entry,) = map(json.loads, (tmp_path / "state" / "rounds.jsonl").read_text().splitlines())
-    assert (entry["failed"], entry["awaited"]) == ([], ["partition-2", "partition-3"])
-    restarted = strategy()
-    flower.rounds(restarted, grid, record, 1)
-    assert len(grid.trained()) == 4 + 2, "those two, before anything else"
+    entry = read_run(tmp_path / "state").rounds[-1]
+    assert (entry.failed, entry.clients) == ((), ("partition-0", "partition-1"))
+    assert len(entry.warmed) == 4
+    flower.rounds(strategy(), grid, record, 1)
+    assert grid.trained()[4:6] == [52, 53], "those two, before anything else"
+    assert read_run(tmp_path / "state").rounds[-1].warmed == ("partition-2", "partition-3")
     with pytest.raises(InputError, match="warmup_wait"):
         PacedStrategy(FedAvg(), "moment-match", warmup="full", clock="reported", state=tmp_path / "state")
 
 
-def test_a_full_warmup_leaves_the_model_as_it_is(flower, grid):
-    strategy = PacedStrategy(Fedadam(), "delayhet-submodular", warmup="full", clock="reported")
-    record = start(flower)
-    assert flower.rounds(strategy, grid, record, 1) is record
+def test_a_full_warmup_may_leave_the_model_as_it_is(flower, grid):
+    """Ten clients only report; the inner strategy sees those that the scheme then chooses."""
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            seen.extend(reply.metadata.src_node_id for reply in replies)
+            return super().aggregate_train(server_round, replies)
+
+    options = {"warmup": "full", "warmup_trains": False, "clock": "reported", "k": 3}
+    strategy = PacedStrategy(Watching(), "delayhet-sampling", **options)
+    assert flower.rounds(strategy, grid, start(flower), 1) is not None
+    assert sorted(grid.trained()[:NODES]) == sorted(grid.nodes)
+    assert sorted(grid.trained()[NODES:]) == sorted(seen)
+    assert 1 <= len(seen) <= 3  # drawn with replacement
+    assert strategy.coordinator.step == 1
+
+
+def test_a_full_warmup_is_the_first_round(flower, grid):
+    strategy = PacedStrategy(FedAdam(eta=0.1), "delayhet-submodular", warmup="full", clock="reported")
+    result = as_numpy(flower.rounds(strategy, grid, start(flower), 1))
     assert len(grid.trained()) == NODES
-    assert strategy.session.step == 0
-    assert strategy.inner.m_t is None  # the inner strategy never saw the models
-    assert flower.rounds(strategy, grid, record, 1, first=2) is not record
-    assert strategy.session.step == 1
+    for key, expected in as_numpy(flower.rounds(FedAdam(eta=0.1), grid, start(flower), 1)).items():
+        np.testing.assert_allclose(result[key], expected, rtol=1e-5)
 
 
 def test_a_lazy_warmup_meets_a_quota_a_round(flower, grid):
@@ -378,14 +402,14 @@ def test_schemes_that_compare_updates_get_sketches(flower, grid):
         FedAvg(), "optimal-client-sampling", k=3, norms="last", sketch=4, clock="reported", warmup="full"
     )
     flower.rounds(strategy, grid, start(flower), 2)
-    assert strategy.session.view().updates.shape == (NODES, 4)
+    assert strategy.coordinator.view().updates.shape == (NODES, 4)
 
 
 def test_losses_are_asked_for_by_evaluation(flower, grid):
     strategy = PacedStrategy(FedAvg(), "power-of-choice", k=2, clock="reported")
     flower.rounds(strategy, grid, start(flower), 2)
     assert any(message.metadata.message_type == "evaluate" for message in grid.sent)
-    assert strategy.session.step == 2
+    assert strategy.coordinator.step == 2
 
 
 def test_a_client_without_the_mod_answers_a_gradient_probe_by_training(flower):
@@ -400,7 +424,7 @@ def test_a_client_without_the_mod_answers_a_gradient_probe_by_training(flower):
         strategy.configure_train(2, start(flower), flower.config(), grid)
         asked = [message for message in grid.sent if "fedpace-gradient" in message.content["config"]]
         assert asked
-        sketches.append(strategy.session.view().updates)
+        sketches.append(strategy.coordinator.view().updates)
     np.testing.assert_allclose(sketches[0], sketches[1], rtol=1e-6)
     assert sketches[0].shape == (4, 4)
     assert np.isfinite(sketches[0]).all()
@@ -410,12 +434,11 @@ def test_a_probe_leaves_the_round_as_it_is(flower, grid):
     """Who was asked and then chosen gets the message of the inner strategy, without the question."""
     strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=3, clock="reported", warmup="full")
     flower.rounds(strategy, grid, start(flower), 1)
-    messages = strategy.configure_train(2, start(flower), flower.config(), grid)
-    assert any("fedpace-gradient" in message.content["config"] for message in grid.sent)
-    assert messages
-    assert not any("fedpace-gradient" in message.content["config"] for message in messages)
-    result, _ = strategy.aggregate_train(2, grid.send_and_receive(messages))
-    assert result is not None
+    before = len(grid.sent)
+    assert flower.rounds(strategy, grid, start(flower), 1, first=2) is not None
+    asked = ["fedpace-gradient" in message.content["config"] for message in grid.sent[before:]]
+    assert asked == [True] * NODES + [False] * (len(asked) - NODES)
+    assert len(asked) > NODES
 
 
 def test_nobody_answering_a_probe_stops_nothing(flower, caplog):
@@ -431,8 +454,8 @@ def test_nobody_answering_a_probe_stops_nothing(flower, caplog):
     strategy = PacedStrategy(FedAvg(), "folb", k=2, clock="reported")
     with caplog.at_level(logging.WARNING, "flwr"):
         flower.rounds(strategy, grid, start(flower), 2)
-    assert "folb asks for a gradient, but nobody told one" in caplog.text
-    assert strategy.session.step == 2
+    assert "failed in this round: RuntimeError('no time for this')" in caplog.text
+    assert strategy.coordinator.step == 2
 
 
 def test_label_histograms_are_asked_for_where_a_scheme_needs_them(flower):
@@ -445,14 +468,14 @@ def test_label_histograms_are_asked_for_where_a_scheme_needs_them(flower):
 
     strategy = PacedStrategy(FedAvg(), "fed-cbs", k=2, clock="reported")
     flower.rounds(strategy, fleet(), start(flower), 1)
-    np.testing.assert_array_equal(strategy.session.view().labels, [[3, 0], [3, 1], [3, 2], [3, 3]])
+    np.testing.assert_array_equal(strategy.coordinator.view().labels, [[3, 0], [3, 1], [3, 2], [3, 3]])
     strategy = PacedStrategy(FedAvg(), "random", k=2, clock="reported")
     flower.rounds(strategy, fleet(), start(flower), 1)
-    assert strategy.session.view().labels is None  # nobody asked, so nothing left the clients
+    assert strategy.coordinator.view().labels is None  # nobody asked, so nothing left the clients
     strategy = PacedStrategy(FedAvg(), "random", k=2, clock="reported", shares="samples")
     flower.rounds(strategy, fleet(samples=lambda context: 10.0), start(flower), 1)
-    np.testing.assert_allclose(strategy.session.view().share, np.full(4, 0.25))
-    assert strategy.session.view().labels is None
+    np.testing.assert_allclose(strategy.coordinator.view().share, np.full(4, 0.25))
+    assert strategy.coordinator.view().labels is None
 
 
 def test_who_does_not_say_what_cannot_wait_is_left_out(flower, caplog):
@@ -463,8 +486,8 @@ def test_who_does_not_say_what_cannot_wait_is_left_out(flower, caplog):
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported", shares="samples")
     with caplog.at_level(logging.WARNING, "flwr"):
         flower.rounds(strategy, grid, start(flower), 2)
-    assert set(strategy.session.clients) == {"partition-0", "partition-1", "partition-3"}
-    assert "'partition-2' did not say how many samples it holds" in caplog.text
+    assert set(strategy.coordinator.clients) == {"partition-0", "partition-1", "partition-3"}
+    assert "'partition-2' is not used: it did not say how many samples it holds" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -474,6 +497,9 @@ def test_who_does_not_say_what_cannot_wait_is_left_out(flower, caplog):
         (lambda: PacedStrategy(object(), "random"), "wraps a strategy"),
         (lambda: PacedStrategy(FedAvg(), "randon"), "Did you mean 'random'"),
         (lambda: PacedStrategy(FedAvg(), fedpace.make_selector("random"), k=3), "beside a ready selector"),
+        (lambda: PacedStrategy(FedAvg(), "random", kk=3), "no option 'kk'. Did you mean 'k'"),
+        (lambda: PacedStrategy(FedAvg(), warmup_weight=0.5), "Did you mean 'warmup_wait'"),
+        (lambda: PacedStrategy(FedAvg(), "random", server="fedadm"), "Did you mean 'fedadam'"),
         (lambda: PacedStrategy(FedAvg(), "random", clock="wall"), "clock"),
         (lambda: PacedStrategy(FedAvg(), "random", deadline=0), "deadline"),
         (lambda: PacedStrategy(FedAvg(), "random", nodes_seconds=-1), "nodes_seconds"),
@@ -514,4 +540,4 @@ def test_replies_without_a_count_are_weighed_all_the_same(flower):
         grid.add(10 + client, flower.app([mod(flower), uncounted]), **{"partition-id": client})
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
     assert flower.rounds(strategy, grid, start(flower), 1) is not None
-    assert strategy.session.step == 1
+    assert strategy.coordinator.step == 1

@@ -19,8 +19,8 @@ from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
+from fedpace.records.round import Round
 from fedpace.sim.clock import Clock
-from fedpace.sim.round import Round
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 

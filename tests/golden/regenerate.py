@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import cases, schemes
 
+from fedpace.records.round import Round
 from fedpace.records.run import round_line
-from fedpace.sim.round import Round
 
 FOLDER = Path(__file__).parent / "rounds"
 

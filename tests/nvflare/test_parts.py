@@ -1,4 +1,4 @@
-"""What the adapter computes, without a federation: the average, the note, and what a job's configuration keeps."""
+"""The transport without a federation: answers, failures, warm-ups, and what a job's configuration keeps."""
 
 from __future__ import annotations
 
@@ -10,77 +10,162 @@ pytest.importorskip("nvflare")
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.job_config.api import FedJob
 
+import fedpace
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.hosting.notes import read_note
-from fedpace.hosting.shared_model import SharedModel
+from fedpace.core.roster import Settings
+from fedpace.hosting.replies import Note, Reply, read_note
+from fedpace.hosting.server import Server
 from fedpace.nvflare import PacedFedAvg, Privacy, Reporter
-from fedpace.nvflare.aggregator import CohortAverage
 from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
-from fedpace.server.fedexp import Fedexp
+from fedpace.nvflare.controller import HOST, mean_metrics
+from fedpace.nvflare.transport import Broadcasts
 from fedpace.server.nesterov import Nesterov
 
 CURRENT = {"w": np.array([1.0, 2.0], np.float32), "count": np.array(4)}
 
 
-def average(weights, mode="average", *, kind=ParamsType.FULL, metrics=None):
-    aggregator = CohortAverage()
-    aggregator.current, aggregator.mode, aggregator.weights = dict(CURRENT), mode, weights
-    for number, name in enumerate(("a", "b", "c"), start=1):
-        shift = {"w": np.full(2, number, np.float32), "count": np.array(number)}
-        params = shift if kind == ParamsType.DIFF else {key: CURRENT[key] + step for key, step in shift.items()}
-        # NVFlare's own averaging would multiply by this.
-        meta = {"client_name": name, "NUM_STEPS_CURRENT_ROUND": 10**number}
-        aggregator.accept_model(FLModel(params_type=kind, params=params, metrics=metrics, meta=meta))
-    return aggregator.aggregate_model()
+class Fixed(fedpace.core.types.Stateless):
+    """Always the same cohort."""
+
+    name = "fixed"
+    needs = frozenset()
+
+    def __init__(self, weights, mode="average"):
+        self.weights, self.mode = weights, mode
+
+    def select(self, state, view, rng):
+        return fedpace.Cohort(np.arange(len(self.weights)), np.array(self.weights), mode=self.mode), None
+
+
+def one_round(scheme, site, *, rule=None, rounds=1, **settings):
+    """Run rounds as the controller does, with sites that answer as soon as they are asked."""
+    server = Server(scheme, Settings(**settings), HOST, rule=rule)
+
+    def broadcast(model, targets):
+        for name in targets:
+            result = site(name, model)
+            if result is None:
+                tasks.ended(model.meta, [name], "it answered with EXECUTION_EXCEPTION")
+                continue
+            result.meta = {**(result.meta or {}), "client_name": name, "props": model.meta}
+            tasks.answered(result)
+
+    tasks = Broadcasts(broadcast, lambda: False, "")
+    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    model = CURRENT
+    for _ in range(rounds):
+        shared = server.share(model)
+        step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
+        answers = server.answers(step)
+        model = shared.step([(weight, reply.model) for weight, _, reply in answers], step.mode)
+        server.stepped(step, model, moved=True)
+    return model, answers, server
+
+
+def shifted(name, model, kind=ParamsType.FULL, **meta):
+    """Site i moves everything by i."""
+    number = int(name[-1])
+    shift = {"w": np.full(2, number, np.float32), "count": np.array(number)}
+    params = shift if kind == ParamsType.DIFF else {key: model.params[key] + step for key, step in shift.items()}
+    # NVFlare's own averaging would multiply by this.
+    return FLModel(params_type=kind, params=params, metrics=meta, meta={"NUM_STEPS_CURRENT_ROUND": 10**number})
 
 
 @pytest.mark.parametrize("kind", [ParamsType.FULL, ParamsType.DIFF])
 @pytest.mark.parametrize(
-    ("weights", "mode", "step"),
+    ("weights", "mode", "failing", "step"),
     [
-        ({"a": 0.5, "b": 0.5}, "average", 1.5),
-        ({"a": 0.2, "c": 0.2}, "average", 2.0),  # b failed, and left its weight to the others
-        ({"a": 0.25, "b": 0.25}, "delta", 0.75),
-        ({"a": -0.5, "b": 0.25}, "delta", 0.0),
-        ({}, "average", 0.0),
+        ([0.5, 0.5], "average", (), 1.5),
+        ([0.2, 0.6, 0.2], "average", ("site-2",), 2.0),  # who fails leaves its weight to the others
+        ([0.25, 0.25], "delta", (), 0.75),
+        ([-0.5, 0.25], "delta", (), 0.0),
+        ([1.0], "average", ("site-1",), 0.0),
     ],
 )
-def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, step, kind):
-    result = average(weights, mode, kind=kind).params
+def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, failing, step, kind):
+    def site(name, model):
+        return None if name in failing else shifted(name, model, kind)
+
+    result, _, _ = one_round(Fixed(weights, mode), site)
     np.testing.assert_allclose(result["w"], CURRENT["w"] + step)
     assert result["count"] == np.rint(4 + step), "counters stay whole"
     assert result["count"].dtype == CURRENT["count"].dtype
     assert result["w"].dtype == np.float32
 
 
-def test_an_extrapolated_average():
-    aggregator = CohortAverage()
-    aggregator.current, aggregator.weights = {"w": np.zeros(2)}, {"a": 0.5, "b": 0.5}
-    aggregator.shared = SharedModel(aggregator.current, Fedexp())
-    for name, step in (("a", [3.0, 4.0]), ("b", [-3.0, 1.0])):
-        aggregator.accept_model(FLModel(params={"w": np.array(step)}, meta={"client_name": name}))
-    factor = (25.0 + 10.0) / 2 / (2 * 2.5**2)
-    assert factor > 1
-    np.testing.assert_allclose(aggregator.aggregate_model().params["w"], factor * np.array([0.0, 2.5]))
-
-
 def test_an_average_that_is_carried_on():
-    aggregator = CohortAverage()
-    aggregator.shared, model = SharedModel({"w": np.zeros(1)}, Nesterov(power=0.0)), np.zeros(1)
-    models = []
-    for _ in range(3):
-        aggregator.current, aggregator.weights = {"w": model}, {"a": 0.5, "b": 0.5}
-        for name in ("a", "b"):
-            aggregator.accept_model(FLModel(params={"w": model + 1.0}, meta={"client_name": name}))
-        model = aggregator.aggregate_model().params["w"]
-        models.append(float(model[0]))
+    def site(name, model):
+        return FLModel(params={"w": model.params["w"] + 1.0, "count": model.params["count"]})
+
+    result, _, _ = one_round(Fixed([0.5, 0.5]), site, rule=Nesterov(power=0.0), rounds=3)
     # Steps of 1; leads of 0, then 1/4 of a move of 1, then 2/5 of a move of 1.25.
-    assert models == pytest.approx([1.0, 2.25, 3.75])
+    np.testing.assert_allclose(result["w"], CURRENT["w"] + 3.75)
+
+
+def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
+    """Site 3 answers the first round's task in the third round."""
+    kept = []
+
+    def broadcast(model, targets):
+        for name in targets:
+            result = shifted(name, model, loss=1.0)
+            result.meta |= {"client_name": name, "props": model.meta}
+            kept.append(result) if name == "site-3" and not kept else tasks.answered(result)
+
+    tasks = Broadcasts(broadcast, lambda: False, "")
+    settings = Settings(warmup="full", warmup_wait=0.5, warmup_trains=True)
+    server = Server(fedpace.make_selector("oort", k=2), settings, HOST)
+    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    model, moved = CURRENT, []
+    for number in range(3):
+        if number == 2:
+            tasks.answered(kept[0])
+        shared = server.share(model)
+        step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
+        model = shared.step([(weight, reply.model) for weight, _, reply in server.answers(step)], step.mode)
+        moved.append(server.stepped(step, model, moved=True))
+    assert [set(entry.clients) for entry in moved[:2]] == [{"site-1", "site-2"}, {"site-1", "site-2"}]
+    assert moved[0].failed == ()
+    assert moved[2].heard == ("site-3",)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"params": {"w": np.ones(2)}},
+        {"params": {"w": np.ones(2), "count": np.array(1), "more": np.ones(2)}},
+        {"params": {"w": np.array(1.0), "count": np.array(1)}, "params_type": ParamsType.DIFF},
+        {"params": {"w": np.array([np.nan, 1]), "count": np.array(1)}},
+        {"params": {"w": ["a", "b"], "count": np.array(1)}},
+        {"params": {"more": np.ones(2)}, "params_type": ParamsType.DIFF},
+        {"metrics": {"loss": [1.0]}},
+        {"metrics": {"loss": float("nan")}},
+        {"meta": {NOTE: ["seconds"]}},
+        {"meta": {NOTE: {"seconds": "soon"}}},
+        {"meta": {NOTE: {"moment": b"123", "shape": [0, 65536]}}},
+    ],
+)
+def test_a_wrong_answer_is_a_failure_of_that_site_alone(lie):
+    good = {key: value + 1 for key, value in CURRENT.items()}
+
+    def site(name, model):
+        return FLModel(**({"params": good} | lie if name == "site-2" else {"params": good}))
+
+    result, answers, server = one_round(Fixed([0.5, 0.5]), site)
+    assert len(answers) == 1
+    np.testing.assert_allclose(result["w"], CURRENT["w"] + 1)
+    assert server.coordinator.ledger.columns["failures"].tolist() == [0, 1, 0]
+
+
+def test_a_scheme_that_asks_first_is_refused():
+    with pytest.raises(InputError, match="asks clients before it chooses"):
+        one_round(fedpace.make_selector("folb", k=2), shifted, rounds=2)
 
 
 def test_metrics_that_everybody_reports_are_averaged():
-    result = average({"a": 0.5, "b": 1.5}, metrics={"accuracy": 0.5, "words": "x"})
-    assert result.metrics == {"accuracy": 0.5}
+    tables = ({"accuracy": 0.5, "words": "x"}, {"accuracy": 0.9, "words": "x", "own": 1.0})
+    replies = [Reply(Note(), 0.0, 1.0, {}, FLModel(params={"w": 1}, metrics=table)) for table in tables]
+    assert mean_metrics([(0.5, replies[0]), (1.5, replies[1])]) == {"accuracy": pytest.approx(0.8)}
 
 
 def received(**asked):
@@ -127,6 +212,7 @@ def test_a_job_keeps_every_setting(tmp_path):
     job = FedJob(name="kept", min_clients=1)
     settings = {"selector": "flanp", "seed": 7, "warmup": "full", "warmup_quota": 3, "clock": "reported"}
     settings |= {"deadline": 9.5, "loss_key": "l", "moments_every": 2, "sketch": 8, "state": "/somewhere"}
+    settings |= {"warmup_wait": 0.5, "warmup_trains": False, "server": "fedadam"}
     job.to_server(PacedFedAvg(**settings, num_rounds=4, persistor_id=""))
     job.export_job(str(tmp_path))
     config = next(tmp_path.rglob("config_fed_server.*"))
@@ -141,16 +227,14 @@ def test_a_job_keeps_every_setting(tmp_path):
     [
         ({"selector": "randon"}, "Did you mean"),
         ({"options": {"clients": 3}, "selector": "random"}, "clients"),
-        ({"aggregator": CohortAverage()}, "aggregator"),
+        ({"aggregator": object()}, "aggregator"),
+        ({"options": {"kk": 3}, "selector": "random"}, "Did you mean 'k'"),
+        ({"server": "fedadm"}, "Did you mean"),
+        ({"warmup_wait": 2.0}, "warmup_wait"),
         ({"clock": "wall"}, "clock"),
         ({"deadline": -1.0}, "deadline"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_job_is_sent(arguments, problem):
-    with pytest.raises((FedpaceError, TypeError), match=problem):
+    with pytest.raises(FedpaceError, match=problem):
         PacedFedAvg(**arguments)
-
-
-def test_a_broken_note_is_refused():
-    with pytest.raises(InputError):
-        read_note({"seconds": "soon"})

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,7 +15,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-import fedpace
+from fedpace.core.coordinator import Coordinator
+from fedpace.records.run import read_run
 
 pytestmark = [pytest.mark.nvflare, pytest.mark.slow]
 
@@ -41,8 +41,7 @@ def digits(tmp_path):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
         output = done.stdout + done.stderr
         assert done.returncode == 0, output[-5000:]
-        lines = (tmp_path / "state" / "rounds.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines], output
+        return read_run(tmp_path / "state").rounds[1:], output
 
     return run
 
@@ -52,24 +51,24 @@ def accuracy(output):
 
 
 def column(folder, name):
-    session = fedpace.Session.restore(next(folder.glob("session-*")))
-    return dict(zip(session.clients, session._ledger.columns[name].tolist(), strict=True))
+    coordinator = Coordinator.restore(next(folder.glob("session-*")))
+    return dict(zip(coordinator.clients, coordinator.ledger.columns[name].tolist(), strict=True))
 
 
 def test_the_simulator_reaches_the_target_and_a_second_job_goes_on(digits, tmp_path):
     arguments = ["--sites", "5", "--k", "3", "--selector", "delayhet-sampling", "--target", "1.0"]
     rounds, first = digits(*arguments, "--rounds", "4")
-    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
+    assert [entry.number for entry in rounds] == [1, 2, 3, 4]
     assert accuracy(first) >= 0.85
     known = column(tmp_path / "state", "participations")
     assert set(known) == {f"site-{number}" for number in range(1, 6)}
     assert all(
         seconds > 1 for seconds in column(tmp_path / "state", "delay").values()
     )  # the model's, not the machine's
-    assert fedpace.Session.restore(next((tmp_path / "state").glob("session-*"))).view().moments is not None
+    assert Coordinator.restore(next((tmp_path / "state").glob("session-*"))).view().moments is not None
     rounds, second = digits(*arguments, "--rounds", "6")
-    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4, 5, 6]
-    assert rounds[4]["clock"] > rounds[3]["clock"]
+    assert [entry.number for entry in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds[4].clock > rounds[3].clock
     assert sum(column(tmp_path / "state", "participations").values()) > sum(known.values())
     assert accuracy(second) >= 0.85
 

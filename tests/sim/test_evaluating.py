@@ -10,13 +10,13 @@ import pytest
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError
+from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, RunRecord
 from fedpace.report.curves import cohort_over_rounds, metric_over_rounds, metric_over_time
 from fedpace.report.page import render_page
 from fedpace.report.plots import write_png
 from fedpace.report.tables import summarise
 from fedpace.runner import Job
-from fedpace.sim.round import Round
 from fedpace.sim.stopping import Ending, Stop, until
 
 TABLE = {

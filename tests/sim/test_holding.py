@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.sim.holding import Holding, held_from
+from fedpace.records.holding import Holding, held_from
 
 
 def by_definition(rounds, target, direction, hold, every):

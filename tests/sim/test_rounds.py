@@ -21,11 +21,11 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
+from fedpace.records.round import Round
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.server.average import Average
 from fedpace.sim.clock import Clock
-from fedpace.sim.round import Round
 from fedpace.sim.rounds import Fleet, Simulation, simulate
 from fedpace.sim.stopping import Ending, Stop, until
 from fedpace.sim.trainer import DivergedError, Training

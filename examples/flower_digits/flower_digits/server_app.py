@@ -65,7 +65,7 @@ def main(grid: Grid, context: Context) -> None:
         net = Net()
         net.load_state_dict(arrays.to_torch_state_dict())
         reached = accuracy(net, x, y)
-        now = strategy.now if isinstance(strategy, TimedFedAvg) else strategy.session.now
+        now = strategy.now if isinstance(strategy, TimedFedAvg) else strategy.coordinator.now
         print(f"DIGITS round {server_round} clock {now:.1f} accuracy {reached:.4f}", flush=True)
         if reached >= float(config["target"]):
             raise TargetReachedError(f"accuracy {reached:.4f} after {server_round} rounds and {now:.1f} s")

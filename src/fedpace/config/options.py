@@ -6,9 +6,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpace.core.checks import did_you_mean
+from fedpace.core.checks import check_options, did_you_mean
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
-from fedpace.registry import check_options
 
 Table = Mapping[str, Any]
 

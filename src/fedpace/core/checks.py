@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,27 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the hint that an error about an unknown word ends its sentence with; empty where nothing is close."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_options(
+    cls: Any, options: Iterable[str], what: str, kind: str = "option", others: Sequence[str] = ()
+) -> None:
+    """Refuse options that a component does not have, and say where one is missing that has no default.
+
+    `others` are names that a typo may be meant for as well.
+    """
+    fields = dataclasses.fields(cls)
+    known = [item.name for item in fields]
+    for option in options:
+        if option not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(
+                f"{what} has no {kind} {option!r}.{did_you_mean(option, [*known, *others])} Known {kind}s: {listed}"
+            )
+    nothing = dataclasses.MISSING
+    needed = [item.name for item in fields if item.default is nothing and item.default_factory is nothing]
+    if missing := [name for name in needed if name not in options]:
+        raise InputError(f"{what} lacks its {kind} {missing[0]!r}, which has no default")
 
 
 def _is_number(value: object) -> bool:

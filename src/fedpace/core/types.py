@@ -60,7 +60,6 @@ __all__ = [
     "check_traits",
     "configuration",
     "facts_wanted",
-    "wants_first_moments",
 ]
 
 S = TypeVar("S")
@@ -190,11 +189,6 @@ def facts_wanted(selector: Any) -> frozenset[Need]:
     needs: frozenset[Need] = selector.needs
     uses: frozenset[Need] = selector.uses
     return needs | uses
-
-
-def wants_first_moments(selector: Any) -> bool:
-    """Whether a host should report a client's moment once only."""
-    return bool(selector.first_moments)
 
 
 class DelayModel(Protocol):

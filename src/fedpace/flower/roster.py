@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedpace.core.errors import InputError
-from fedpace.flower.wire import ASK_NAME, read_note
-from fedpace.hosting.notes import Note
+from fedpace.flower.wire import ASK_NAME, note_of
+from fedpace.hosting.replies import Note
 
 log = logging.getLogger("flwr")
 
@@ -86,8 +85,8 @@ class Roster:
 def _note(reply: Message) -> Note:
     if reply.has_error():
         return Note()
-    try:
-        return read_note(reply)
-    except InputError as problem:
-        log.warning("fedpace: node %d: %s", reply.metadata.src_node_id, problem)
+    note = note_of(reply)
+    if isinstance(note, str):
+        log.warning("fedpace: what node %d says of itself is not used: %s", reply.metadata.src_node_id, note)
         return Note()
+    return note

@@ -15,8 +15,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedpace.hosting import notes
-from fedpace.hosting.notes import Note
+from fedpace.hosting.replies import Note, Raw, parse
 
 RECORD = "fedpace"
 """The ConfigRecord in a reply."""
@@ -62,11 +61,13 @@ def arrays_of(message: Message) -> dict[str, NDArray[Any]]:
     return {key: array.numpy() for key, array in record.items()}
 
 
-def read_note(reply: Message) -> Note:
-    """Return what the mod put into a reply; an empty Note where there is no mod. A damaged record is an InputError."""
-    return notes.read_note(reply.content.config_records.get(RECORD, ConfigRecord()))
-
-
 def reported_seconds(reply: Message) -> float:
     """Return the seconds that `report_mod` stamped on a reply; NaN for an error, or for a client without the mod."""
-    return math.nan if reply.has_error() else read_note(reply).seconds
+    note = "" if reply.has_error() else note_of(reply)
+    return math.nan if isinstance(note, str) else note.seconds
+
+
+def note_of(reply: Message) -> Note | str:
+    """Return what the mod put into a reply, or why it cannot be used; an empty Note where there is no mod."""
+    found = parse(lambda: Raw(reply.content.config_records.get(RECORD, {})))
+    return found if isinstance(found, str) else found.note

@@ -34,7 +34,7 @@ class SharedModel:
     def __init__(self, arrays: Arrays, rule: ServerStep[Any]) -> None:
         self.rule = rule
         self.arrays: dict[str, NDArray[Any]] = {key: np.array(array) for key, array in arrays.items()}
-        self._state: Any = rule.init(self._zero())
+        self.state: Any = rule.init(self._zero())
 
     def step(
         self, answers: Iterable[tuple[float, Arrays]], mode: Mode = "average", *, sent: Arrays | None = None
@@ -81,7 +81,7 @@ class SharedModel:
         return self._move(whole, counters)
 
     def _move(self, answers: Answers, others: Arrays) -> dict[str, NDArray[Any]]:
-        vector, self._state = self.rule.apply(self._state, self._flat(self.arrays), answers)
+        vector, self.state = self.rule.apply(self.state, self._flat(self.arrays), answers)
         after: dict[str, NDArray[Any]] = dict(self.arrays) | {key: np.array(array) for key, array in others.items()}
         start = 0
         for key in self._floating():
@@ -121,7 +121,7 @@ class SharedModel:
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what to keep beside the arrays: as JSON, and as arrays of their own."""
-        scalars, vectors = split_state(self._state)
+        scalars, vectors = split_state(self.state)
         return {"name": self.rule.name, "state": scalars}, {STATE + name: vector for name, vector in vectors.items()}
 
     def load_state(self, saved: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -131,4 +131,4 @@ class SharedModel:
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
         if any(vector.shape != self._zero().shape for vector in vectors.values()):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: start anew")
-        self._state = join_state(self._state, dict(saved["state"]), vectors)
+        self.state = join_state(self.state, dict(saved["state"]), vectors)

@@ -1,14 +1,13 @@
-"""A server's memory on disk: the session, the shared model and whatever else the host keeps, never pickled.
+"""A server's memory on disk: the coordinator, the shared model and whatever else the host keeps, never pickled.
 
-A round is written as `session-N/` and `model-N.npz`; then `paced.json`, replaced in one step, names both. So a crash at
-any instant leaves a session and a model of the same round.
+A step is written as `session-N/` and `model-N.npz`; then `paced.json`, replaced in one go, names both. So a crash at
+any instant leaves a coordinator and a model of the same step. The line of the diary is in there too: what the crash
+kept from being appended to `rounds.jsonl` is appended when the server comes back.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
-from fedpace.core.session import Session
-from fedpace.core.types import Selector
+from fedpace.hosting.sketch import Arrays
+from fedpace.records.round import Round
+from fedpace.records.run import parse_round, round_line
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "paced.json"
-ROUNDS = "rounds.jsonl"
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """One round's state."""
+    """The state after one step."""
 
-    round: int
-    session: Session
-    model: dict[str, NDArray[Any]] | None
+    coordinator: Coordinator
+    model: Arrays
+    entry: Round
     facts: dict[str, Any] = field(default_factory=dict)
     """What the host remembers beside them, as JSON."""
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -40,20 +40,22 @@ class Saved:
 
 
 def save(folder: Path, saved: Saved) -> None:
-    """Write the state of a round, then drop the one before."""
-    session, model = f"session-{saved.round}", f"model-{saved.round}.npz"
+    """Write the state, then drop the one before."""
+    number = saved.coordinator.step
+    session, model = f"session-{number}", f"model-{number}.npz"
     # Numbered, since npz cannot hold arrays of every name that a model may use.
-    tables = {f"model-{i}": np.asarray(array) for i, array in enumerate((saved.model or {}).values())}
+    tables = {f"model-{i}": np.asarray(array) for i, array in enumerate(saved.model.values())}
     tables |= {f"own-{i}": np.asarray(array) for i, array in enumerate(saved.own.values())}
     write_atomically(folder / model, npz_bytes(tables))
-    saved.session.save(folder / session)
+    saved.coordinator.save(folder / session)
     index = {
         "format": FORMAT,
-        "round": saved.round,
+        "round": number,
         "session": session,
         "model": model,
-        "arrays": None if saved.model is None else list(saved.model),
+        "arrays": list(saved.model),
         "own": list(saved.own),
+        "entry": round_line(saved.entry),
         "facts": saved.facts,
     }
     write_atomically(folder / INDEX, json_bytes(index))
@@ -65,7 +67,7 @@ def save(folder: Path, saved: Saved) -> None:
             stale.unlink(missing_ok=True)
 
 
-def load(folder: Path, selector: Selector[Any]) -> Saved | None:
+def load(folder: Path, policy: Any) -> Saved | None:
     """Return the last state written; None where there is none yet."""
     if not (folder / INDEX).exists():
         return None
@@ -74,20 +76,12 @@ def load(folder: Path, selector: Selector[Any]) -> Saved | None:
         raise InputError(f"{folder / INDEX} is not a server's state of format {FORMAT}: use another folder")
     try:
         stored = read_npz(folder / Path(index["model"]).name)
-        names = index["arrays"]
         return Saved(
-            round=int(index["round"]),
-            session=Session.restore(folder / Path(index["session"]).name, selector),
-            model=None if names is None else {key: stored[f"model-{i}"] for i, key in enumerate(names)},
+            coordinator=Coordinator.restore(folder / Path(index["session"]).name, policy),
+            model={key: stored[f"model-{i}"] for i, key in enumerate(index["arrays"])},
+            entry=parse_round(index["entry"]),
             facts=dict(index["facts"]),
             own={key: stored[f"own-{i}"] for i, key in enumerate(index["own"])},
         )
-    except (KeyError, TypeError, AttributeError) as cause:
+    except (KeyError, TypeError, AttributeError, ValueError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
-
-
-def append_round(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Add a line to the folder's diary of rounds."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ROUNDS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry, allow_nan=False) + "\n")

@@ -1,45 +1,44 @@
-"""NVFlare's FedAvg controller with a Session inside: it chooses the clients, and knows what each weighs.
+"""NVFlare's FedAvg controller as a transport of the coordinator: it chooses the clients, and knows what each weighs.
 
-Three methods of the controller are replaced: `sample_clients` asks the session; `send_model` adds what the scheme wants
-to know, the deadline and how many answers are enough; each answer is timed as it comes, and `_get_aggregated_result`
-reports the round to the session before the aggregator averages. The rest is NVFlare's: persistors, filters, early
-stopping, FedProx.
+`send_model`, which FedAvg calls once per round, is the round: it broadcasts what the coordinator wants done, and
+returns when the model is to step; `_get_aggregated_result` then steps. The rest is NVFlare's: persistors, filters,
+early stopping, FedProx.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from nvflare.apis.fl_constant import FLMetaKey, ReturnCode
+from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
-from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_aggregatable_metrics
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedpace.core.checks import at_least, one_of
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
-from fedpace.core.session import Session, Warmup
-from fedpace.core.types import Need, Selection
-from fedpace.core.waiting import round_end
-from fedpace.hosting.host import Host, Settings, make_selector
-from fedpace.hosting.memory import Answer, Memory
-from fedpace.hosting.notes import Note, read_note
-from fedpace.nvflare.aggregator import CohortAverage
-from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
+from fedpace.core.roster import Settings, Warmup
+from fedpace.core.tasks import Step
+from fedpace.core.types import Need
+from fedpace.hosting.replies import Note, Reply
+from fedpace.hosting.server import Clock, Host, Server, make_selector, make_server
+from fedpace.nvflare.client import NOTE
+from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
 
 log = logging.getLogger("fedpace")
 
-LOSS_KEYS = ("train_loss", "loss")
-OFFERS = frozenset(Need) - {Need.LABELS}
 REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
+HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
 
 class PacedFedAvg(FedAvg):  # type: ignore[misc]
@@ -48,17 +47,21 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
     Args:
         selector: a scheme's name.
         options: of the scheme, such as {"k": 10}.
-        state: folder where every round is saved, and from which another job goes on; empty = nowhere.
+        state: folder where every round is saved and recorded (`fedpace report` reads it), and from which another job
+            goes on; empty = nowhere.
         seed: names every random stream of the selection.
-        warmup: how clients of which the scheme knows too little are met: `lazy` (a quota in each cohort) or `full` (one
-            round with all of them, which leaves the shared model as it is).
+        warmup: how clients of which the scheme knows too little are met: `lazy` (a quota beside each cohort) or `full`
+            (all of them before the scheme first chooses).
         warmup_quota: see above.
-        clock: `server`: time is this machine's, and deadlines are waited for. `reported`: time is what clients report,
-            and nobody really waits.
-        deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever. NVFlare takes whole ones.
+        warmup_wait: share of the clients that a full warm-up waits for; the others are chosen from when they answer.
+        warmup_trains: a full warm-up is the first round, and its answers move the model; False = they only report.
+        clock: `server`: time is this machine's, from sending a task to seeing its result. `reported`: time is what
+            clients report, and nobody really waits.
+        deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
-        moments_every: ask a client for its feature moment again after so many selections; 0 = once.
+        moments_every: ask a client for its feature moment again after so many rounds; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
+        server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
         kwargs: of NVFlare's FedAvg; `num_rounds` counts all rounds, those before a restart too. `num_clients` says
             nothing here, and `aggregator` is taken.
@@ -73,181 +76,159 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         seed: int = 0,
         warmup: Warmup = "lazy",
         warmup_quota: int = 5,
-        clock: Literal["server", "reported"] = "server",
+        warmup_wait: float = 1.0,
+        warmup_trains: bool = True,
+        clock: Clock = "server",
         deadline: float = 0.0,
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
+        server: str = "",
         ignore_result_error: bool | None = True,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("aggregator") is not None:
             raise InputError("PacedFedAvg aggregates with the cohort's weights itself: leave aggregator out")
-        one_of(clock, ("server", "reported"), "clock")
         at_least(deadline, 0, "deadline")
+        one_of(clock, ("server", "reported"), "clock")
         super().__init__(*args, ignore_result_error=ignore_result_error, **kwargs)
         # NVFlare writes a job's configuration from the attributes that are called as the arguments are.
         self.selector, self.options, self.state, self.seed = selector, options, state, seed
-        self.warmup, self.warmup_quota, self.clock, self.deadline = warmup, warmup_quota, clock, deadline
-        self.loss_key, self.moments_every, self.sketch = loss_key, moments_every, sketch
-        make_selector(selector, options or {})  # so that a wrong name or option is refused before the job is sent
-        self._host: Host
-        self._answers: list[Answer] = []
-        self._broken: set[str] = set()
-        self._here: list[str] = []
-        self._began = self._sent = time.monotonic()
+        self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
+        self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
+        self.moments_every, self.sketch, self.server = moments_every, sketch, server
+        # So that a wrong name or option is refused before the job is sent.
+        make_selector(selector, options or {})
+        make_server(server or None)
+        self._settings()
+        self._server: Server
+        self._tasks: Broadcasts
+        self._standing: list[Task] = []
+        self._step: Step | None = None
 
     @property
-    def session(self) -> Session:
-        """The memory of the selection."""
-        return self._host.session
+    def coordinator(self) -> Coordinator:
+        """The memory of the selection: who is there, and what is known of whom."""
+        return self._server.coordinator
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Go on where an earlier job stopped."""
         super().start_controller(fl_ctx)
-        self.aggregator = CohortAverage()
-        self._host = Host(
+        self._server = Server(
             make_selector(self.selector, self.options or {}),
-            Settings(seed=self.seed, warmup=self.warmup, warmup_quota=self.warmup_quota),
-            Memory(self.moments_every, self.sketch, REMEDIES, log),
-            Path(self.state) if self.state else None,
-            log,
-            OFFERS,
+            self._settings(),
+            HOST,
+            clock=self.clock,
+            folder=Path(self.state) if self.state else None,
+            rule=make_server(self.server or None),
+            sketch=self.sketch,
         )
-        done = self._host.done
-        if self._host.saved is not None and self._host.saved.model is not None:
+        self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, self.loss_key)
+        done = self.coordinator.step
+        if self._server.saved is not None:
             self.info(f"fedpace: {done} rounds are saved in {self.state}: going on with round {done}")
-            self.model = FLModel(params=self._host.saved.model)
+            self.model = FLModel(params=dict(self._server.saved.model))
         self.start_round = done
         self.num_rounds: int = max(0, self.num_rounds - done)
-        self._began = time.monotonic() - self.session.now
+
+    def run(self) -> None:
+        """Train, and say in the folder how it ended."""
+        status = "interrupted"
+        try:
+            super().run()
+            status = "finished"
+        finally:
+            self._server.close(status)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
-        """Choose among the clients that are connected; `num_clients` is the scheme's business."""
-        self._here = [client.name for client in self.engine.get_clients()]
-        self._host.join({name: Note() for name in self._here})
-        if self._host.probe(now=self._time(), available=self._here) is not None:
-            self.session.abandon()
-            raise InputError(f"{self.selector} asks clients before it chooses, which this host cannot: use another")
-        selection = self._host.select(now=self._time(), available=self._here)
-        names = [str(name) for name in selection.clients]
-        chosen = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, selection.weights, strict=True))
-        said = " (warm-up)" if selection.warmup else ""
-        self.info(f"fedpace: {len(names)} of {len(self._here)} clients{said}: {chosen}")
-        return names
+        """Return everybody that is connected: whom to ask is the scheme's business, and `num_clients` says nothing."""
+        here = [client.name for client in self.engine.get_clients()]
+        self._server.join({name: Note() for name in here})
+        return here
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
-        """Say what is wanted beside the model, and how long and for how many to wait."""
-        selection = self._pending()
-        self.aggregator.current = {key: np.array(value) for key, value in (data.params or {}).items()}
-        self._answers, self._broken = [], set()
-        wanted = self._host.wanted
-        due = [name for name in targets if Need.MOMENT in wanted and self._host.moment_due(name)]
-        data.meta = {**(data.meta or {}), NOTE: {MOMENTS: due, TARGETS: Need.TARGETS in wanted}}
-        if self.clock == "server":
-            deadline = self._deadline(selection)
-            kwargs["timeout"] = 0 if math.isinf(deadline) else math.ceil(deadline)
-            kwargs["min_responses"] = selection.enough or None
-        self._sent = time.monotonic()
-        super().send_model(*args, data=data, targets=targets, **kwargs)
-
-    def _accept_train_result(
-        self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
-    ) -> bool:
-        if not is_unknown_task and result.get_return_code() not in (None, ReturnCode.OK):
-            self._broken.add(client_name)
-        return bool(super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task))
-
-    def _aggregate_one_result(self, result: FLModel) -> bool:
-        """Time an answer as it comes, and read what is beside the model."""
-        elapsed = time.monotonic() - self._sent
-        name = str((result.meta or {}).get("client_name"))
-        loss = self._loss(result)
-        if not result.params or math.isinf(loss):
-            self.warning(f"fedpace: {name} sent no model, or diverged: it counts as failed in this round")
-            self._broken.add(name)
-            return False
+        """Run the round."""
+        shared = self._server.share({key: np.array(value) for key, value in (data.params or {}).items()})
         try:
-            note = read_note(result.meta.get(NOTE) or {})
-        except (InputError, AttributeError, TypeError) as problem:
-            self.warning(f"fedpace: the report of {name} is not used: {problem}")
-            note = Note()
-        self.aggregator.accept_model(result)
-        self._answers.append(
-            Answer(
-                name,
-                seconds=elapsed if math.isnan(note.seconds) else note.seconds,
-                loss=loss,
-                samples=_number(result.meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)),
-                note=note,
-                trained=lambda: self.aggregator.trained(name),
-            )
-        )
-        self._received_count += 1
-        return True
+            self._step = self._server.next_step(self._tasks.on(data, shared.arrays), targets)
+        except AbortedError:
+            return  # the caller asks for standing tasks next, and sees the signal
+        flight = self.coordinator.flight.tasks
+        for task in self._standing:
+            if not any(number in flight for number in _note(task)[TASKS].values()):
+                self.cancel_task(task)
+        self._standing = [task for task in self._standing if any(i in flight for i in _note(task)[TASKS].values())]
+
+    def get_num_standing_tasks(self) -> int:
+        """A round is over when `send_model` returns; tasks that nobody waits for may be out."""
+        return int(self.abort_signal.triggered)
 
     def _get_aggregated_result(self) -> FLModel:
-        """Report the round to the session, average with the cohort's weights, and save both."""
-        selection = self._pending()
-        finished, late, seconds = self._settle(selection)
-        self._host.observe(selection, finished, late, self.aggregator.current, self._time(seconds))
-        weight = {str(name): float(value) for name, value in zip(selection.clients, selection.weights, strict=True)}
-        settled = {answer.name for answer in finished}
-        counted = {} if selection.warmup else {name: value for name, value in weight.items() if name in settled}
-        self.aggregator.mode, self.aggregator.weights = selection.mode, counted
-        self.aggregator.shared = self._host.share(self.aggregator.current)
-        result = super()._get_aggregated_result()
-        self._host.save(
-            self.current_round + 1,
-            selection,
-            finished=settled,
-            available=self._here,
-            seconds=seconds,
-            model=result.params,
+        """Step with the cohort's weights: NVFlare's own averaging would multiply them by the number of steps."""
+        step, self._step = self._step, None
+        shared = self._server.shared
+        assert shared is not None
+        answers = [] if step is None else self._server.answers(step)
+        before = shared.arrays
+        if step is not None:
+            after = shared.step([(weight, reply.model or {}) for weight, _, reply in answers], step.mode)
+            self._server.stepped(step, after, moved=after is not before)
+        result = FLModel(
+            params_type=ParamsType.FULL,
+            params=shared.arrays,
+            metrics=mean_metrics([(weight, reply) for weight, _, reply in answers]),
+            current_round=self.current_round,
+            meta={"nr_aggregated": len(answers), "current_round": self.current_round},
         )
-        self.aggregator.reset_stats()
+        self._set_metrics_aggregation_info(result)
         return result
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- tasks and results -----------------------------------------------------------------------------------
 
-    def _settle(self, selection: Selection) -> tuple[list[Answer], dict[str, float], float]:
-        """Who made it, who was waited for in vain and for how long, and how long the round took."""
-        order = {str(name): position for position, name in enumerate(selection.clients)}
-        answers = sorted((answer for answer in self._answers if answer.name in order), key=lambda a: order[a.name])
-        if self.clock == "reported":
-            reported = np.array([answer.seconds for answer in answers])
-            end = round_end(reported, self._deadline(selection), enough=selection.enough)
-            late = {answer.name: end for answer in answers if answer.seconds > end}
-            return [answer for answer in answers if answer.name not in late], late, end
-        elapsed = time.monotonic() - self._sent
-        missing = set(order) - {answer.name for answer in answers} - self._broken
-        return answers, dict.fromkeys(missing, elapsed), elapsed
+    def _broadcast(self, data: FLModel, targets: list[str]) -> None:
+        super().send_model(task_name=self.task_name, data=data, targets=targets, callback=self._tasks.answered)
 
-    def _time(self, passed: float = 0.0) -> float:
-        """Seconds of the session: of this machine since the first start, or those reported."""
-        if self.clock == "reported":
-            return self.session.now + passed
-        return max(self.session.now, time.monotonic() - self._began)
+    def _prepare_task(self, *args: Any, **kwargs: Any) -> Task:
+        task = super()._prepare_task(*args, **kwargs)
+        task.task_done_cb = self._task_done
+        self._standing.append(task)
+        return task
 
-    def _deadline(self, selection: Selection) -> float:
-        return min(selection.deadline, self.deadline or math.inf)
+    def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        code = client_task.result.get_return_code()
+        super()._process_result(client_task, fl_ctx)
+        meta = client_task.task.props[AppConstants.META_DATA]
+        self._tasks.ended(meta, [client_task.client.name], f"it answered with {code}")
 
-    def _pending(self) -> Selection:
-        selection = self.session.pending
-        if selection is None:
-            raise InputError("no clients were chosen for this round: sample_clients comes first")
-        return selection
+    def _task_done(self, task: Task, fl_ctx: FLContext) -> None:
+        """Note whom a task has ended without: clients that are dead."""
+        self._tasks.ended(task.props[AppConstants.META_DATA], _note(task)[TASKS], f"its task {task.completion_status}")
 
-    def _loss(self, result: FLModel) -> float:
-        metrics = result.metrics or {}
-        keys = (self.loss_key,) if self.loss_key else LOSS_KEYS
-        return next((_number(metrics[key]) for key in keys if key in metrics), math.nan)
+    def _settings(self) -> Settings:
+        return Settings(
+            seed=self.seed,
+            warmup=self.warmup,
+            warmup_quota=self.warmup_quota,
+            warmup_wait=self.warmup_wait,
+            warmup_trains=self.warmup_trains,
+            deadline=self.deadline or math.inf,
+            moments_every=self.moments_every,
+        )
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
+def _note(task: Task) -> Mapping[str, Any]:
+    note: Mapping[str, Any] = task.props[AppConstants.META_DATA][NOTE]
+    return note
+
+
+def mean_metrics(answers: list[tuple[float, Reply]]) -> dict[str, float] | None:
+    """Return the weighted means of those metrics that everybody reported: what stop conditions look at."""
+    tables = [(w, filter_aggregatable_metrics(reply.carrier.metrics or {})) for w, reply in answers if w > 0]
+    if not tables:
+        return None
+    total = sum(weight for weight, _ in tables)
+    numbers = [{key for key, value in table.items() if isinstance(value, int | float)} for _, table in tables]
+    shared = set.intersection(*numbers)
+    return {key: sum(weight * float(table[key]) for weight, table in tables) / total for key in sorted(shared)}

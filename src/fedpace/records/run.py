@@ -19,8 +19,8 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import read_json
-from fedpace.sim.holding import Direction, held_from
-from fedpace.sim.round import Round
+from fedpace.records.holding import Direction, held_from
+from fedpace.records.round import Round
 
 FORMAT = 1
 INFO = "run.json"
@@ -158,15 +158,20 @@ def round_line(current: Round) -> str:
     return json.dumps(plain(dataclasses.asdict(current)), allow_nan=False, separators=(",", ":"))
 
 
+def parse_round(line: str | bytes) -> Round:
+    """Return the round of a line of JSON; what does not fit is a ValueError, TypeError or AttributeError."""
+    raw: dict[str, Any] = json.loads(line)
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    return Round(**fields)
+
+
 def _read_rounds(path: Path) -> list[Round]:
     lines = path.read_bytes().split(b"\n")
     # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            raw: dict[str, Any] = json.loads(line)
-            fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()}
-            rounds.append(Round(**fields))
+            rounds.append(parse_round(line))
         except (ValueError, TypeError, AttributeError) as cause:
             raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
     return rounds

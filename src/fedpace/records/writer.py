@@ -22,8 +22,8 @@ from types import TracebackType
 
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, plain, read_info, round_line
-from fedpace.sim.round import Round
 
 
 class RunWriter:

@@ -1,6 +1,6 @@
 """Runs grouped by scheme and boiled down to numbers: time to target, speed-up, cohort, final metric.
 
-A target counts from when it is held (`fedpace.sim.holding`); when it was first met stands beside it.
+A target counts from when it is held (`fedpace.records.holding`); when it was first met stands beside it.
 
 A run that never held the target has no time to target, and no average pretends that it had: means are over the runs
 that reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpace.core.errors import InputError
+from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
 from fedpace.report.estimates import Estimate, estimate, geometric_estimate
-from fedpace.sim.holding import Direction
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,6 +12,7 @@ from fedpace.config import Experiment, Scheme
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
 from fedpace.core.files import keeping
+from fedpace.records.round import Round
 from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
 from fedpace.records.writer import RunWriter
 from fedpace.runner.folders import MODEL, clear_folder, sweep
@@ -20,7 +21,6 @@ from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import absences_apart, depends_on_delays, moves_with_charge, reclock
-from fedpace.sim.round import Round
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
 from fedpace.sim.trainer import DivergedError

@@ -26,9 +26,9 @@ from safetensors.torch import load, save
 
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
+from fedpace.core.events import Event, Events
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.stepping import join_state, split_state
-from fedpace.sim.events import Event, Events
 from fedpace.sim.rounds import Simulation
 
 FORMAT = 4

@@ -22,8 +22,8 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.core.types import Need, Selector
 from fedpace.delays.availability import ChurnModel
+from fedpace.records.round import Round
 from fedpace.sim.clock import Clock, VirtualTime
-from fedpace.sim.round import Round
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop
 
@@ -43,9 +43,9 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
         before = time.now
         tick, _ = time.wait(current.number - 1)
         if current.warmed and time.clock.charge_warmup:
-            time.now += float(time.drawn(tick - 1)[list(current.warmed)].max())
+            time.now += float(time.drawn(tick - 1)[np.array(current.warmed)].max())
         if current.probed:
-            time.now += time.clock.probe_fraction * float(time.drawn(tick)[list(current.probed)].max())
+            time.now += time.clock.probe_fraction * float(time.drawn(tick)[np.array(current.probed)].max())
         overhead = time.now - before
         clients = np.array(current.clients)
         seconds = float(time.drawn(tick)[clients].max())

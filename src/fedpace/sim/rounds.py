@@ -17,6 +17,7 @@ from fedpace.core.checks import FloatArray
 from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
+from fedpace.core.events import Events
 from fedpace.core.progress import Turn
 from fedpace.core.stepping import Gather, ServerStep, step_facts
 from fedpace.core.tasks import Due, Policy, Step
@@ -24,14 +25,14 @@ from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
+from fedpace.records.round import Round
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
+from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.events import Events, endings
 from fedpace.sim.fleet import Fleet, virtual_time
-from fedpace.sim.round import Round
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.trainer import Trainer

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedpace.core.checks import above, at_least, finite
 from fedpace.core.errors import InputError
-from fedpace.sim.holding import Direction, Holding
-from fedpace.sim.round import Round
+from fedpace.records.holding import Direction, Holding
+from fedpace.records.round import Round
 
 __all__ = ["Direction", "Ending", "Stop", "until"]
 
@@ -26,8 +26,8 @@ class Stop:
         max_seconds: virtual seconds at the most; the round in which it passes is the last.
         evaluate_every: rounds from one evaluation on the test data to the next. The target can only be met in a round
             that is evaluated: the time to target is never earlier. Round 0 is, and the one that a limit makes the last.
-        hold: the target counts from when the mean over so many instants meets it (`fedpace.sim.holding`), and the run
-            goes on until that is known; 1 = it counts, and the run ends, as soon as it is met once.
+        hold: the target counts from when the mean over so many instants meets it (`fedpace.records.holding`), and the
+            run goes on until that is known; 1 = it counts, and the run ends, as soon as it is met once.
         hold_every: seconds from one instant to the next; None = the median of the clients' expected delays, which is
             the same for all schemes under one seed.
     """

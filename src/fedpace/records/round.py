@@ -1,10 +1,12 @@
-"""One round, as the simulator yields it and records keep it. Free of torch, so that reports need none."""
+"""One round, as every host records it: the simulator, Flower, NVFlare."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from fedpace.core.types import ClientId
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class Round:
 
     number: int
     clock: float
-    """Virtual seconds at the end of the round."""
+    """Seconds at the end of the round, virtual or real."""
     seconds: float
     """How long the round itself took."""
     overhead: float
@@ -21,21 +23,21 @@ class Round:
     metric: float | None
     """Accuracy or loss of the shared model on the test data, after the round; None = not evaluated."""
     loss: float | None
-    clients: tuple[int, ...] = ()
+    clients: tuple[ClientId, ...] = ()
     weights: tuple[float, ...] = ()
     mode: str = "average"
-    failed: tuple[int, ...] = ()
+    failed: tuple[ClientId, ...] = ()
     """Clients that crashed or were late."""
     train_loss: float | None = None
     objective: float | None = None
     predicted_seconds: float | None = None
     status: str = "ok"
     facts: Mapping[str, Any] = field(default_factory=dict)
-    warmed: tuple[int, ...] = ()
+    warmed: tuple[ClientId, ...] = ()
     """Clients that only measured, before the round."""
-    heard: tuple[int, ...] = ()
+    heard: tuple[ClientId, ...] = ()
     """Clients that answered an earlier warm-up only now."""
-    probed: tuple[int, ...] = ()
+    probed: tuple[ClientId, ...] = ()
     """Clients that were asked before the choice."""
     stretch: float = 1.0
     """What the averaged step was multiplied by."""

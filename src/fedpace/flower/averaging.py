@@ -1,0 +1,77 @@
+"""From the answers that make a step to the messages that the inner strategy aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+
+from fedpace.core.types import Mode
+from fedpace.hosting.replies import Reply
+from fedpace.hosting.sketch import Arrays
+
+Weighed = tuple[float, Arrays, Reply]
+"""The weight of an answer, the model that its client was sent, and the reply."""
+
+
+def messages(
+    answers: Sequence[Weighed], current: Arrays, mode: Mode, *, weight_key: str, array_key: str
+) -> tuple[list[Message], list[float], list[Arrays]]:
+    """Return replies for a strategy that averages, their weights, and the models in them.
+
+    In delta mode, x + sum a_i (x_i - s_i), or where a model was trained from an older s_i, each of the k models becomes
+    x + k a_i (x_i - s_i), whose plain mean is just that, whatever the a_i sum to. Since it is done before the inner
+    strategy sees the models, server optimisers act on the step that was meant.
+
+    Strategies divide weights by their sum. Relative to the largest, equal weights become 1 exactly, so that the
+    quotients are those of plain FedAvg with equal counts, bit for bit.
+    """
+    stale = any(sent is not current for _, sent, _ in answers)
+    weights = [weight for weight, _, _ in answers]
+    models: list[Arrays] = [reply.model or {} for _, _, reply in answers]
+    if mode == "delta" or stale:
+        models = [_moved(current, sent, reply.model or {}, len(answers) * weight) for weight, sent, reply in answers]
+        weights = [1.0] * len(weights)
+    largest = max(weights, key=abs)
+    shown = _common([_metrics(reply.carrier) for _, _, reply in answers])
+    replies = []
+    for (_, _, reply), model, weight, metrics in zip(answers, models, weights, shown, strict=True):
+        message: Message = reply.carrier
+        for key in (*message.content.array_records, *message.content.metric_records):
+            del message.content[key]
+        message.content[array_key] = ArrayRecord({name: Array(np.asarray(array)) for name, array in model.items()})
+        message.content["metrics"] = MetricRecord({**metrics, weight_key: float(weight / largest)})
+        replies.append(message)
+    return replies, weights, models
+
+
+def _moved(current: Arrays, sent: Arrays, trained: Arrays, weight: float) -> Arrays:
+    found = {}
+    for name, array in trained.items():
+        kind = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
+        base = np.asarray(current[name], dtype=np.float64)
+        found[name] = np.asarray(
+            base + weight * (np.asarray(array, np.float64) - np.asarray(sent[name], np.float64)), dtype=kind
+        )
+    return found
+
+
+def _metrics(message: Message) -> dict[str, Any]:
+    return dict(next(iter(message.content.metric_records.values()), MetricRecord()).items())
+
+
+def _common(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the metrics that everybody has, of one kind: strategies refuse a whole round for one client's others."""
+    kinds = [{(key, _kind(value)) for key, value in table.items()} for table in tables]
+    shared = {key for key, kind in set.intersection(*kinds) if kind >= 0}
+    return [{key: value for key, value in table.items() if key in shared} for table in tables]
+
+
+def _kind(value: Any) -> int:
+    """Return 0 for a finite number, the length of a list of them, and -1 for anything else."""
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(number, int | float) and np.isfinite(number) for number in numbers):
+        return -1
+    return len(value) if isinstance(value, list) else 0

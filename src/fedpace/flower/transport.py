@@ -1,0 +1,109 @@
+"""The coordinator's tasks as Flower messages, and Flower's replies as what can be read.
+
+Every task is made of the message that the inner strategy has for that node. Losses are asked for by evaluate messages:
+at the current model, on the client's evaluation data. Steps are asked for by train messages, which the mod answers with
+a sketch; a client without the mod trains and sends its model, and the sketch is made from that: slower, and the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedpace.core.tasks import Task
+from fedpace.core.types import Need
+from fedpace.flower.wire import (
+    ASK_GRADIENT,
+    ASK_MOMENT,
+    ASK_TARGETS,
+    RECORD,
+    SKETCH_SEED,
+    SKETCH_WIDTH,
+    arrays_of,
+    asking,
+)
+from fedpace.hosting.replies import Raw
+
+LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
+
+
+class Messages:
+    """Tasks that are out, by the ids that Flower gave their messages.
+
+    Args:
+        loss_key: metric with the client's loss; empty = the usual ones.
+        weight_key: metric with its number of samples.
+        sketch: how steps are to be sketched.
+    """
+
+    def __init__(self, loss_key: str, weight_key: str, sketch: tuple[int, int]) -> None:
+        self._loss_keys = (loss_key,) if loss_key else LOSS_KEYS
+        self._weight_key = weight_key
+        self._projection = {SKETCH_WIDTH: sketch[0], SKETCH_SEED: str(sketch[1])}
+        self._out: dict[str, int] = {}
+        self._refused: list[int] = []
+        self._grid: Any = None
+        self._offered: dict[str, Message] = {}
+
+    def on(self, grid: Grid, offered: dict[str, Message]) -> Messages:
+        """Begin a round, with the inner strategy's message for each client that is there."""
+        self._grid, self._offered = grid, offered
+        return self
+
+    def send(self, tasks: Sequence[Task]) -> None:
+        """Push a message per task."""
+        here = [task for task in tasks if task.client in self._offered]
+        self._refused += [task.id for task in tasks if task.client not in self._offered]
+        identifiers = list(self._grid.push_messages([self._message(task) for task in here])) if here else []
+        for task, identifier in zip(here, identifiers, strict=True):
+            if identifier:
+                self._out[identifier] = task.id
+            else:
+                self._refused.append(task.id)
+
+    def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
+        """Pull what has come."""
+        refused, self._refused = self._refused, []
+        for number in refused:
+            yield number, "its node is gone"
+        # The name of the argument is not the same in all versions of Flower.
+        for reply in self._grid.pull_messages(list(self._out)) if self._out else ():
+            if (identifier := reply.metadata.reply_to_message_id) in self._out:
+                number = self._out.pop(identifier)
+                yield number, reply.error.reason or "an error" if reply.has_error() else partial(self._unpack, reply)
+
+    def wait(self, seconds: float) -> None:
+        """Flower does not say when something has come: look again after a while."""
+        time.sleep(seconds)
+
+    def _message(self, task: Task) -> Message:
+        offered = self._offered[str(task.client)]
+        evaluates = task.kind == "probe" and task.probe == "loss"
+        message = Message(
+            RecordDict(dict(offered.content.items())),
+            dst_node_id=offered.metadata.dst_node_id,
+            message_type=MessageType.EVALUATE if evaluates else offered.metadata.message_type,
+            group_id=offered.metadata.group_id or None,
+            ttl=offered.metadata.ttl,
+        )
+        questions: Mapping[str, Any] = {}
+        if task.kind == "probe" and not evaluates:
+            questions = {ASK_GRADIENT: True, **self._projection}
+        elif task.kind != "probe" and Need.MOMENT in task.facts:
+            questions = {ASK_MOMENT: True, ASK_TARGETS: Need.TARGETS in task.facts}
+        return asking(message, **questions) if questions else message
+
+    def _unpack(self, reply: Message) -> Raw:
+        metrics: Any = next(iter(reply.content.metric_records.values()), {})
+        return Raw(
+            note=reply.content.config_records.get(RECORD, {}),
+            loss=next((metrics[key] for key in self._loss_keys if key in metrics), None),
+            samples=metrics.get(self._weight_key),
+            model=arrays_of(reply) if reply.content.array_records else None,
+            carrier=reply,
+        )

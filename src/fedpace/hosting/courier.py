@@ -1,0 +1,161 @@
+"""Carries the coordinator's tasks out and brings replies back, on one of two clocks.
+
+`server`: time is this machine's. A client took as long as it was from sending its task to seeing its reply, with
+whatever the framework needs for itself: deadlines are made of the same seconds. `reported`: time is what clients
+report, as with delay models on one machine. All replies are really awaited, and each counts as come when its seconds
+have passed, as in the simulator.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from fedpace.core.coordinator import Coordinator
+from fedpace.core.errors import InputError
+from fedpace.core.events import Event, Events
+from fedpace.core.tasks import Task
+from fedpace.core.types import Outcome
+from fedpace.hosting.replies import Raw, Reply
+from fedpace.hosting.sketch import Arrays
+
+POLL = 0.5
+"""Seconds between looks for replies."""
+PROBE_SECONDS = 600.0
+"""How long asked clients may take to answer: nobody answering must not stop the training."""
+
+
+class Transport(Protocol):
+    """How tasks travel."""
+
+    def send(self, tasks: Sequence[Task]) -> None:
+        """Send tasks out, each with the current model."""
+        ...
+
+    def collect(self) -> Iterable[tuple[int, Callable[[], Raw] | str]]:
+        """Return what has come since: a task's id, and what unpacks its reply, or why there is none."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or when something has come."""
+        ...
+
+
+Read = Callable[[Task, Callable[[], Raw], Arrays], tuple[Reply, Outcome]]
+
+
+class Courier:
+    """The tasks of one coordinator on their way.
+
+    Args:
+        coordinator: whose.
+        read: reads a reply to a task.
+        log: where warnings go.
+        reported: which clock.
+    """
+
+    def __init__(self, coordinator: Coordinator, read: Read, log: logging.Logger, *, reported: bool) -> None:
+        self._coordinator, self._read, self._log, self._reported = coordinator, read, log, reported
+        self.patience = math.inf
+        """Seconds after which a client that says nothing has failed."""
+        self.models: dict[int, Arrays] = {}
+        """Version -> model: the current one, and those that clients in flight were given."""
+        self.replies: dict[int, Reply] = {}
+        """Task -> reply, until it is applied."""
+        self.waited: float | None = None
+        """How long the round's tasks were waited for, to the last bit; None = what the clock says."""
+        self._events = Events()
+        self._held: dict[int, Outcome] = {}
+        """Of replies whose seconds have not passed yet."""
+        self._sent: dict[int, float] = {}
+        """Task -> when it was sent, of those that nothing was heard of."""
+        self._began = time.monotonic() - coordinator.now
+
+    @property
+    def now(self) -> float:
+        """Seconds since the first start, by the clock that counts."""
+        return self._coordinator.now if self._reported else max(self._coordinator.now, time.monotonic() - self._began)
+
+    def send(self, transport: Transport, tasks: Sequence[Task]) -> None:
+        """Send tasks out."""
+        if tasks:
+            now = time.monotonic()
+            self._sent |= {task.id: now for task in tasks}
+            transport.send(tasks)
+
+    def take_in(self, transport: Transport) -> None:
+        """Hand over what has come by now."""
+        for number, came in transport.collect():
+            self._sort(number, came)
+        flight = self._coordinator.flight.tasks
+        while (event := self._events.next(flight, self._coordinator.now)) is not None:
+            if flight[event.task].kind == "train":
+                self.waited = event.seconds
+            self._hand_over(flight[event.task], self._held.pop(event.task))
+
+    def pass_time(self, transport: Transport) -> None:
+        """Wait for something to happen; where time is reported, go there once every reply has come."""
+        flight = self._coordinator.flight.tasks
+        self._sent = {number: since for number, since in self._sent.items() if number in flight}
+        if self._reported and not self._sent:
+            first = self._events.first(flight)
+            when = math.inf if first is None else first
+            if (wake := self._coordinator.wake_at) < when and (wait := self._coordinator.at.wait) is not None:
+                self.waited = min(wait.seconds, self._coordinator.settings.deadline)
+            self._coordinator.advance(min(wake, when))
+            return
+        transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self._reported else POLL)
+        now = time.monotonic()
+        for number, since in list(self._sent.items()):
+            limit = min(self.patience, PROBE_SECONDS if flight[number].kind == "probe" else math.inf)
+            if now - since >= limit:
+                self._sort(number, f"nothing was heard of it for {limit:g} s")
+
+    def tidy(self) -> None:
+        """Forget models and replies that no task needs any more."""
+        flight = self._coordinator.flight
+        kept = {task.id for task in flight.mine()[1]} | set(flight.tasks)
+        self.replies = {number: reply for number, reply in self.replies.items() if number in kept}
+        self._held = {number: outcome for number, outcome in self._held.items() if number in kept}
+        versions = flight.versions | {self._coordinator.step}
+        self.models = {version: model for version, model in self.models.items() if version in versions}
+
+    def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
+        """Take in one reply, or the news that there will be none."""
+        since = self._sent.pop(number, time.monotonic())
+        task = self._coordinator.flight.tasks.get(number)
+        if task is None:
+            return  # nobody waits for it any more
+        if isinstance(came, str):
+            self._fail(task, came)
+            return
+        try:
+            reply, outcome = self._read(task, came, self.models[task.step])
+        except InputError as problem:
+            self._fail(task, str(problem))
+            return
+        if task.kind == "train":
+            self.replies[number] = reply
+        if not self._reported:
+            self._hand_over(task, replace(outcome, seconds=self.now - task.began))
+            return
+        seconds = reply.note.seconds
+        if math.isnan(seconds):  # probes are free unless clients say otherwise
+            seconds = 0.0 if task.kind == "probe" else time.monotonic() - since
+        self._held[number] = replace(outcome, seconds=seconds)
+        self._events.add([Event(task.began + seconds, number, seconds)])
+
+    def _hand_over(self, task: Task, outcome: Outcome) -> None:
+        try:
+            self._coordinator.receive(task.id, outcome, self.now)
+        except InputError as problem:
+            self._fail(task, str(problem))
+
+    def _fail(self, task: Task, why: str) -> None:
+        self._log.warning("fedpace: %r failed in this round: %s", task.client, why)
+        self.replies.pop(task.id, None)
+        self._coordinator.lost(task.id, self.now)

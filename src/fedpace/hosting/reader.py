@@ -1,0 +1,105 @@
+"""From a reply to an outcome: sketch the update, check the moment against the others', and say what a scheme lacks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+from fedpace.core.tasks import Task
+from fedpace.core.types import Need, Outcome
+from fedpace.hosting.replies import Raw, Reply, parse
+from fedpace.hosting.sketch import Arrays, UpdateSketch
+
+
+class Reader:
+    """Reads replies to tasks.
+
+    Args:
+        scheme: its name.
+        needs: what it cannot do without.
+        remedies: what a client must do about something that is needed and that it does not send.
+        log: where warnings go.
+        width: columns of the moments that are known already; None = of none.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        needs: frozenset[Need],
+        remedies: Mapping[Need, str],
+        log: logging.Logger,
+        width: int | None,
+    ) -> None:
+        self._scheme, self._needs, self._remedies, self._log = scheme, needs, remedies, log
+        self._width = width
+        self._warned: set[tuple[Any, Need]] = set()
+        self._known: set[Any] = set()
+        """Whose moment came: one that is not due is not missed."""
+        self.sketch: UpdateSketch | None = None
+
+    def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
+        """Return a reply and what it says, without the seconds; one that cannot be used is an InputError."""
+        reply = self._parsed(task, unpack, sent)
+        if task.kind == "probe":
+            return reply, self._probed(task, reply, sent)
+        moment = self._moment(task, reply)
+        if math.isnan(reply.loss):
+            self.lacks(task.client, Need.LOSS)
+        update = None
+        if Need.UPDATE in task.facts and self.sketch is not None and reply.model is not None:
+            update = self.sketch(reply.model, sent)
+        return reply, Outcome(task.client, 0.0, True, reply.loss, reply.samples, moment, update)
+
+    def lacks(self, client: Any, need: Need) -> None:
+        """Warn once per client and fact that is needed: until it is sent, the client can only be met as a newcomer."""
+        if need in self._needs and (client, need) not in self._warned:
+            self._warned.add((client, need))
+            remedy = self._remedies.get(need, "see the documentation")
+            self._log.warning("fedpace: %s needs %s, %r sent none: %s", self._scheme, need, client, remedy)
+
+    def _parsed(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> Reply:
+        asks_loss = task.kind == "probe" and task.probe == "loss"
+        found = parse(unpack, None if asks_loss else sent)
+        if isinstance(found, str) and task.kind == "probe" and not asks_loss:
+            found = parse(unpack)  # who answers with a sketch sends no model
+        if isinstance(found, str):
+            raise InputError(found)
+        return found
+
+    def _probed(self, task: Task, reply: Reply, sent: Arrays) -> Outcome:
+        if task.probe == "loss":
+            if math.isnan(reply.loss):
+                raise InputError(
+                    "it was asked for a loss, and told none: put `loss` into the metrics of its evaluation"
+                )
+            return Outcome(task.client, 0.0, loss=reply.loss)
+        step = reply.note.update
+        if self.sketch is not None and step is None and reply.model is not None:
+            step = self.sketch(reply.model, sent)
+        if step is None or self.sketch is None or step.size != self.sketch.width:
+            raise InputError("it was asked for the sketch of a step, and sent neither one that fits nor a model")
+        return Outcome(task.client, 0.0, update=step)
+
+    def _moment(self, task: Task, reply: Reply) -> FloatArray | None:
+        moment = reply.note.moment
+        if Need.MOMENT not in task.facts:
+            return None
+        if moment is None:
+            if task.client not in self._known:
+                self.lacks(task.client, Need.MOMENT)
+            return None
+        if self._width not in (None, moment.shape[1]):
+            self._log.warning(
+                "fedpace: the moment of %r has %d columns, those before have %d: it is not used",
+                task.client,
+                moment.shape[1],
+                self._width,
+            )
+            return None
+        self._width = moment.shape[1]
+        self._known.add(task.client)
+        return moment

@@ -1,0 +1,193 @@
+"""Everything that a client says, read in one place: a value that is safe to use, or the reason why it is none.
+
+A client may be broken, or lie. What it sends is unpacked and checked inside `parse`, and nothing else of fedpace looks
+at it: one client's nonsense is that client's failure, and never an exception on the server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+from fedpace.hosting.sketch import Arrays
+
+MOST_COLUMNS = 65_536
+MOST_ROWS = 4_096
+MOST_BYTES = 1 << 26
+"""Of a moment, at the most: a broken client must not fill the server's memory."""
+LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """What a client reported beside its model; NaN, None or an empty name where it did not."""
+
+    name: str = ""
+    """Stable name."""
+    seconds: float = math.nan
+    compute: float = math.nan
+    samples: float = math.nan
+    moment: FloatArray | None = None
+    update: FloatArray | None = None
+    """Sketch of an update or gradient."""
+    labels: FloatArray | None = None
+    """(c,) how many samples of each class it holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """A reply as the framework unpacked it, unchecked."""
+
+    note: Any = field(default_factory=dict)
+    loss: Any = None
+    samples: Any = None
+    model: Any = None
+    """Name -> array; None where there is none."""
+    carrier: Any = None
+    """The framework's own message, for who aggregates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """A reply that can be used."""
+
+    note: Note
+    loss: float
+    samples: float
+    model: dict[str, NDArray[Any]] | None
+    """None: it sent none, and none was expected."""
+    carrier: Any = None
+
+
+def parse(unpack: Callable[[], Raw], sent: Arrays | None = None) -> Reply | str:
+    """Return a reply, or the reason why it cannot be used.
+
+    Args:
+        unpack: takes the framework's message apart; whatever it raises is a reason.
+        sent: the model that the client was given; it must send one of the same arrays back. None = none is expected,
+            and what comes all the same is not looked at.
+    """
+    try:
+        raw = unpack()
+        note = read_note(raw.note)
+        samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
+        model = None if sent is None else read_model(raw.model, sent)
+        return Reply(note, _loss(raw.loss), samples, model, raw.carrier)
+    except InputError as problem:
+        return _short(str(problem))
+    except Exception as problem:  # foreign bytes may raise anything while they are decoded
+        return _short(f"it cannot be read: {type(problem).__name__}: {problem}")
+
+
+def read_note(entries: Any) -> Note:
+    """Return what is in a note; a damaged one is an InputError. Entries that nobody knows are passed over."""
+    if not isinstance(entries, Mapping):
+        raise InputError(f"a note should be a table of entries, but a {type(entries).__name__} came")
+    name = entries.get("name", "")
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        raise InputError(f"a name should be text of at most {LONGEST_NAME} characters")
+    return Note(
+        name=name,
+        seconds=_number(entries.get("seconds", math.nan), "reported seconds"),
+        compute=_number(entries.get("compute", math.nan), "reported compute"),
+        samples=_number(entries.get("samples", math.nan), "reported samples"),
+        moment=_moment(entries.get("moment"), entries.get("shape")),
+        update=_update(entries.get("update")),
+        labels=_labels(entries.get("labels")),
+    )
+
+
+def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
+    """Return a model of the same arrays as the one that was sent: names, shapes, finite numbers."""
+    if not isinstance(arrays, Mapping):
+        raise InputError("no model came")
+    found = {str(key): np.asarray(array) for key, array in arrays.items()}
+    if sent and found.keys() != sent.keys():
+        wrong = sorted(found.keys() ^ sent.keys())[:5]
+        raise InputError(f"the model should have the arrays that were sent, but {wrong} are missing or new")
+    for key, array in found.items():
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"array {key!r} of the model should hold real numbers, but its type is {array.dtype}")
+        if sent and array.shape != np.shape(sent[key]):
+            expected = np.shape(sent[key])
+            raise InputError(f"array {key!r} of the model should have shape {expected}, but it has {array.shape}")
+        if not np.isfinite(array).all():
+            raise InputError(f"array {key!r} of the model holds NaN or infinity: training diverged")
+    return found
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"{what} should be a number, but {value!r} came")
+    number = float(value)
+    if not math.isnan(number) and not (math.isfinite(number) and number >= 0):
+        raise InputError(f"{what} should be finite and at least 0, but {number} came")
+    return number
+
+
+def _loss(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"the loss should be a number, but {value!r} came")
+    if not math.isfinite(value):
+        raise InputError(f"the loss is {value}: training diverged")
+    return float(value)
+
+
+def _moment(data: Any, shape: Any) -> FloatArray | None:
+    if data is None:
+        return None
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    if not isinstance(data, bytes) or len(sizes) != 2 or not all(type(size) is int for size in sizes):
+        raise InputError(f"a moment should be bytes with a shape of two whole numbers, but the shape is {shape!r}")
+    rows, columns = sizes
+    if not (1 <= rows <= MOST_ROWS and 1 <= columns <= MOST_COLUMNS and 4 * rows * columns <= MOST_BYTES):
+        raise InputError(
+            f"a moment should have 1 to {MOST_ROWS} rows, 1 to {MOST_COLUMNS} columns and at most {MOST_BYTES} bytes, "
+            f"but its shape is {shape!r}"
+        )
+    if len(data) != 4 * rows * columns:
+        raise InputError(f"a moment of shape {shape} should have {4 * rows * columns} bytes, but {len(data)} came")
+    return _finite(np.frombuffer(data, dtype="<f4").reshape(rows, columns), "a moment")
+
+
+def _update(data: Any) -> FloatArray | None:
+    if data is None:
+        return None
+    if not isinstance(data, bytes) or not data or len(data) % 8 or len(data) > MOST_BYTES:
+        raise InputError("a sketch should be the bytes of some numbers in double precision, but other things came")
+    return _finite(np.frombuffer(data, dtype="<f8"), "a sketch")
+
+
+def _labels(values: Any) -> FloatArray | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or not 0 < len(values) <= MOST_COLUMNS:
+        raise InputError(f"a label histogram should be a list of 1 to {MOST_COLUMNS} counts, but other things came")
+    return np.array([_counted(value) for value in values])
+
+
+def _counted(value: Any) -> float:
+    count = _number(value, "a count in the label histogram")
+    if math.isnan(count):
+        raise InputError("a count in the label histogram should be a number, but NaN came")
+    return count
+
+
+def _finite(array: NDArray[Any], what: str) -> FloatArray:
+    values = np.asarray(array, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(f"{what} should be finite, but it holds NaN or infinity")
+    return values
+
+
+def _short(reason: str, limit: int = 300) -> str:
+    return reason if len(reason) <= limit else reason[: limit - 3] + "..."

@@ -1,0 +1,121 @@
+"""The coordinator's tasks as NVFlare's, and its results as what can be read.
+
+Tasks that start together are one broadcast. Results come on NVFlare's threads, and wait in a queue for the
+controller's.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from nvflare.apis.fl_constant import FLMetaKey
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+
+from fedpace.core.errors import InputError
+from fedpace.core.tasks import Task
+from fedpace.core.types import Need
+from fedpace.hosting.replies import Raw
+from fedpace.hosting.sketch import Arrays
+from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
+
+LOSS_KEYS = ("train_loss", "loss")
+TASKS = "tasks"
+"""In the server's note: name -> the coordinator's task."""
+
+
+class AbortedError(Exception):
+    """NVFlare was told to stop while a round was under way."""
+
+
+class Broadcasts:
+    """Tasks that are out.
+
+    Args:
+        broadcast: sends a model to clients by names.
+        aborted: whether NVFlare was told to stop.
+        loss_key: metric with the client's loss; empty = the usual ones.
+    """
+
+    def __init__(
+        self, broadcast: Callable[[FLModel, list[str]], None], aborted: Callable[[], bool], loss_key: str
+    ) -> None:
+        self._broadcast, self._aborted = broadcast, aborted
+        self._loss_keys = (loss_key,) if loss_key else LOSS_KEYS
+        self._came: queue.Queue[tuple[int, Callable[[], Raw] | str]] = queue.Queue()
+        self._settled: set[int] = set()
+        self._model = FLModel(params={})
+        self._sent: Arrays = {}
+        self._bases: dict[int, Arrays] = {}
+        """Task -> the model that was sent: one may come back in a later round."""
+
+    def on(self, model: FLModel, sent: Arrays) -> Broadcasts:
+        """Begin a round with this model."""
+        self._model, self._sent = model, sent
+        return self
+
+    # -- the controller's thread -----------------------------------------------------------------------------
+
+    def send(self, tasks: Sequence[Task]) -> None:
+        """Broadcast the model, with a note of what is wanted beside it."""
+        if tasks[0].kind == "probe":
+            raise InputError("the scheme asks clients before it chooses, which NVFlare cannot: use another")
+        due = [str(task.client) for task in tasks if Need.MOMENT in task.facts]
+        targets = any(Need.TARGETS in task.facts for task in tasks)
+        ids = {str(task.client): task.id for task in tasks}
+        self._model.meta = {**(self._model.meta or {}), NOTE: {MOMENTS: due, TARGETS: targets, TASKS: ids}}
+        self._bases |= dict.fromkeys(ids.values(), self._sent)
+        self._broadcast(self._model, list(ids))
+
+    def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
+        """Return what has come."""
+        while not self._came.empty():
+            yield self._came.get()
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or when something has come."""
+        if self._aborted():
+            raise AbortedError
+        try:
+            first = self._came.get(timeout=max(seconds, 0.001))
+        except queue.Empty:
+            return
+        self._came.put(first)
+
+    # -- NVFlare's threads -----------------------------------------------------------------------------------
+
+    def answered(self, result: FLModel) -> bool:
+        """Note a client's model."""
+        meta = result.meta or {}
+        number = meta["props"][NOTE][TASKS][meta["client_name"]]
+        self._settled.add(number)
+        self._came.put((number, partial(self._unpack, result, self._bases.pop(number, {}))))
+        return True
+
+    def ended(self, meta: Any, names: Iterable[str], why: str) -> None:
+        """Note that nothing more will come of these clients; who answered has answered."""
+        for name, number in meta[NOTE][TASKS].items():
+            if name in set(names) and number not in self._settled:
+                self._settled.add(number)
+                self._bases.pop(number, None)
+                self._came.put((number, why))
+
+    def _unpack(self, result: FLModel, sent: Arrays) -> Raw:
+        meta, metrics, params = result.meta or {}, result.metrics or {}, result.params
+        if params and result.params_type == ParamsType.DIFF:
+            if params.keys() - sent.keys():
+                raise InputError(f"{sorted(params.keys() - sent.keys())[:5]} are no arrays of the model that was sent")
+            shapes = [key for key, step in params.items() if np.shape(step) != np.shape(sent[key])]
+            if shapes:  # before they are added: NumPy would broadcast
+                raise InputError(f"the differences of {shapes[:5]} should have the shapes of the model that was sent")
+            params = {key: np.asarray(sent[key]) + np.asarray(step) for key, step in params.items()}
+        return Raw(
+            note=meta.get(NOTE) or {},
+            loss=next((metrics[key] for key in self._loss_keys if key in metrics), None),
+            samples=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
+            model=params or None,
+            carrier=result,
+        )
