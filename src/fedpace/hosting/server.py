@@ -35,7 +35,7 @@ from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Note, Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch
-from fedpace.records.round import Round
+from fedpace.records.round import Round, recorded
 from fedpace.records.run import RunInfo
 from fedpace.server import server_step
 
@@ -173,34 +173,21 @@ class Server:
             own: arrays that the host keeps for itself.
             facts: what else it remembers, as JSON.
         """
-        losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
+        losses = [reply.loss for _, _, reply in self.answers(step)]
         with self._fitting():
             turn = self.coordinator.stepped(seconds=self.courier.waited if self.coordinator.policy.rounds else None)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         stepping = step_facts(self.shared.state) if moved and self.shared is not None else {}
-        why, name = turn.why, self.coordinator.ledger.ids
-        entry = Round(
+        name = self.coordinator.ledger.ids
+        entry = recorded(
+            turn,
             number=self.coordinator.step,
             clock=self.coordinator.now,
-            seconds=turn.seconds,
-            overhead=max(0.0, turn.began - self._ended),
-            metric=None,
-            loss=None,
-            clients=tuple(turn.clients),
-            weights=tuple(turn.weights),
-            mode=turn.mode,
-            failed=tuple(turn.failed),
-            train_loss=float(np.mean(losses)) if losses else None,
-            objective=why.objective,
-            predicted_seconds=why.predicted_seconds,
-            status=why.status,
-            facts={**why.facts, "reasons": {str(name[row]): reason for row, reason in why.reasons.items()}},
-            warmed=tuple(turn.warmed),
-            heard=tuple(turn.heard),
-            probed=tuple(turn.probed),
-            stretch=stepping.get("stretch", 1.0),
-            carried=stepping.get("carried", 0.0),
+            since=self._ended,
+            losses=losses,
+            stepping=stepping,
+            facts={"reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()}},
         )
         self._ended = self.coordinator.now
         if self._folder is not None and self._diary is not None:

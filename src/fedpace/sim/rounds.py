@@ -25,7 +25,7 @@ from fedpace.core.types import DelayConfig, Need, Selector, wants_first_moments
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round
+from fedpace.records.round import Round, recorded
 from fedpace.selectors._cohorts import check_k
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
@@ -267,27 +267,15 @@ class Simulation:
         number, clock = self.coordinator.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
         stepping = step_facts(self.server_state) if moved else {}
-        return Round(
+        return recorded(
+            turn,
             number=number,
             clock=clock,
-            seconds=turn.seconds,
-            overhead=max(0.0, turn.began - began),
+            since=began,
+            losses=losses,
+            stepping=stepping,
             metric=metric,
             loss=loss,
-            clients=_rows(turn.clients),
-            weights=tuple(turn.weights),
-            mode=turn.mode,
-            failed=_rows(turn.failed),
-            warmed=_rows(turn.warmed),
-            heard=_rows(turn.heard),
-            probed=_rows(turn.probed),
-            stretch=stepping.get("stretch", 1.0),
-            carried=stepping.get("carried", 0.0),
-            train_loss=float(np.mean(losses)) if losses else None,
-            objective=turn.why.objective,
-            predicted_seconds=turn.why.predicted_seconds,
-            status=turn.why.status,
-            facts=turn.why.facts,
         )
 
     def _zero(self) -> torch.Tensor:
@@ -300,7 +288,3 @@ class Simulation:
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
-
-
-def _rows(clients: list[Any]) -> tuple[int, ...]:
-    return tuple(clients)
