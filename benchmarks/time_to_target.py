@@ -15,9 +15,9 @@ plateau, and 1 point. Quadratic loss: the paper's 2.95, and 1 % of the way from 
 target counts from when it is held: the mean over ten instants, a median expected delay apart, meets it.
 
 Everything is charged from second 0 on. Schemes that must hear of every client first warm up on the clock: they wait for
-half of the clients, and know the others when they answer. Expected delays are known to all schemes; probes are free.
-`free` in the output has the same with warm-ups that cost nothing, as the paper counts, `first` with the first crossing
-of the target in place of the one that is held.
+a quarter of the clients, whose training is the first step, and know the others when they answer. Expected delays are
+known to all schemes; probes are free. `free` in the output has the same with warm-ups that cost nothing and train
+nothing, as the paper counts, `first` with the first crossing of the target in place of the one that is held.
 
 The step size of a cell is tuned for random and is the same for all schemes; the options of every scheme but `pace`,
 which has none to choose, are tuned for each task under each delay model (`grid/tuned.json`, with all that was tried).

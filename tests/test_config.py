@@ -14,10 +14,10 @@ from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
-from fedpace.server.fedadam import FedAdam
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedadam import Fedadam
+from fedpace.server.fedexp import Fedexp
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.trainer import Training
@@ -119,7 +119,7 @@ def test_everything_is_read(write):
     assert [scheme.selector for scheme in found.schemes] == [
         Random(k=2),
         Random(k=2, variant="uniform-unbiased"),
-        DelayHetSubmodular(target_heterogeneity=0.5),
+        DelayhetSubmodular(target_heterogeneity=0.5),
     ]
     assert found.direction == "down"
 
@@ -387,7 +387,7 @@ def test_selectors(write, wanted, labels):
     found = overridden(write, selectors=wanted)
     assert [scheme.label for scheme in found.schemes] == labels
     if "delayhet-submodular" in labels:
-        assert found.schemes[0].selector == DelayHetSubmodular(target_heterogeneity=0.5), "with its options"
+        assert found.schemes[0].selector == DelayhetSubmodular(target_heterogeneity=0.5), "with its options"
 
 
 def test_an_unknown_selector(write):
@@ -411,7 +411,7 @@ def test_the_scheme_says_how_the_server_steps_unless_the_experiment_does():
     assert plain.server_of(plain.schemes[0]).name == "average"
     assert plain.server_of(Scheme("pace", make_selector("pace"))).name == "nesterov"
     asked = parse({**table(), "server": {"name": "fedadam", "lr": 0.01}})
-    assert asked.server_of(Scheme("pace", make_selector("pace"))) == FedAdam(lr=0.01)
+    assert asked.server_of(Scheme("pace", make_selector("pace"))) == Fedadam(lr=0.01)
 
 
 def test_a_scheme_may_have_a_server_step_of_its_own():
@@ -438,4 +438,4 @@ def test_a_server_step_that_cannot_be(server, words):
 
 def test_the_command_line_names_a_server_step(write):
     found = overridden(write, server={"name": "fedexp", "power": 0.5})
-    assert found.server == FedExP(power=0.5)
+    assert found.server == Fedexp(power=0.5)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import fedpace
 from fedpace.config import load_experiment
 from fedpace.testing import check_selector
 
@@ -62,3 +63,19 @@ def test_readme_leads_to_every_document():
     assert "@@" not in text
     for document in ROOT.glob("docs/*.md"):
         assert f"docs/{document.name}" in text, f"README should lead to {document.name}"
+
+
+def test_what_is_exported_is_what_readme_shows():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\bfedpace\.([A-Za-z_]+)\b", text))
+    shown |= {name for line in re.findall(r"^from fedpace import (.*)$", text, flags=re.M) for name in line.split(", ")}
+    modules = {path.stem for path in (ROOT / "src" / "fedpace").iterdir()}
+    assert shown - modules == set(fedpace.__all__)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *map(str, sorted(ROOT.glob("examples/**/*.py")))])
+def test_nothing_private_is_shown(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert not re.findall(
+        r"^ *(?:from fedpace[\w.]*\._\w+ import|from fedpace[\w.]* import .*\b_\w+)", text, flags=re.M
+    )

@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = ["torch", "flwr", "ray", "pydantic", "rich", "typer", "sklearn", "matplotlib", "plotly", "datasets", "faiss"]
+HEAVY = [
+    "torch",
+    "flwr",
+    "ray",
+    "pydantic",
+    "rich",
+    "typer",
+    "sklearn",
+    "matplotlib",
+    "plotly",
+    "datasets",
+    "faiss",
+    "scipy.sparse",
+]
 
 SHOW = f"""
 import json, sys
@@ -85,3 +98,26 @@ def test_without_the_extras_the_command_says_what_to_install(tmp_path):
     done = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: the command line needs 'typer': pip install 'fedpace[sim,data,report]'\n"
+
+
+def test_the_simulator_is_loaded_when_it_is_named():
+    assert loaded_by("import fedpace; assert 'simulate' in dir(fedpace); assert callable(fedpace.make_selector)") == []
+    assert "torch" in loaded_by("import fedpace; fedpace.simulate")
+
+
+def test_other_names_are_not_there():
+    import fedpace
+
+    with pytest.raises(AttributeError, match="simulat'"):
+        _ = fedpace.simulat
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["compare", "--help"], ["data", "show", "--help"]])
+def test_help_loads_nothing_that_trains_or_draws(arguments):
+    """`fedpace --help` must answer at once: only what parses and prints is loaded."""
+    run = (
+        "import sys\nfrom fedpace.cli import app\n"
+        f"try:\n    app({arguments!r})\nexcept SystemExit:\n    pass\nprint()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", run + SHOW], capture_output=True, text=True, timeout=120, check=True)
+    assert set(json.loads(done.stdout.splitlines()[-1])) <= {"typer", "rich"}

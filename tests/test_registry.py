@@ -171,3 +171,12 @@ def test_a_class_that_a_module_merely_imports_is_not_its_own(monkeypatch):
 
     monkeypatch.setattr(module, "Another", Outside, raising=False)
     assert registry.selectors["random"] is Random
+
+
+@pytest.mark.parametrize("kind", ["selectors", "delays", "datasets", "models", "servers"])
+def test_classes_are_called_as_they_are_registered(kind):
+    """Each word of the name with one capital letter, whatever papers write: `fed-cs` is FedCs."""
+    catalogue = getattr(registry, kind)
+    for name in catalogue.names():
+        expected = "".join(word.capitalize() for word in name.split("-")) + ("Delays" if kind == "delays" else "")
+        assert catalogue[name].__name__ == expected

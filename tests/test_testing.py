@@ -12,7 +12,7 @@ import pytest
 from fedpace import Cohort, FedpaceError, Need
 from fedpace.core.types import Stateless
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.testing import ContractError, ToyFleet, check_delay_model, check_selector
 
@@ -52,7 +52,7 @@ class GoodWithState(Good):
         return state
 
 
-@pytest.mark.parametrize("selector", [Good(), GoodWithState(), Random(k=3), DelayHetSubmodular()], ids=repr)
+@pytest.mark.parametrize("selector", [Good(), GoodWithState(), Random(k=3), DelayhetSubmodular()], ids=repr)
 def test_good_selectors_pass(selector):
     check_selector(selector, clients=8, rounds=3)
 

@@ -43,6 +43,8 @@ class Task:
         training: how, at the step size that is used until one is tuned.
         rates: step sizes to tune over.
         larger: step sizes that are tried after these, for as long as the largest is the best.
+        tuning_seeds: seeds that step sizes are chosen on.
+        options_of: the task whose options are taken where tuning them on this one would take hours; "" = its own.
         full_rounds: rounds of full participation, after which it has reached its plateau.
         easy: how far from the plateau the easy target is; for a loss as a fraction of the way from the initial model.
         hard: the same for the hard target.
@@ -56,6 +58,8 @@ class Task:
     training: Training
     rates: tuple[float, ...]
     larger: tuple[float, ...] = ()
+    tuning_seeds: tuple[int, ...] = (100, 101)
+    options_of: str = ""
     full_rounds: int = 300
     max_rounds: int = 500
     """Of a scheme that has had as much virtual time as random takes; one with short rounds gets more of them."""
@@ -144,18 +148,31 @@ IMAGES = Training(epochs=2, batch=20, lr=0.02, momentum=0.9)
 IMAGE_OPTIONS: dict[str, Any] = {
     "model": Conv2(channels=(10, 20), hidden=100),
     "training": IMAGES,
-    "rates": (0.01, 0.02, 0.05, 0.1),
+    "rates": (0.02, 0.05, 0.1),
     "larger": (0.2, 0.5),
+    "tuning_seeds": (100,),
     "full_rounds": 40,
     "max_rounds": 150,
 }
 SIZES: dict[str, int] = {"clients": 50, "samples": 3000, "test_samples": 2000}
 
 PUBLIC = (
-    Task("mnist-0.3", Mnist(alpha=0.3, **SIZES), **IMAGE_OPTIONS),
-    Task("mnist-rotated", Mnist(partition="rotated", **SIZES), **IMAGE_OPTIONS, rare="features"),
-    Task("fashion-0.3", FashionMnist(alpha=0.3, **SIZES), **IMAGE_OPTIONS),
-    Task("fashion-rotated", FashionMnist(partition="rotated", **SIZES), **IMAGE_OPTIONS, rare="features"),
+    Task("mnist-0.3", Mnist(alpha=0.3, **SIZES), options_of="digits-0.3", **IMAGE_OPTIONS),
+    Task(
+        "mnist-rotated",
+        Mnist(partition="rotated", **SIZES),
+        options_of="digits-rotated",
+        **IMAGE_OPTIONS,
+        rare="features",
+    ),
+    Task("fashion-0.3", FashionMnist(alpha=0.3, **SIZES), options_of="digits-0.3", **IMAGE_OPTIONS),
+    Task(
+        "fashion-rotated",
+        FashionMnist(partition="rotated", **SIZES),
+        options_of="digits-rotated",
+        **IMAGE_OPTIONS,
+        rare="features",
+    ),
 )
 
 DELAYS = (SyntheticDelays(), NycmeshDelays())

@@ -240,7 +240,7 @@ _NO_DELAYS = _NoDelays()
 def prepare(
     cell: Cell, selector: Any, rate: float, seed: int, *, deadline: float = 1.0, charged: bool = False
 ) -> Simulation:
-    """Return a run before its first round; `charged`: with its warm-up on the clock, half of it waited for."""
+    """Return a run before its first round; `charged`: with its warm-up on the clock, a quarter of it waited for."""
     task = cell.task
     if task.name not in _kept:
         _kept.clear()

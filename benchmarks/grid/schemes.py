@@ -27,7 +27,7 @@ FEDEXP = [{"k": k, "extrapolate": 1.0} for k in (10, 20, 30)]
 
 Mode = Literal["charged", "free"]
 MODES: tuple[Mode, ...] = ("charged", "free")
-WAIT = 0.5
+WAIT = 0.25
 """Share of the clients that a charged warm-up waits for; the others are known when they answer."""
 
 

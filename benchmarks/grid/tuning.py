@@ -50,13 +50,17 @@ class Tuned:
 
     def scheme(self, scheme: Scheme, cell: Cell) -> Scheme:
         """Return a scheme with what was chosen for it."""
-        found = self.tasks.get(cell.task.name, {}).get("options", {}).get(cell.delays.name, {}).get(scheme.label)
+        found = self._options(cell).get(scheme.label)
         return scheme if found is None else scheme.given(found["options"], found["factor"])
 
     def has_options(self, scheme: Scheme, cell: Cell) -> bool:
         """Whether anything was chosen for a scheme, or there is nothing to choose from."""
-        found = self.tasks.get(cell.task.name, {}).get("options", {}).get(cell.delays.name, {})
-        return scheme.label in found or len(scheme.choices()) == 1
+        return scheme.label in self._options(cell) or len(scheme.choices()) == 1
+
+    def _options(self, cell: Cell) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.tasks.get(cell.task.options_of or cell.task.name, {}).get("options", {})
+        chosen: Mapping[str, Any] = found.get(cell.delays.name, {})
+        return chosen
 
     def _has(self, task: Task) -> bool:
         return task.name in self.tasks
@@ -98,9 +102,10 @@ def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def tune_rates(
-    task: Task, cells: Sequence[Cell], folder: Path, processes: int, *, tuned: Tuned, seeds: Sequence[int] = SEEDS
+    task: Task, cells: Sequence[Cell], folder: Path, processes: int, *, tuned: Tuned, seeds: Sequence[int] | None = None
 ) -> None:
     """Choose the step sizes of a task and its cells, and write them down."""
+    seeds = task.tuning_seeds if seeds is None else seeds
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
     rates, larger = list(task.rates), list(task.larger)

@@ -48,8 +48,10 @@ def fleet(clients: int, seed: int = 0) -> dict[str, Any]:
         "labels": rng.dirichlet(np.full(CLASSES, 0.3), clients) * samples[:, None],
         "updates": rng.standard_normal((clients, SKETCH)),
         "update_step": rng.integers(30, FIRST_STEP, clients),
-        "recent_weight": rng.dirichlet(np.ones(clients)),
-        "lateness": np.column_stack([rng.lognormal(0, 0.3, 256), rng.random(256) < 0.1]),
+        "accumulated": {
+            "recent_weight": rng.dirichlet(np.ones(clients)),
+            "lateness": np.column_stack([rng.lognormal(0, 0.3, 256), rng.random(256) < 0.1]),
+        },
     }
 
 

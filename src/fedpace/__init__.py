@@ -4,42 +4,65 @@
 
     session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
-`import fedpace` needs NumPy and SciPy only. The simulator is in `fedpace.sim`, the pure numerics in `fedpace.numerics`.
+`import fedpace` needs NumPy and SciPy only; `fedpace.simulate` loads torch when it is first named. What is exported
+here is what README shows; the rest has modules of its own, such as `fedpace.numerics` and `fedpace.moments`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpace import registry
 from fedpace.core import providers
-from fedpace.core.errors import FedpaceError
+from fedpace.core.cohorts import cohort_size
+from fedpace.core.coordinator import Coordinator
+from fedpace.core.errors import FedpaceError, MissingExtraError
 from fedpace.core.rng import stream
+from fedpace.core.roster import Settings
 from fedpace.core.session import Session
-from fedpace.core.types import Cohort, Diagnostics, Need, Outcome, Probe, Report, Selection, Selector, View
+from fedpace.core.types import (
+    Cohort,
+    Diagnostics,
+    Need,
+    Outcome,
+    Probe,
+    Report,
+    Scheme,
+    Selection,
+    Selector,
+    Stateless,
+    View,
+)
 from fedpace.delays.estimator import DelayEstimator
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments.bank import MomentBank
+
+if TYPE_CHECKING:
+    from fedpace.sim.rounds import simulate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Cohort",
+    "Coordinator",
     "Diagnostics",
     "FedpaceError",
-    "MomentBank",
     "Need",
     "Outcome",
     "Probe",
     "Report",
+    "Scheme",
     "Selection",
     "Selector",
     "Session",
+    "Settings",
     "SharedModel",
+    "Stateless",
     "View",
-    "__version__",
+    "cohort_size",
     "make_selector",
     "make_server",
+    "simulate",
     "stream",
 ]
 
@@ -49,6 +72,23 @@ providers.provide(
     moment_store=MomentBank,
     delay_estimator=DelayEstimator,
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Load the simulator when it is first named: it needs torch."""
+    if name != "simulate":
+        raise AttributeError(f"module 'fedpace' has no attribute {name!r}")
+    try:
+        from fedpace.sim.rounds import simulate
+    except ModuleNotFoundError as cause:
+        raise MissingExtraError("the simulator", "sim", cause.name or "torch") from cause
+    globals()[name] = simulate
+    return simulate
+
+
+def __dir__() -> list[str]:
+    """Show the simulator although it is not loaded yet."""
+    return sorted({*globals(), *__all__})
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:

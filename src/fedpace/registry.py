@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -34,6 +35,8 @@ class Catalogue:
 
     def __getitem__(self, name: str) -> Any:
         """Return the class registered as `name`."""
+        if not isinstance(name, str):
+            raise InputError(f"expected the name of a {self.kind}, but {name!r} came; known: {', '.join(self.names())}")
         plugged_in = self._plugged_in()
         built_in = self._find(name.replace("-", "_"), name)
         if built_in is not None and name in plugged_in:
@@ -51,12 +54,7 @@ class Catalogue:
     def make(self, name: str, **options: Any) -> Any:
         """Return the component `name` with these options."""
         cls = self[name]
-        known = [item.name for item in dataclasses.fields(cls)]
-        for option in options:
-            if option not in known:
-                raise InputError(
-                    f"{name} has no option {option!r}.{did_you_mean(option, known)} Known: {', '.join(known) or 'none'}"
-                )
+        check_options(cls, options, name, "option")
         return cls(**options)
 
     def _built_in(self) -> list[str]:
@@ -97,6 +95,20 @@ class Catalogue:
         if (own := getattr(found, "name", None)) != point.name:
             raise InputError(f"{broken}: it calls itself {own!r}")
         return found
+
+
+def check_options(cls: Any, options: Mapping[str, Any], what: str, kind: str) -> None:
+    """Refuse options that a component does not have, and say where one is missing that has no default."""
+    fields = dataclasses.fields(cls)
+    known = [item.name for item in fields]
+    for option in options:
+        if option not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"{what} has no {kind} {option!r}.{did_you_mean(option, known)} Known {kind}s: {listed}")
+    nothing = dataclasses.MISSING
+    needed = [item.name for item in fields if item.default is nothing and item.default_factory is nothing]
+    if missing := [name for name in needed if name not in options]:
+        raise InputError(f"{what} lacks its {kind} {missing[0]!r}, which has no default")
 
 
 selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")

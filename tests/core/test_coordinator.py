@@ -14,7 +14,7 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.roster import Settings
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Stateless
+from fedpace.core.types import Diagnostics, Stateless, Traits
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def test_probes_are_tasks():
 
 
 @dataclass(frozen=True)
-class Buffered:
+class Buffered(Traits):
     """FedBuff: everybody is always busy; every `buffer` answers make a step, older ones counting less."""
 
     name: ClassVar[str] = "buffered"

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedpace import Session, make_selector
+from fedpace import make_selector
 from fedpace.core.errors import InputError
 from fedpace.core.extrapolation import BUDGET, DECAY, StepLength, fedexp_factor
-from fedpace.core.types import Outcome
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.softmax import Softmax
@@ -98,30 +97,3 @@ def test_the_simulator_takes_the_longer_step():
 def test_only_an_average_can_be_extrapolated():
     with pytest.raises(InputError, match="uniform-unbiased"):
         make_selector("random", variant="uniform-unbiased", extrapolate=1.0)
-
-
-def test_views_remember_the_weights_of_recent_rounds():
-    session = Session(make_selector("random", k=2), seed=1)
-    session.join(["a", "b"])
-    for _ in range(2):
-        selection = session.select()
-        session.observe([Outcome(client, seconds=1.0) for client in selection.clients])
-    assert session.view().recent_weight == pytest.approx(np.full(2, 0.5 * (0.5 + 0.25)))
-
-
-def test_who_failed_leaves_its_weight_to_the_others():
-    session = Session(make_selector("random", k=2), seed=1)
-    session.join(["a", "b"])
-    selection = session.select()
-    session.observe([Outcome(client, seconds=1.0, finished=client == "a") for client in selection.clients])
-    assert session.view().recent_weight == pytest.approx([0.5, 0.0])
-
-
-def test_a_saved_session_remembers_them(tmp_path):
-    session = Session(make_selector("random", k=1), seed=1)
-    session.join(["a", "b", "c"])
-    selection = session.select()
-    session.observe([Outcome(client, seconds=1.0) for client in selection.clients])
-    session.save(tmp_path / "session")
-    restored = Session.restore(tmp_path / "session")
-    assert np.array_equal(restored.view().recent_weight, session.view().recent_weight)

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import Need, Outcome, Session, make_selector
+from fedpace import Need, Outcome
 from fedpace.core.errors import InputError
-from fedpace.core.ledger import REMEMBERED, Ledger
+from fedpace.core.ledger import Ledger
 
 
 def filled(**options):
@@ -62,8 +62,8 @@ def test_rows_move_up_and_take_their_facts_along():
     assert "b" not in ledger
     np.testing.assert_array_equal(ledger.columns["delay"], before[[0, 2]])
     assert ledger.columns["loss"].tolist() == [0.0, 2.0]
-    np.testing.assert_array_equal(ledger.labels, [[0, 1], [4, 5]])
-    np.testing.assert_array_equal(ledger.updates, [[1.0] * 4, [3.0] * 4])
+    np.testing.assert_array_equal(ledger.tables["labels"], [[0, 1], [4, 5]])
+    np.testing.assert_array_equal(ledger.tables["updates"], [[1.0] * 4, [3.0] * 4])
     np.testing.assert_array_equal(ledger.moments.factor(1), np.full((2, 3), 3.0))
     ledger.join(["b"])
     assert ledger.row("b") == 2
@@ -174,7 +174,7 @@ def test_what_is_not_reported_stays_as_it_was():
     assert ledger.columns["loss"][0] == 0.0
     assert ledger.columns["loss_step"][0] == 7
     assert ledger.columns["samples"][0] == 5.0
-    np.testing.assert_array_equal(ledger.updates[0], np.ones(4))
+    np.testing.assert_array_equal(ledger.tables["updates"][0], np.ones(4))
 
 
 BAD = [
@@ -183,7 +183,7 @@ BAD = [
     ({"seconds": math.inf}, "the delay of client 'a' .* it is inf"),
     ({"seconds": None}, "the seconds of client 'a' must be a number, or NaN where it is unknown, but None came"),
     ({"seconds": "soon"}, "the seconds of client 'a' must be a number"),
-    ({"loss": math.inf}, "the loss of client 'a' must be finite, but it is inf: training diverged"),
+    ({"loss": math.inf}, "the loss of client 'a' must be finite, but inf came: training diverged"),
     ({"loss": "low"}, "the loss of client 'a' must be a number"),
     ({"samples": -3}, "the samples of client 'a' must be a count of at least 0, but -3 came"),
     ({"samples": math.inf}, "the samples of client 'a' must be a count"),
@@ -223,7 +223,7 @@ def test_labels_come_all_or_none():
     for bad in ([[1, 2], [3, -1]], [[1, 2], [3, math.nan]]):
         with pytest.raises(InputError, match="the label histogram of client 'b' must hold counts of at least 0, but"):
             ledger.set_labels(np.arange(2), bad)
-        assert ledger.labels is None
+        assert "labels" not in ledger.tables
     with pytest.raises(InputError, match="label histograms must be numbers"):
         ledger.set_labels(np.arange(2), [[1, 2], [3]])
     ledger.set_labels(np.array([0]), [[1, 2, 3]])
@@ -231,10 +231,16 @@ def test_labels_come_all_or_none():
         ledger.set_labels(np.array([1]), [[1, 2]])
 
 
+def loaded(ids, arrays):
+    ledger = Ledger()
+    ledger.load(ids, arrays)
+    return ledger
+
+
 def test_a_ledger_comes_back_from_its_arrays():
     ledger = filled()
     ledger.join(["d"])
-    back = Ledger.from_arrays(ledger.ids, ledger.arrays(), learn_delays=True)
+    back = loaded(ledger.ids, ledger.arrays())
     assert back.ids == ledger.ids
     for name, array in ledger.arrays().items():
         np.testing.assert_array_equal(back.arrays()[name], array, err_msg=name)
@@ -248,50 +254,9 @@ def test_saved_arrays_of_another_length_are_refused(name):
     arrays = filled().arrays()
     if name == "delays/noise":
         del arrays[name]
-    elif name == "lateness":
-        arrays[name] = np.zeros((4, 3))  # of no certain length, but pairs
     elif name == "moments/factors":
         arrays[name] = arrays[name][:-1]
     else:
         arrays[name] = arrays[name][:-1] if name != "moments/ranks" else np.append(arrays[name], -1.0)
     with pytest.raises(InputError, match=r"saved (ledger|ranks|factors)"):
-        Ledger.from_arrays(["a", "b", "c"], arrays, learn_delays=True)
-
-
-class TestLateness:
-    """How long clients took over what was expected of them."""
-
-    def session(self, **options):
-        session = Session(make_selector("random", k=3), **options)
-        session.join(["a", "b", "c"], delays=[10.0, 20.0, 40.0])
-        return session
-
-    def report(self, session, seconds, finished=(True, True, True)):
-        selection = session.select()
-        by = dict(zip("abc", zip(seconds, finished, strict=True), strict=True))
-        session.observe([Outcome(c, seconds=by[c][0], finished=by[c][1]) for c in selection.clients])
-
-    def test_ratios_and_who_was_given_up(self):
-        session = self.session(learn_delays=False)
-        assert session.view().lateness.shape == (0, 2)
-        self.report(session, [11.0, 30.0, math.nan], (True, False, False))
-        assert session.view().lateness.tolist() == [[pytest.approx(1.1), 0.0], [pytest.approx(1.5), 1.0]]
-
-    def test_what_was_expected_before_the_answer_counts(self):
-        session = self.session()
-        expected = session.view().delay
-        self.report(session, [20.0, 40.0, 80.0])
-        assert session.view().lateness[:, 0] == pytest.approx(np.array([20.0, 40.0, 80.0]) / expected)
-
-    def test_the_oldest_go(self):
-        session = self.session(learn_delays=False)
-        for _ in range(REMEMBERED // 3 + 5):
-            self.report(session, [10.0, 20.0, 40.0])
-        assert len(session.view().lateness) == REMEMBERED
-
-    def test_they_are_saved(self, tmp_path):
-        session = self.session(learn_delays=False)
-        self.report(session, [11.0, 30.0, 40.0])
-        session.save(tmp_path / "session")
-        restored = Session.restore(tmp_path / "session")
-        assert np.array_equal(restored.view().lateness, session.view().lateness)
+        loaded(["a", "b", "c"], arrays)

@@ -7,13 +7,13 @@ import pytest
 from fedpace.core.errors import InputError
 from fedpace.core.session import Session
 from fedpace.moments import MomentBank
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.testing import ToyFleet
 
 pytest.importorskip("faiss")
 
 CLIENTS = 30
-SELECTOR = DelayHetSubmodular(ridge=0.1, target_heterogeneity=0.7)
+SELECTOR = DelayhetSubmodular(ridge=0.1, target_heterogeneity=0.7)
 
 
 def bank():

@@ -11,9 +11,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedpace import Cohort, Diagnostics, Need, Probe, Session, make_selector
+from fedpace import Cohort, Diagnostics, Need, Outcome, Probe, Session, make_selector
 from fedpace.core import saving
 from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.types import Scheme
 from fedpace.selectors.random import Random
 from fedpace.testing import ToyFleet
 
@@ -30,7 +31,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Patient(Scheme):
     """Probes, remembers, sets deadlines, and has an infinite option."""
 
     name: ClassVar[str] = "patient"
@@ -301,7 +302,7 @@ def test_a_cut_index(saved):
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}', "null"])
 def test_another_format(saved, content):
     (saved / "session.json").write_text(content)
-    with pytest.raises(InputError, match=r"session\.json is not a session of format 3"):
+    with pytest.raises(InputError, match=r"session\.json is not a session of format 4"):
         Session.restore(saved, Patient())
 
 
@@ -357,3 +358,36 @@ def test_a_state_that_is_no_dataclass_is_refused(tmp_path):
     with pytest.raises(InputError, match="the state of patient is a list: it must be None or a frozen dataclass"):
         Session(Listy()).save(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_session_of_format_3_goes_on(tmp_path):
+    """What only pace remembers was among everybody's facts then."""
+    session = Session(make_selector("pace"), seed=1)
+    session.join(range(8), delays=[1.0 + client for client in range(8)])
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(8, 3, 2))
+    for _ in range(3):
+        chosen = session.select().clients
+        session.observe([Outcome(client, seconds=2.0 + client, moment=factors[client]) for client in chosen])
+    session.save(tmp_path)
+    index = json.loads((tmp_path / saving.INDEX).read_text())
+    arrays = dict(np.load(tmp_path / index["arrays"]))
+    for name in ("recent_weight", "lateness"):
+        arrays[f"ledger/{name}"] = arrays.pop(f"ledger/accumulated/{name}")
+    np.savez(tmp_path / index["arrays"], **arrays)
+    (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 3}))
+    back = Session.restore(tmp_path)
+    for name, values in session.view().accumulated.items():
+        np.testing.assert_array_equal(back.view().accumulated[name], values)
+    assert back.select().clients == session.select().clients
+
+
+def test_of_other_schemes_the_same_facts_are_forgotten(tmp_path):
+    session = Session(make_selector("random", k=2))
+    session.join(["a", "b", "c"])
+    session.save(tmp_path)
+    index = json.loads((tmp_path / saving.INDEX).read_text())
+    arrays = dict(np.load(tmp_path / index["arrays"]))
+    np.savez(tmp_path / index["arrays"], **arrays, **{"ledger/recent_weight": np.zeros(3)})
+    (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 3}))
+    assert Session.restore(tmp_path).view().accumulated == {}

@@ -12,7 +12,7 @@ import pytest
 from fedpace import Cohort, FedpaceError, Need, Outcome, Probe, Session
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.types import Stateless
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 
 
@@ -268,7 +268,7 @@ def test_abandoning_a_probe():
     ("kind", "answers", "words"),
     [
         ("loss", {"a": 1.0, "z": 1.0}, "client 'z' answered a probe, but it was not asked"),
-        ("loss", {"a": 1.0, "b": math.nan}, "the loss of client 'b' must be finite, but it is nan"),
+        ("loss", {"a": 1.0, "b": math.nan}, "the loss of client 'b' must be finite, but nan came"),
         ("loss", {"a": 1.0, "b": math.inf}, "the loss of client 'b' must be finite"),
         ("loss", {"a": 1.0, "b": "low"}, "the loss of client 'b' must be a number"),
         ("gradient", {"a": [1.0], "b": [1.0, 2.0]}, "the update sketch of client 'b' has 2 entries, but .* have 1"),
@@ -467,13 +467,13 @@ def test_shares_follow_the_samples_reported():
 
 def test_needs_are_compared_with_what_the_host_offers():
     with pytest.raises(InputError) as caught:
-        Session(DelayHetSubmodular(), offers=[Need.DELAY, Need.LOSS])
+        Session(DelayhetSubmodular(), offers=[Need.DELAY, Need.LOSS])
     assert str(caught.value) == "delayhet-submodular needs feature moments; this host reports delays, losses only"
     with pytest.raises(
         InputError, match="delayhet-submodular needs delays, feature moments; this host reports nothing"
     ):
-        Session(DelayHetSubmodular(), offers=[])
-    Session(DelayHetSubmodular(), offers=list(Need))
+        Session(DelayhetSubmodular(), offers=[])
+    Session(DelayhetSubmodular(), offers=list(Need))
     Session(Random(), offers=[])
 
 

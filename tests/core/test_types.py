@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import Cohort, Diagnostics, Probe, Report, Selection, View
+from fedpace import Cohort, Diagnostics, Need, Probe, Report, Selection, Session, View
 from fedpace.core.errors import InputError
+from fedpace.core.freezing import array_fields
 from fedpace.core.types import configuration
 from fedpace.selectors.random import Random
 
@@ -121,3 +122,19 @@ def test_diagnostics_keep_their_own_copies():
 def test_the_configuration_is_the_fields():
     plain = {"extrapolate": 0.0, "momentum": False, "overcommit": 1.0}
     assert configuration(Random(k=3, variant="md")) == {"k": 3, "variant": "md", **plain}
+
+
+def test_a_scheme_that_says_too_little_is_told_what_to_derive_from():
+    class Bare:
+        name = "bare"
+        needs: frozenset[Need] = frozenset()
+
+    with pytest.raises(InputError, match=r"Bare says nothing of uses.*derive it from Scheme or Stateless"):
+        Session(Bare())
+
+
+def test_array_fields_are_frozen_by_their_declared_types():
+    assert array_fields(Cohort) == {"clients": np.int64, "weights": np.float64}
+    assert array_fields(View)["updates"] is np.float64
+    assert array_fields(View)["available"] is np.bool_
+    assert "moments" not in array_fields(View)

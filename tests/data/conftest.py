@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from PIL import Image
 from fedpace.data import hub
 
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-REPOSITORY = Path(__file__).parents[2]
+REAL = Path(os.environ.get("FEDPACE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+"""Folder of the real data sets, where there is one."""
 
 
 @pytest.fixture(autouse=True)
@@ -113,10 +115,9 @@ def real(monkeypatch, shared_cache):
     """Returns the folder of a real data set, or skips and says so."""
 
     def find(name):
-        place = REPOSITORY / hub.NEARBY
-        if not (place / name).is_dir():
-            pytest.skip(f"the real {name} is not in {hub.NEARBY}: only its stand-in was tested")
+        if not (REAL / name).is_dir():
+            pytest.skip(f"the real {name} is not in {REAL} (FEDPACE_DATA names it): only its stand-in was tested")
         monkeypatch.setenv("FEDPACE_CACHE", str(shared_cache))
-        return str(place)
+        return str(REAL)
 
     return find

@@ -27,7 +27,7 @@ from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
 from fedpace.records.run import read_run
 from fedpace.server.average import Average
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 
 NODES = 10
 
@@ -210,6 +210,7 @@ class Extrapolating(fedpace.core.types.Stateless):
 
     name = "extrapolating"
     needs = frozenset()
+    server = Fedexp()
 
     def select(self, state, view, rng):
         return fedpace.Cohort(np.arange(3), np.array([0.25, 0.25, 0.5])), None
@@ -223,7 +224,7 @@ def test_an_extrapolated_step_is_as_long_as_disagreement_allows(flower, guarded)
     for client, target in enumerate(targets):
         grid.add(500 + client, flower.app([mod(flower)], target=target), **{"partition-id": client})
     record = flower.arrays(np.zeros(3))
-    strategy = PacedStrategy(FedAvg(), Extrapolating(), clock="reported", server=FedExP(guarded=guarded))
+    strategy = PacedStrategy(FedAvg(), Extrapolating(), clock="reported", server=Fedexp(guarded=guarded))
     result = as_numpy(flower.rounds(strategy, grid, record, 1))
     steps = [0.3 * np.full(3, target) for target in targets]
     mean = 0.25 * steps[0] + 0.25 * steps[1] + 0.5 * steps[2]
@@ -354,7 +355,7 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
     flower.rounds(strategy(), grid, record, 1)
     entry = read_run(tmp_path / "state").rounds[-1]
     assert (entry.failed, entry.clients) == ((), ("partition-0", "partition-1"))
-    assert len(entry.warmed) == 4
+    assert entry.warmed == ("partition-2", "partition-3"), "they only report, when they come"
     flower.rounds(strategy(), grid, record, 1)
     assert grid.trained()[4:6] == [52, 53], "those two, before anything else"
     assert read_run(tmp_path / "state").rounds[-1].warmed == ("partition-2", "partition-3")

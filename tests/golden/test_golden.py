@@ -1,6 +1,6 @@
 """What every scheme did when its golden file was written, it still does.
 
-After a change that was meant, `python tests/golden/regenerate.py SCHEME` writes the file anew.
+After a change that was meant, `python tests/golden/regenerate.py SCHEME` writes the file anew; README.md lists them.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import pytest
 from fedpace.core.rng import stream
 from fedpace.core.types import View
 from fedpace.moments import MomentBank
-from fedpace.selectors.delayhet_sampling import DelayHetSampling
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_sampling import DelayhetSampling
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 
 COUNT = 40
 
@@ -44,7 +44,7 @@ def banks():
 
 @pytest.mark.parametrize("target", [0.0, 0.5])
 def test_submodular(banks, target):
-    scheme = DelayHetSubmodular(target_heterogeneity=target)
+    scheme = DelayhetSubmodular(target_heterogeneity=target)
     exact, sketched = (scheme.select(None, view(bank), stream(2, "select"))[0] for bank in banks)
     shared = len(np.intersect1d(exact.clients, sketched.clients))
     assert shared >= 0.8 * max(len(exact.clients), len(sketched.clients))
@@ -52,7 +52,7 @@ def test_submodular(banks, target):
 
 
 def test_sampling(banks):
-    scheme = DelayHetSampling()
+    scheme = DelayhetSampling()
     for bank in banks:
         cohort, _ = scheme.select(None, view(bank), stream(3, "select"))
         assert (cohort.clients % 7 != 0).all()

@@ -12,7 +12,7 @@ from fedpace.core.errors import InfeasibleError
 from fedpace.core.rng import stream
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors.delayhet_sampling import SamplingObjective
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 
 
 @st.composite
@@ -59,9 +59,9 @@ def both(fleet):
     fleets(),
     st.sampled_from(
         [
-            DelayHetSubmodular(),
-            DelayHetSubmodular(target_heterogeneity=0.5),
-            DelayHetSubmodular(solver="min-norm", target_heterogeneity=0.5),
+            DelayhetSubmodular(),
+            DelayhetSubmodular(target_heterogeneity=0.5),
+            DelayhetSubmodular(solver="min-norm", target_heterogeneity=0.5),
         ]
     ),
 )

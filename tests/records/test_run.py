@@ -15,7 +15,8 @@ import pytest
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError
 from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, RunWriter, commit, find_runs, plain, read_run, round_line, versions
+from fedpace.records.run import RunInfo, find_runs, plain, read_run, round_line
+from fedpace.records.writer import RunWriter, commit, versions
 from fedpace.runner import run_all, run_one
 
 TABLE = {

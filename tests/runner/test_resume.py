@@ -15,7 +15,8 @@ import pytest
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError, StorageError
-from fedpace.records.run import RunWriter, read_run
+from fedpace.records.run import read_run
+from fedpace.records.writer import RunWriter
 from fedpace.report.tables import summarise
 from fedpace.runner import Execution, Job, carry_out, check_folder, clear_folder, resume, run_all, run_one
 

@@ -13,7 +13,7 @@ from fedpace import MomentBank, Need, View
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.numerics.ratio import MARGIN
-from fedpace.selectors.delayhet_sampling import DelayHetSampling, SamplingObjective
+from fedpace.selectors.delayhet_sampling import DelayhetSampling, SamplingObjective
 
 
 def make_view(moments, delay, share=None, available=None):
@@ -140,10 +140,10 @@ def test_errata_a6_with_genuine_features():
 
 def test_an_infeasible_answer_says_so():
     view = make_view([0.1, 1.9], [1.0, 1.0])
-    cohort, _ = DelayHetSampling(k=2, ridge=0.0, target_heterogeneity=0.0).select(None, view, stream(0))
+    cohort, _ = DelayhetSampling(k=2, ridge=0.0, target_heterogeneity=0.0).select(None, view, stream(0))
     assert cohort.why.facts["B_p"] >= 1
     assert "infeasible, B_p >= 1: lower target_heterogeneity" in cohort.why.status
-    feasible, _ = DelayHetSampling(k=2, ridge=0.0, target_heterogeneity=0.3).select(None, view, stream(0))
+    feasible, _ = DelayhetSampling(k=2, ridge=0.0, target_heterogeneity=0.3).select(None, view, stream(0))
     assert feasible.why.facts["B_p"] < 1
     assert "infeasible" not in feasible.why.status
 
@@ -152,7 +152,7 @@ MANY = make_view(np.linspace(0.6, 1.4, 12), np.linspace(10, 120, 12))
 
 
 def choose(view=MANY, seed=0, **options):
-    return DelayHetSampling(**({"k": 5} | options)).select(None, view, stream(seed, "draw"))[0]
+    return DelayhetSampling(**({"k": 5} | options)).select(None, view, stream(seed, "draw"))[0]
 
 
 def test_weights_are_multiplicity_over_k():
@@ -252,7 +252,7 @@ def test_delays_of_0_and_ties():
 )
 def test_bad_options(options, words):
     with pytest.raises(InputError, match=words):
-        DelayHetSampling(**options)
+        DelayhetSampling(**options)
 
 
 def test_k_beyond_the_roster():
@@ -261,4 +261,4 @@ def test_k_beyond_the_roster():
 
 
 def test_what_it_needs():
-    assert DelayHetSampling.needs == {Need.DELAY, Need.MOMENT}
+    assert DelayhetSampling.needs == {Need.DELAY, Need.MOMENT}

@@ -12,7 +12,7 @@ from fedpace import MomentBank, Need, View
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.rng import stream
 from fedpace.numerics import best_prefix
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 
 
 def make_view(moments, delay, share=None, available=None):
@@ -37,7 +37,7 @@ def make_view(moments, delay, share=None, available=None):
 
 def choose(view, **options):
     options = {"ridge": 0.0} | options
-    return DelayHetSubmodular(**options).select(None, view, stream(0))[0]
+    return DelayhetSubmodular(**options).select(None, view, stream(0))[0]
 
 
 def weights_of(cohort):
@@ -228,8 +228,8 @@ def test_min_norm_on_one_client():
 )
 def test_bad_options(options, words):
     with pytest.raises(InputError, match=words):
-        DelayHetSubmodular(**options)
+        DelayhetSubmodular(**options)
 
 
 def test_what_it_needs():
-    assert DelayHetSubmodular.needs == {Need.DELAY, Need.MOMENT}
+    assert DelayhetSubmodular.needs == {Need.DELAY, Need.MOMENT}

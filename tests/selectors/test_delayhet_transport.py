@@ -11,7 +11,7 @@ from fedpace import MomentBank
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.numerics.transport import transport_cost
-from fedpace.selectors.delayhet_transport import DelayHetTransport
+from fedpace.selectors.delayhet_transport import DelayhetTransport
 
 
 def bank_of(moments: list[float]) -> MomentBank:
@@ -28,7 +28,7 @@ DELAY = np.array([10.0, 14.0, 18.0, 90.0, 100.0, 110.0])
 
 def test_several_clients_are_drawn_where_one_would_be_off(view: Any) -> None:
     known = view(6, delay=DELAY, moments=bank_of(MOMENTS))
-    cohort, _ = DelayHetTransport(k=6, ridge=0.0).select(None, known, stream(0, "draw"))
+    cohort, _ = DelayhetTransport(k=6, ridge=0.0).select(None, known, stream(0, "draw"))
     assert cohort.why.status == "ok"
     assert cohort.why.facts["effective_clients"] > 1.5
     assert set(cohort.clients) <= {0, 1, 2}, "the slow have what the fast have"
@@ -37,7 +37,7 @@ def test_several_clients_are_drawn_where_one_would_be_off(view: Any) -> None:
 def test_the_plan_that_is_reported_is_the_cheapest(view: Any) -> None:
     """Clients of equal delay: carrying costs are all that matters, and staying costs nothing."""
     known = view(6, delay=np.full(6, 10.0), moments=bank_of(MOMENTS))
-    cohort, _ = DelayHetTransport(k=6, ridge=0.0).select(None, known, stream(0, "draw"))
+    cohort, _ = DelayhetTransport(k=6, ridge=0.0).select(None, known, stream(0, "draw"))
     difference = np.abs(np.subtract.outer(MOMENTS, MOMENTS))
     half = np.repeat([0.5, 0.0], 3)  # with equal delays any split between twins is free
     assert transport_cost(half * 2 / 3, np.full(6, 1 / 6), difference).value == pytest.approx(0.0, abs=1e-9)
@@ -46,17 +46,17 @@ def test_the_plan_that_is_reported_is_the_cheapest(view: Any) -> None:
 
 def test_scaling_is_stated_and_never_up(view: Any) -> None:
     known = view(6, delay=DELAY, moments=bank_of(MOMENTS))
-    wide, _ = DelayHetTransport(k=6, ridge=0.0, target_heterogeneity=0.1).select(None, known, stream(0, "draw"))
+    wide, _ = DelayhetTransport(k=6, ridge=0.0, target_heterogeneity=0.1).select(None, known, stream(0, "draw"))
     assert wide.why.facts["scale"] == pytest.approx(0.1 / wide.why.facts["largest_mean_B"])
-    free, _ = DelayHetTransport(k=6, ridge=0.0, target_heterogeneity=0.0).select(None, known, stream(0, "draw"))
+    free, _ = DelayhetTransport(k=6, ridge=0.0, target_heterogeneity=0.0).select(None, known, stream(0, "draw"))
     assert free.why.facts["scale"] == 1.0
-    loose, _ = DelayHetTransport(k=6, ridge=0.0, target_heterogeneity=50.0).select(None, known, stream(0, "draw"))
+    loose, _ = DelayhetTransport(k=6, ridge=0.0, target_heterogeneity=50.0).select(None, known, stream(0, "draw"))
     assert loose.why.facts["scale"] == 1.0
 
 
 def test_too_few_draws_are_said_so_and_drawn_by_shares(view: Any) -> None:
     known = view(6, delay=DELAY, moments=bank_of([0.01, 6.0, 0.01, 6.0, 0.01, 6.0]))
-    cohort, _ = DelayHetTransport(k=1, ridge=0.0, target_heterogeneity=0.0).select(None, known, stream(0, "draw"))
+    cohort, _ = DelayhetTransport(k=1, ridge=0.0, target_heterogeneity=0.0).select(None, known, stream(0, "draw"))
     assert "infeasible" in cohort.why.status
     assert cohort.why.facts["effective_clients"] == pytest.approx(6.0)
 
@@ -71,4 +71,4 @@ def test_too_few_draws_are_said_so_and_drawn_by_shares(view: Any) -> None:
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        DelayHetTransport(**options)
+        DelayhetTransport(**options)

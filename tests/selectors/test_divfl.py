@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedpace.core.errors import InputError
 from fedpace.core.types import View
-from fedpace.selectors.divfl import DivFL
+from fedpace.selectors.divfl import Divfl
 
 RNG = np.random.default_rng(0)
 
@@ -24,7 +24,7 @@ def mean_distance(clients, sketches, share):
 def test_the_objective_is_the_definition_and_the_unavailable_count(view, method):
     share = np.arange(1.0, 21) / 210
     shown = view(20, share=share, available=np.arange(20) % 3 > 0)
-    cohort, _ = DivFL(k=4, method=method).select(None, shown, np.random.default_rng(1))
+    cohort, _ = Divfl(k=4, method=method).select(None, shown, np.random.default_rng(1))
     assert len(cohort.clients) == 4
     assert shown.available[cohort.clients].all()
     np.testing.assert_allclose(cohort.why.objective, mean_distance(cohort.clients, shown.updates, share), rtol=1e-12)
@@ -34,10 +34,10 @@ def test_one_from_each_group_with_both_weightings(view):
     sketches = np.array([[0, 0], [0.1, 0], [-0.1, 0], [5, 5], [5.1, 5], [np.nan, np.nan]])
     share = np.array([0.2, 0.1, 0.1, 0.3, 0.2, 0.1])
     shown = view(6, updates=sketches, share=share, available=[1, 1, 1, 1, 1, 0])
-    cohort, _ = DivFL(k=2).select(None, shown, RNG)
+    cohort, _ = Divfl(k=2).select(None, shown, RNG)
     assert cohort.clients.tolist() == [0, 3]
     np.testing.assert_allclose(cohort.weights, [0.4, 0.6])
-    proxy, _ = DivFL(k=2, weights="proxy").select(None, shown, RNG)
+    proxy, _ = Divfl(k=2, weights="proxy").select(None, shown, RNG)
     np.testing.assert_allclose(proxy.weights, [4 / 9, 5 / 9])
     assert proxy.mode == "average"
 
@@ -47,7 +47,7 @@ def test_one_from_each_group_with_both_weightings(view):
     [("exact", [1, 1, 1, 1, 1, 1, 1]), ("every-q", [1, 0, 0, 1, 0, 0, 1]), ("no-overhead", [0] * 7)],
 )
 def test_when_it_asks_for_gradients(view, mode, asks):
-    scheme = DivFL(k=1, mode=mode, q=3)
+    scheme = Divfl(k=1, mode=mode, q=3)
     for step, due in enumerate(asks):
         probe = scheme.probe(None, view(4, step=step, available=[1, 0, 1, 1]), RNG)
         assert (probe is not None) == bool(due)
@@ -59,10 +59,10 @@ def test_when_it_asks_for_gradients(view, mode, asks):
 def test_every_q_compares_directions_only(view):
     # Client 2 took part since the last asking: its update is 100 times as long as the others' gradients.
     sketches = np.array([[1, 0], [0.9, 0.1], [100, 0], [0, 1], [0.1, 0.9], [0, 0]])
-    cohort, _ = DivFL(k=2, mode="every-q").select(None, view(6, updates=sketches), RNG)
+    cohort, _ = Divfl(k=2, mode="every-q").select(None, view(6, updates=sketches), RNG)
     groups = {0: "x", 1: "x", 2: "x", 3: "y", 4: "y", 5: "none"}
     assert {groups[c] for c in cohort.clients.tolist()} == {"x", "y"}
-    raw, _ = DivFL(k=2).select(None, view(6, updates=sketches), RNG)
+    raw, _ = Divfl(k=2).select(None, view(6, updates=sketches), RNG)
     assert 2 in raw.clients.tolist()
 
 
@@ -79,7 +79,7 @@ def test_relabelling_relabels_the_cohort(seed, n):
         "loss_step": np.zeros(n),
         "participations": np.ones(n),
     }
-    for scheme in (DivFL(k=(n + 1) // 2), DivFL(k=(n + 1) // 2, weights="proxy")):
+    for scheme in (Divfl(k=(n + 1) // 2), Divfl(k=(n + 1) // 2, weights="proxy")):
         plain, _ = scheme.select(None, View(share=share, updates=sketches, **blank), rng)
         moved, _ = scheme.select(None, View(share=share[order], updates=sketches[order], **blank), rng)
         back = np.argsort(order[moved.clients])
@@ -89,4 +89,4 @@ def test_relabelling_relabels_the_cohort(seed, n):
 
 def test_missing_sketches_are_refused(view):
     with pytest.raises(InputError, match="divfl needs update sketches"):
-        DivFL(k=1).select(None, view(3, updates=None), RNG)
+        Divfl(k=1).select(None, view(3, updates=None), RNG)

@@ -12,16 +12,16 @@ from fedpace.selectors._importance import solve
 from fedpace.selectors.adaptive_sampling import AdaptiveSampling
 from fedpace.selectors.approx_opt_sampling import ApproxOptSampling
 from fedpace.selectors.clustered_sampling import ClusteredSampling
-from fedpace.selectors.divfl import DivFL
-from fedpace.selectors.fed_cbs import FedCBS
-from fedpace.selectors.fed_cs import FedCS
+from fedpace.selectors.divfl import Divfl
+from fedpace.selectors.fed_cbs import FedCbs
+from fedpace.selectors.fed_cs import FedCs
 from fedpace.selectors.flanp import Flanp
 from fedpace.selectors.folb import Folb
 from fedpace.selectors.oort import Oort
 from fedpace.selectors.optimal_client_sampling import OptimalClientSampling
 from fedpace.selectors.power_of_choice import PowerOfChoice
 from fedpace.selectors.random import Random
-from fedpace.selectors.tifl import TiFL
+from fedpace.selectors.tifl import Tifl
 from fedpace.testing import check_selector
 
 CASES = [
@@ -31,12 +31,12 @@ CASES = [
     ClusteredSampling(k=4),
     ClusteredSampling(k=4, measure="l1"),
     ClusteredSampling(k=4, algorithm="size"),
-    DivFL(k=4),
-    DivFL(k=4, mode="exact", weights="proxy"),
-    DivFL(k=4, mode="every-q", q=2, method="stochastic"),
-    FedCBS(k=4),
-    FedCS(k=4, deadline=30.0),
-    FedCS(k=4, deadline=30.0, enforce=True),
+    Divfl(k=4),
+    Divfl(k=4, mode="exact", weights="proxy"),
+    Divfl(k=4, mode="every-q", q=2, method="stochastic"),
+    FedCbs(k=4),
+    FedCs(k=4, deadline=30.0),
+    FedCs(k=4, deadline=30.0, enforce=True),
     Flanp(k=2, period=2),
     Flanp(k=2, stop="period", period=2),
     Flanp(k=2, stop="statistical"),
@@ -51,8 +51,8 @@ CASES = [
     PowerOfChoice(k=4, variant="cpow-d"),
     PowerOfChoice(k=4, variant="rpow-d"),
     PowerOfChoice(k=4, variant="adapow-d", switch=3),
-    TiFL(k=4, tiers=3, interval=2, credits=1),
-    TiFL(k=4, policy="uniform"),
+    Tifl(k=4, tiers=3, interval=2, credits=1),
+    Tifl(k=4, policy="uniform"),
 ]
 
 ids = pytest.mark.parametrize("selector", CASES, ids=repr)

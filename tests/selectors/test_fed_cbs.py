@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.selectors.fed_cbs import FLOOR, FedCBS, imbalance
+from fedpace.selectors.fed_cbs import FLOOR, FedCbs, imbalance
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 10))
@@ -53,14 +53,14 @@ def test_draws_follow_the_definition(view, step):
     rng = np.random.default_rng(0)
     seen = dict.fromkeys(expected, 0)
     for _ in range(4000):
-        seen[frozenset(FedCBS(k=3).select(None, shown, rng)[0].clients.tolist())] += 1
+        seen[frozenset(FedCbs(k=3).select(None, shown, rng)[0].clients.tolist())] += 1
     for members, p in expected.items():
         assert abs(seen[members] / 4000 - p) < 0.035
 
 
 def test_large_cohorts_of_balanced_clients_do_not_underflow(view):
     shown = view(300, labels=np.full((300, 5), 7.0))
-    cohort, _ = FedCBS(k=200).select(None, shown, np.random.default_rng(0))
+    cohort, _ = FedCbs(k=200).select(None, shown, np.random.default_rng(0))
     assert len(set(cohort.clients.tolist())) == 200
     assert cohort.why.objective == pytest.approx(0)
 
@@ -69,11 +69,11 @@ def test_it_balances_better_than_chance(view):
     labels = np.kron(np.eye(5), np.full((8, 1), 20.0)) + 1
     shown = view(40, labels=labels)
     rng = np.random.default_rng(0)
-    ours = np.mean([FedCBS(k=10).select(None, shown, rng)[0].why.objective for _ in range(50)])
+    ours = np.mean([FedCbs(k=10).select(None, shown, rng)[0].why.objective for _ in range(50)])
     chance = np.mean([imbalance(labels[rng.choice(40, 10, replace=False)].sum(axis=0)) for _ in range(200)])
     assert ours < 0.1 * chance
 
 
 def test_shares_are_the_weights(view):
     shown = view(3, share=[0.2, 0.3, 0.5])
-    np.testing.assert_allclose(FedCBS(k=3).select(None, shown, np.random.default_rng(0))[0].weights, [0.2, 0.3, 0.5])
+    np.testing.assert_allclose(FedCbs(k=3).select(None, shown, np.random.default_rng(0))[0].weights, [0.2, 0.3, 0.5])

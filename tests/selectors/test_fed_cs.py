@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedpace.core.errors import InputError
-from fedpace.selectors.fed_cs import FedCS
+from fedpace.selectors.fed_cs import FedCs
 
 DELAY = np.array([10.0, 200, 30, 90, 181, 180])
 
 
 def test_all_in_time_and_no_other(view):
     shown = view(6, delay=DELAY, share=np.arange(1, 7) / 21)
-    cohort, _ = FedCS(k=6).select(None, shown, np.random.default_rng(0))
+    cohort, _ = FedCs(k=6).select(None, shown, np.random.default_rng(0))
     assert cohort.clients.tolist() == [0, 2, 3, 5]
     np.testing.assert_allclose(cohort.weights, np.array([1, 3, 4, 6]) / 14)
     assert cohort.deadline == math.inf
@@ -27,7 +27,7 @@ def test_the_largest_set_that_fits_is_found(view):
     rng = np.random.default_rng(0)
     for seed in range(30):
         shown = view(8, delay=rng.uniform(0, 300, 8))
-        cohort, _ = FedCS(k=5, deadline=150).select(None, shown, np.random.default_rng(seed))
+        cohort, _ = FedCs(k=5, deadline=150).select(None, shown, np.random.default_rng(seed))
         candidates = np.random.default_rng(seed).choice(8, 5, replace=False)
         best = max(
             (
@@ -42,20 +42,20 @@ def test_the_largest_set_that_fits_is_found(view):
 
 
 def test_nobody_in_time(view):
-    cohort, _ = FedCS(k=6, deadline=5.0, enforce=True).select(None, view(6, delay=DELAY), np.random.default_rng(0))
+    cohort, _ = FedCs(k=6, deadline=5.0, enforce=True).select(None, view(6, delay=DELAY), np.random.default_rng(0))
     assert cohort.clients.tolist() == [0]
     assert cohort.deadline == math.inf
     assert "nobody can make the deadline" in cohort.why.status
 
 
 def test_an_enforced_deadline(view):
-    cohort, _ = FedCS(k=6, enforce=True).select(None, view(6, delay=DELAY), np.random.default_rng(0))
+    cohort, _ = FedCs(k=6, enforce=True).select(None, view(6, delay=DELAY), np.random.default_rng(0))
     assert cohort.deadline == 180
 
 
 def test_options_are_checked():
     with pytest.raises(InputError, match="deadline of fed-cs must be above 0"):
-        FedCS(deadline=0.0)
+        FedCs(deadline=0.0)
 
 
 def test_the_deadline_may_be_relative(view):
@@ -64,10 +64,10 @@ def test_the_deadline_may_be_relative(view):
     for quantile, slowest in ((0.25, 2), (0.5, 4), (0.51, 5), (1.0, 8)):
         for factor in (1e-3, 1.0, 1e3):
             shown = view(8, delay=delay * factor)
-            cohort, _ = FedCS(k=8, quantile=quantile, deadline=1.0).select(None, shown, rng)
+            cohort, _ = FedCs(k=8, quantile=quantile, deadline=1.0).select(None, shown, rng)
             assert np.sort(delay[cohort.clients]).tolist() == list(range(1, slowest + 1))
     away = view(8, delay=delay, available=delay > 4)
-    cohort, _ = FedCS(k=4, quantile=0.5, enforce=True).select(None, away, rng)
+    cohort, _ = FedCs(k=4, quantile=0.5, enforce=True).select(None, away, rng)
     assert (np.sort(delay[cohort.clients]).tolist(), cohort.deadline) == ([5, 6], 6.0)
     with pytest.raises(InputError, match="quantile of fed-cs"):
-        FedCS(quantile=1.5)
+        FedCs(quantile=1.5)

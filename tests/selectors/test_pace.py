@@ -21,7 +21,7 @@ from fedpace.selectors.moment_match import MomentMatch
 from fedpace.selectors.pace import JUMP, KEPT, Measured, Pace, measured
 from fedpace.server import server_step
 from fedpace.server.average import Average
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 
@@ -42,7 +42,7 @@ def view_of(factors, delay, *, updates=None, update_step=None, recent=None, avai
         participations=np.zeros(count, int),
         updates=updates,
         update_step=update_step,
-        recent_weight=recent,
+        accumulated={} if recent is None else {"recent_weight": recent},
         moments=bank,
     )
 
@@ -260,11 +260,11 @@ class TestRepayment:
 
 def test_gathers_speed_unless_told_otherwise():
     assert Pace().server == Nesterov(power=1.0)
-    assert Pace(momentum=False).server == FedExP(power=1.0)
+    assert Pace(momentum=False).server == Fedexp(power=1.0)
     assert Pace(extrapolate=0.0).server == Nesterov(power=0.0)
     assert server_step(Pace(momentum=False, extrapolate=0.0)) == Average()
     assert server_step(MomentMatch()) == Average()
-    assert server_step(Pace(), FedExP()) == FedExP(), "the user has the last word"
+    assert server_step(Pace(), Fedexp()) == Fedexp(), "the user has the last word"
 
 
 class TestDeadlines:
@@ -272,7 +272,7 @@ class TestDeadlines:
 
     def view(self, lateness):
         view = view_of(random_factors(12), np.linspace(10.0, 11.0, 12))
-        return dataclasses.replace(view, lateness=np.asarray(lateness, float))
+        return dataclasses.replace(view, accumulated={"lateness": np.asarray(lateness, float)})
 
     def test_one_answer_in_ten_that_hangs(self):
         view = self.view([(1.0, 0)] * 18 + [(40.0, 0)] * 2)

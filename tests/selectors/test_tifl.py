@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpace.selectors.tifl import UNKNOWN, TiFL, change_probabilities
+from fedpace.selectors.tifl import UNKNOWN, Tifl, change_probabilities
 
 DELAY = np.array([50.0, 1, 40, 2, 30, 3, 20, 4, 10, 5])
 
 
 def test_a_cohort_comes_from_one_tier(view):
-    scheme = TiFL(k=2, tiers=5, policy="uniform")
+    scheme = Tifl(k=2, tiers=5, policy="uniform")
     rng = np.random.default_rng(0)
     state, seen = scheme.init(), np.zeros(5)
     for _ in range(400):
@@ -26,7 +26,7 @@ def test_a_cohort_comes_from_one_tier(view):
 
 
 def test_credits_bound_how_often_a_tier_comes(view):
-    scheme = TiFL(k=2, tiers=5, credits=3)
+    scheme = Tifl(k=2, tiers=5, credits=3)
     rng = np.random.default_rng(0)
     state, tiers = scheme.init(), []
     for _ in range(30):
@@ -44,7 +44,7 @@ def test_the_worst_tier_gets_the_largest_probability():
 
 @pytest.mark.parametrize(("before", "changes"), [(5.0, False), (0.5, True)])
 def test_probabilities_change_only_if_the_last_tier_did_not_improve(view, before, changes):
-    scheme = TiFL(k=1, tiers=2, interval=4)
+    scheme = Tifl(k=1, tiers=2, interval=4)
     shown = view(4, step=4, delay=[1, 2, 3, 4], loss=[1.0, 1.0, 3.0, np.nan])
     state = replace(scheme.init(), last=0, losses=(before, 1.0))
     _, after = scheme.select(state, shown, np.random.default_rng(0))
@@ -55,7 +55,7 @@ def test_probabilities_change_only_if_the_last_tier_did_not_improve(view, before
 
 
 def test_a_tier_of_which_nothing_is_known_is_the_worst(view):
-    scheme = TiFL(k=1, tiers=2, interval=1)
+    scheme = Tifl(k=1, tiers=2, interval=1)
     shown = view(4, step=1, delay=[1, 2, 3, 4], loss=[1.0, 1.0, np.nan, np.nan])
     _, after = scheme.select(replace(scheme.init(), last=1), shown, np.random.default_rng(0))
     assert after.losses == (1.0, UNKNOWN)
@@ -63,5 +63,5 @@ def test_a_tier_of_which_nothing_is_known_is_the_worst(view):
 
 
 def test_fewer_clients_than_tiers(view):
-    cohort, _ = TiFL(k=3).select(TiFL(k=3).init(), view(4, available=[0, 1, 1, 0]), np.random.default_rng(0))
+    cohort, _ = Tifl(k=3).select(Tifl(k=3).init(), view(4, available=[0, 1, 1, 0]), np.random.default_rng(0))
     assert cohort.clients.size == 1

@@ -7,10 +7,10 @@ import pytest
 
 from fedpace.core.stepping import Gather
 from fedpace.server.average import Average
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
-LENGTHENED = [Nesterov(), Nesterov(power=0.0), FedExP(), FedExP(power=0.5)]
+LENGTHENED = [Nesterov(), Nesterov(power=0.0), Fedexp(), Fedexp(power=0.5)]
 
 
 class Federation:
@@ -96,10 +96,10 @@ def test_one_client_against_all_others_cannot_throw_the_model(rule):
 
 
 def test_the_papers_rule_is_there_for_comparison():
-    gather = Gather(FedExP(guarded=False), np.zeros(1))
+    gather = Gather(Fedexp(guarded=False), np.zeros(1))
     for update in [1.0] * 9 + [-8.99]:
         gather.add(np.array([update]), np.zeros(1), 0.1)
-    rule = FedExP(guarded=False)
+    rule = Fedexp(guarded=False)
     assert rule.apply(rule.init(np.zeros(1)), np.zeros(1), gather.answers())[0] > 4
-    calm = FedExP(guarded=False, epsilon=1.0)
+    calm = Fedexp(guarded=False, epsilon=1.0)
     assert calm.apply(calm.init(np.zeros(1)), np.zeros(1), gather.answers())[0] < 0.01

@@ -11,14 +11,14 @@ from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.stepping import Gather, ServerStep, join_state, split_state
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.server.average import Average
-from fedpace.server.fedadam import FedAdam
-from fedpace.server.fedavgm import FedAvgM
-from fedpace.server.fedexp import FedExP
-from fedpace.server.fedyogi import FedYogi
+from fedpace.server.fedadam import Fedadam
+from fedpace.server.fedavgm import Fedavgm
+from fedpace.server.fedexp import Fedexp
+from fedpace.server.fedyogi import Fedyogi
 from fedpace.server.median import Median
 from fedpace.server.nesterov import Nesterov
 
-RULES = [Average(), FedExP(), Nesterov(), FedAvgM(), FedAdam(), FedYogi(), Median()]
+RULES = [Average(), Fedexp(), Nesterov(), Fedavgm(), Fedadam(), Fedyogi(), Median()]
 WEIGHTS = (0.5, 0.3, 0.2)
 
 
@@ -103,14 +103,14 @@ def test_the_average_and_delta_weights_that_sum_to_nothing():
 
 def test_fedavgm_by_hand():
     model, velocity = np.linspace(-1, 1, 5), np.zeros(5)
-    for number, found in enumerate(played(FedAvgM(momentum=0.5, lr=0.7))):
+    for number, found in enumerate(played(Fedavgm(momentum=0.5, lr=0.7))):
         step = sum(w * u for w, u in zip(WEIGHTS, updates(model, number), strict=True))
         velocity = 0.5 * velocity + step
         model = model + 0.7 * velocity
         np.testing.assert_allclose(found, model)
 
 
-@pytest.mark.parametrize("rule", [FedAdam(lr=0.2), FedYogi(lr=0.2)], ids=repr)
+@pytest.mark.parametrize("rule", [Fedadam(lr=0.2), Fedyogi(lr=0.2)], ids=repr)
 def test_adaptive_rules_by_hand(rule):
     model, mean, variance = np.linspace(-1, 1, 5), np.zeros(5), np.full(5, 1e-6)
     for number, found in enumerate(played(rule)):
@@ -165,7 +165,7 @@ def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
             second.arrays = first.arrays
             second.load_state(*first.saved_state())
     assert np.array_equal(whole.arrays["w"], second.arrays["w"])
-    other = SharedModel({"w": np.zeros(5)}, FedAvgM())
+    other = SharedModel({"w": np.zeros(5)}, Fedavgm())
     other.load_state(*whole.saved_state())
     assert not other.saved_state()[1]["server:velocity"].any()
     with pytest.raises(InputError, match="another model"):
@@ -175,11 +175,11 @@ def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FedExP(power=2.0), "power of fedexp"),
+        (lambda: Fedexp(power=2.0), "power of fedexp"),
         (lambda: Nesterov(power=-1.0), "power of nesterov"),
-        (lambda: FedAvgM(momentum=1.0), "momentum of fedavgm"),
-        (lambda: FedAdam(tau=0.0), "tau of fedadam"),
-        (lambda: FedYogi(beta_2=1.0), "beta_2 of fedyogi"),
+        (lambda: Fedavgm(momentum=1.0), "momentum of fedavgm"),
+        (lambda: Fedadam(tau=0.0), "tau of fedadam"),
+        (lambda: Fedyogi(beta_2=1.0), "beta_2 of fedyogi"),
         (lambda: registry.servers.make("fedadm"), "Did you mean 'fedadam'"),
     ],
 )

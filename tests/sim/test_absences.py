@@ -14,7 +14,7 @@ from fedpace.delays.correlation import outlying, rarity
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.trace import TraceDelays
 from fedpace.models.linear import Linear
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
@@ -93,9 +93,9 @@ def test_over_commitment_ends_the_round_early():
 
 
 def test_observed_delays_are_learnt_and_expected_ones_are_given():
-    given, _ = simulate(DelayHetSubmodular(), 3)
+    given, _ = simulate(DelayhetSubmodular(), 3)
     np.testing.assert_array_equal(given.coordinator.view().delay, given.expected_delays)
-    learnt, _ = simulate(DelayHetSubmodular(), 3, fleet=Fleet(delays="observed"))
+    learnt, _ = simulate(DelayhetSubmodular(), 3, fleet=Fleet(delays="observed"))
     estimate = learnt.coordinator.view().delay
     assert np.isfinite(estimate).all()
     assert not np.allclose(estimate, learnt.expected_delays)

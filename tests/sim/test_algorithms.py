@@ -15,7 +15,7 @@ from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.scaffold import ControlVariates
@@ -58,7 +58,7 @@ def test_fedprox_without_pull_is_fedavg():
 
 
 @pytest.mark.parametrize(
-    "selector", [Random(k=2), Random(k=3, variant="uniform-unbiased"), DelayHetSubmodular(target_heterogeneity=0.5)]
+    "selector", [Random(k=2), Random(k=3, variant="uniform-unbiased"), DelayhetSubmodular(target_heterogeneity=0.5)]
 )
 @pytest.mark.parametrize("shares", ["uniform", "samples"])
 def test_scaffold_keeps_the_server_variate_at_the_shared_mean(selector, shares):
@@ -80,7 +80,7 @@ def test_scaffold_keeps_the_server_variate_at_the_shared_mean(selector, shares):
 
 
 def test_scaffold_warm_up_initialises_everybodys_variate():
-    sim = simulation(DelayHetSubmodular(target_heterogeneity=0.5, max_clients=1), algorithm="scaffold")
+    sim = simulation(DelayhetSubmodular(target_heterogeneity=0.5, max_clients=1), algorithm="scaffold")
     first = play(sim, 1)[-1]
     idle = set(range(6)) - set(first.clients)
     assert idle

@@ -91,14 +91,14 @@ class TestSession:
         assert back.view().available.all()
 
 
-def simulation(*, wait=0.5, charge=True, selector=None):
+def simulation(*, wait=0.5, charge=True, selector=None, trains=False):
     return Simulation(
         Digits(clients=12, alpha=0.5),
         Softmax(),
         LognormalDelays(),
         make_selector("pace") if selector is None else selector,
         training=Training(lr=0.5),
-        fleet=Fleet(warmup_wait=wait),
+        fleet=Fleet(warmup_wait=wait, warmup_trains=trains),
         clock=Clock(charge_warmup=charge),
         seed=4,
     )
@@ -127,14 +127,31 @@ def test_a_warm_up_that_costs_nothing_is_waited_for():
     assert rounds == list(islice(simulation(charge=False, wait=1.0).rounds(), 4))
 
 
+def test_a_warm_up_that_trains_ends_with_half_and_the_others_are_heard_in_time():
+    one = simulation(trains=True)
+    drawn = one.time.delays.draw(1)
+    rounds = list(islice(one.rounds(), 1, 40))
+    fast, late = np.argsort(drawn)[:6], np.argsort(drawn)[6:]
+    assert rounds[0].clients == tuple(sorted(fast.tolist()))
+    assert rounds[0].clock == rounds[0].seconds == pytest.approx(drawn[fast].max())
+    assert rounds[0].warmed == tuple(sorted(late.tolist())), "they only measured"
+    assert sum(rounds[0].weights) == pytest.approx(0.5), "of the 12 that were asked"
+    heard = {client: now.clock for now in rounds for client in now.heard}
+    assert heard, "some answer within the run"
+    assert heard.keys() <= set(late.tolist())
+    first = {client: before.clock for before, now in reversed(list(pairwise(rounds))) for client in now.clients}
+    assert all(first.get(client, np.inf) >= drawn[client] for client in late.tolist()), "not before it was known"
+
+
+@pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize("cut", [1, 4])
-def test_a_run_resumes_bit_for_bit_while_clients_are_awaited(tmp_path, cut):
-    whole = list(islice(simulation().rounds(), 14))
-    first = simulation()
+def test_a_run_resumes_bit_for_bit_while_clients_are_awaited(tmp_path, cut, trains):
+    whole = list(islice(simulation(trains=trains).rounds(), 14))
+    first = simulation(trains=trains)
     list(islice(first.rounds(), cut + 1))
     assert any(task.kind == "measure" for task in first.coordinator.tasks)
     Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = simulation()
+    second = simulation(trains=trains)
     Checkpoints(tmp_path).restore(second)
     assert list(islice(second.rounds(), 14 - cut - 1)) == whole[cut + 1 :]
 

@@ -24,7 +24,7 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.conv2 import Conv2
 from fedpace.models.mlp import Mlp
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.sim.engines.choice import EngineOptions, cores
 from fedpace.sim.engines.errors import WorkerLostError
 from fedpace.sim.engines.inline import Inline
@@ -122,7 +122,7 @@ def simulation(options):
         Pictures(),
         SMALL,
         LognormalDelays(),
-        DelayHetSubmodular(ridge=1.0),
+        DelayhetSubmodular(ridge=1.0),
         training=Training(epochs=1, batch=4, lr=0.1),
         engine=options,
         seed=2,

@@ -226,3 +226,16 @@ def test_a_scheme_that_lies_about_it_is_found_out():
     check_selector(make_selector("random", k=4))
     with pytest.raises(ContractError, match="says that it is timeless, but other delays gave another"):
         check_selector(Watcher(k=4))
+
+
+def test_a_charged_warm_up_that_trains_cannot_be_charged_afterwards(tmp_path):
+    free = experiment("nycmesh", "divfl")
+    charged = experiment("nycmesh", "divfl", clock={"charge_warmup": True})
+    record = run_one(free, free.schemes[0], 0, tmp_path / "free")
+    with pytest.raises(InputError, match="a warm-up that is charged is its first round"):
+        clock_run(record, charged)
+    measuring = {"fleet": {"warmup_trains": False}}
+    free = experiment("nycmesh", "divfl", **measuring)
+    charged = experiment("nycmesh", "divfl", clock={"charge_warmup": True}, **measuring)
+    record = run_one(free, free.schemes[0], 0, tmp_path / "measured")
+    assert clock_run(record, charged).rounds[-1].clock > record.rounds[-1].clock

@@ -22,7 +22,7 @@ from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.records.round import Round
-from fedpace.selectors.delayhet_submodular import DelayHetSubmodular
+from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.server.average import Average
 from fedpace.sim.clock import Clock
@@ -197,15 +197,30 @@ def test_a_warm_up_is_free_by_default_and_leaves_the_model_alone():
 
 
 def test_a_warm_up_is_charged_on_demand():
-    rounds = play(make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=True)), 2)
+    measuring = Fleet(delays="observed", warmup_trains=False)
+    rounds = play(make(NeedsDelay(), fleet=measuring, clock=Clock(charge_warmup=True)), 2)
     assert rounds[1].overhead == pytest.approx(drawn(0).max())
     assert rounds[1].clock == pytest.approx(rounds[1].overhead + rounds[1].seconds)
     assert rounds[2].overhead == 0.0
     assert rounds[2].clock == pytest.approx(rounds[1].clock + rounds[2].seconds)
 
 
+def test_a_warm_up_that_is_charged_is_the_first_round():
+    simulation = make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=True))
+    rounds = play(simulation, 2)
+    everybody = tuple(range(simulation.trainer.data.clients))
+    assert rounds[1].clients == everybody
+    assert rounds[1].weights == pytest.approx([1 / len(everybody)] * len(everybody))
+    assert rounds[1].warmed == (), "nobody only measured"
+    assert (rounds[1].overhead, rounds[1].clock) == (0.0, pytest.approx(drawn(1).max()))
+    assert rounds[1].metric != rounds[0].metric, "it moved the model"
+    assert rounds[1].status.startswith("warm-up: fixed knows too little of")
+    assert rounds[2].clients == play(make(Fixed()), 1)[1].clients
+    assert rounds[2].overhead == 0.0
+
+
 def test_lazy_needs_no_warm_up():
-    simulation = make(DelayHetSubmodular(), fleet=Fleet(warmup="lazy", warmup_quota=2), clock=Clock(charge_warmup=True))
+    simulation = make(DelayhetSubmodular(), fleet=Fleet(warmup="lazy", warmup_quota=2), clock=Clock(charge_warmup=True))
     rounds = play(simulation, 4)
     assert all(current.overhead == 0.0 for current in rounds)
     assert len(rounds[1].clients) == 2, "nobody is known: the newcomers are the round"
@@ -236,7 +251,7 @@ def test_one_seed_is_one_run():
 
 
 def test_schemes_under_one_seed_meet_the_same_world():
-    first, second = make(Random(k=2)), make(DelayHetSubmodular())
+    first, second = make(Random(k=2)), make(DelayhetSubmodular())
     np.testing.assert_array_equal(first.expected_delays, second.expected_delays)
     for tick in range(5):
         np.testing.assert_array_equal(first.time.delays.draw(tick), second.time.delays.draw(tick))
@@ -286,7 +301,7 @@ def test_shares():
 
 @pytest.mark.parametrize(("model", "moving"), [(Linear(), False), (Mlp(hidden=3), True)])
 def test_moments_are_measured_anew_only_where_features_move(model, moving, monkeypatch):
-    simulation = make(DelayHetSubmodular(ridge=1.0), model=model)
+    simulation = make(DelayhetSubmodular(ridge=1.0), model=model)
     measured = []
     moment = simulation.trainer.moment
     monkeypatch.setattr(

@@ -17,7 +17,8 @@ from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.stacked import MOST, linear_layers
+from fedpace.sim.layers import linear_layers
+from fedpace.sim.stacked import MOST
 from fedpace.sim.trainer import DivergedError, Trainer, Training
 
 

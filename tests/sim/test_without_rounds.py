@@ -12,6 +12,7 @@ import torch
 
 from fedpace import Need, make_selector
 from fedpace.core.tasks import Apply, Move, Wait
+from fedpace.core.types import Traits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
@@ -23,7 +24,7 @@ CLIENTS = 8
 
 
 @dataclass(frozen=True)
-class Buffered:
+class Buffered(Traits):
     """FedBuff (Nguyen et al. 2022): everybody is busy, and every `buffer` answers make a step."""
 
     name: ClassVar[str] = "buffered"

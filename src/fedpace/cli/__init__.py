@@ -1,14 +1,14 @@
-"""The command line: parse, build, run, print. Everything that it does can be done from Python."""
+"""The command line: parse, build, run, print. Everything that it does can be done from Python.
+
+Nothing heavy is imported before a command needs it: `fedpace --help` answers at once.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated
 
-import scipy.linalg  # noqa: F401  so that its BLAS is there when threads are counted
-import torch
 import typer
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 import fedpace
 from fedpace.cli import data, delays, listing, runs
@@ -38,10 +38,6 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def run_command() -> None:
     """Run the application; an error of ours is one line on standard error and exit code 2."""
-    # The models of this command are small: more threads cost more than they give, and with one the rounds of a seed
-    # are the same bytes on every number of cores, whether a run has this process or a worker's.
-    torch.set_num_threads(1)
-    threadpool_limits(limits=1)
     try:
         app()
     except FedpaceError as error:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fedpace.core.errors import InputError
 from fedpace.records.run import plain
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
 
 
 def print_json(value: Any) -> None:

@@ -11,20 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
-from fedpace.cli.common import AsJson, key_values, print_json
-from fedpace.config import build
+from fedpace.cli.common import key_values, print_json
+from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
 from fedpace.data import hub
 from fedpace.data.summary import DataSummary, summarise
-from fedpace.report.partition import write_partition_png
 
 app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True)
 
 Folder = Annotated[
     str,
-    typer.Option(
-        "--data", help="Folder of parquet files (default: $FEDPACE_DATA, ../shared/data, the Hub).", show_default=False
-    ),
+    typer.Option("--data", help="Folder of parquet files (default: $FEDPACE_DATA, else the Hub).", show_default=False),
 ]
 
 
@@ -86,6 +83,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what the clients of a data set hold, as numbers and as a picture."""
+    from fedpace.config import build
+
     cls = registry.datasets[name]
     options = key_values(option or [])
     if data:
@@ -99,6 +98,8 @@ def show(
     if png is not None:
         if histograms is None:
             raise InputError(f"--png draws clients x classes, but {name} is regression and has no classes")
+        from fedpace.report.partition import write_partition_png
+
         write_partition_png(histograms, png, title=f"{name}, seed {seed}: what each client holds")
     if as_json:
         print_json(

@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
-from fedpace.cli.common import AsJson, key_values, print_json
-from fedpace.config import build
+from fedpace.cli.common import key_values, print_json
+from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
 from fedpace.delays.summary import DelaySummary, summarise
-from fedpace.report.delays import write_delays_png
 
 app = typer.Typer(help="Look at delay models.", no_args_is_help=True)
 
@@ -43,10 +42,14 @@ def show(
     """Show quantiles and a histogram of the seconds that clients take."""
     if clients < 1 or fleets < 1:
         raise InputError(f"--clients and --fleets must be at least 1, but {clients} and {fleets} came")
+    from fedpace.config import build
+
     config = build(registry.delays[model], key_values(option or []), f"delays show {model}")
     drawn = (config.build(clients, model_bytes=model_bytes, seed=seed) for seed in range(fleets))
     summary = summarise(*drawn, rounds=rounds)
     if png is not None:
+        from fedpace.report.delays import write_delays_png
+
         write_delays_png(summary, png, title=f"{model} delays")
     if as_json:
         print_json(

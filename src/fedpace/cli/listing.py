@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.padding import Padding
 
 from fedpace import registry
-from fedpace.cli.common import AsJson, print_json
+from fedpace.cli.common import print_json
+from fedpace.cli.options import AsJson
 from fedpace.core.errors import FedpaceError
 from fedpace.core.types import facts_wanted
 from fedpace.records.run import plain

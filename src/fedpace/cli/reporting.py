@@ -9,22 +9,34 @@ from rich.console import Console
 
 from fedpace.cli.common import print_json
 from fedpace.core.files import json_bytes, keeping, write_atomically
-from fedpace.records.run import INFO, RunRecord, find_runs
+from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, render_table, summarise
-from fedpace.runner import read_plan
+from fedpace.runner import Plan, read_plan
 
 REPORTS = ("report.html", "report.png", "comparison.json")
 
 
-def report_folder(folder: Path, console: Console, *, as_json: bool) -> None:
-    """Write and print the reports of all that `folder` holds: of one experiment, or of one a delay model."""
-    plan = None if (folder / INFO).exists() else read_plan(folder)
+def report_folder(
+    folder: Path,
+    console: Console,
+    *,
+    as_json: bool,
+    plan: Plan | None = None,
+    records: Sequence[RunRecord] | None = None,
+) -> None:
+    """Write and print the reports of all that `folder` holds: of one experiment, or of one per delay model.
+
+    `plan` and `records` are what is in it, where that is at hand.
+    """
+    runs = find_runs(folder) if records is None else in_order(records)
+    if records is None and not (folder / INFO).exists():
+        plan = read_plan(folder)
     if plan is None or len(plan.experiments) == 1:
-        comparison = _write(find_runs(folder), folder)
+        comparison = _write(runs, folder)
         if as_json:
             print_json({"folder": str(folder), **comparison.as_json()})
             return
@@ -32,8 +44,8 @@ def report_folder(folder: Path, console: Console, *, as_json: bool) -> None:
         console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
         _name_files([folder], console)
         return
-    begun = [name for name in plan.experiments if any((folder / name).rglob(INFO))]
-    found = {name: _write(find_runs(folder / name), folder / name) for name in begun}
+    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in plan.experiments}
+    found = {name: _write(some, folder / name) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
     with keeping(folder / "comparison.json"):
         write_atomically(folder / "comparison.json", json_bytes(content))

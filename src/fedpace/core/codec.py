@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.types import ClientId
 
+T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
 _hints: dict[type, dict[str, Any]] = {}
@@ -79,6 +80,19 @@ def decode(hint: Any, raw: Any, arrays: Mapping[str, NDArray[Any]] | None = None
     if hint in (bool, int, float, str) or (isinstance(hint, type) and issubclass(hint, Enum)):
         return hint(raw)
     return _tuples(raw)
+
+
+def gathered(cls: type[T], *sources: Mapping[str, Any]) -> T:
+    """Return a dataclass whose fields are found by their names, in the first of `sources` that has them.
+
+    Lists become tuples; what no source has keeps its default.
+    """
+    given: dict[str, Any] = {}
+    for name in _fields(cls):
+        found = next((source[name] for source in sources if name in source), dataclasses.MISSING)
+        if found is not dataclasses.MISSING:
+            given[name] = tuple(found) if isinstance(found, list) else found
+    return cls(**given)
 
 
 def _fields(cls: type) -> tuple[str, ...]:

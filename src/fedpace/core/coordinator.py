@@ -20,7 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,18 @@ from typing import Any
 import numpy as np
 
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import BoolArray, IntArray
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
 from fedpace.core.outcomes import make_report
-from fedpace.core.policies import Rounds, ending
+from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
-from fedpace.core.roster import Roster, Settings
-from fedpace.core.tasks import Answer, Due, Kind, Move, Policy, Step, Task, Wait
-from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, ProbeKind, Selector, View, facts_wanted
+from fedpace.core.roster import Settings
+from fedpace.core.standing import Standing
+from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Wait
+from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, View
 from fedpace.core.validation import check_probe
 from fedpace.core.warmup import full_batch, lazy_batch
 
@@ -46,7 +47,7 @@ NOTHING = Due()
 NOBODY_KNOWN = "lazy warm-up: {} knows too little of every client"
 
 
-class Coordinator(Roster):
+class Coordinator(Standing):
     """Tasks in flight, the ledger, and a policy that decides.
 
     Args:
@@ -64,25 +65,12 @@ class Coordinator(Roster):
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
-        super().__init__(settings or Settings(), moments)
-        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        super().__init__(policy, settings or Settings(), moments)
         if offers is not None and (missing := self.policy.needs - frozenset(offers)):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
-        self.at = Progress()
-        self.flight = Flight()
         self.state: Any = self.policy.init()
         self._step: Step | None = None
-
-    @property
-    def step(self) -> int:
-        """Steps made: the version of the shared model."""
-        return self.at.step
-
-    @property
-    def now(self) -> float:
-        """Seconds, virtual or real."""
-        return self.at.now
 
     # -- what transports call --------------------------------------------------------------------------------
 
@@ -101,7 +89,7 @@ class Coordinator(Roster):
         if self.at.probing:
             if any(task.kind == "probe" for task in self.flight.tasks.values()):
                 return NOTHING
-            self._take_probes()
+            self.take_probes()
         if self.at.warming and not self._warm():
             return NOTHING
         self.go_on()
@@ -147,8 +135,8 @@ class Coordinator(Roster):
         ended.sort(key=lambda pair: pair[0].id)
         settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
         self.ledger.check([outcome for _, outcome in settled])
-        self._fold(settled)
-        self.ledger.remember_weights([(task.weight, outcome) for task, outcome in settled])
+        self.fold(settled)
+        self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
         self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
         turn.clients, turn.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
         turn.failed = [task.client for task, outcome in ended if not outcome.finished]
@@ -159,39 +147,23 @@ class Coordinator(Roster):
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
         """Say which probes the policy wants before it decides, and decide nothing; `due` does both."""
         reachable = self.reachable(available)
-        ready = reachable & self._ready()
+        ready = reachable & self.ready()
         if full_batch(self, reachable).size or not ready.any():
             return NOTHING
         self.advance(now)
-        return self._ask(self._view(ready)) or NOTHING
+        return self._ask(self.view_of(ready)) or NOTHING
 
     def go_on(self) -> None:
         """Take in what was measured so far, and wait for no more of it before the policy is asked."""
         told = [(task, outcome) for task, outcome in self.flight.take("measure") if task.client in self.ledger]
-        self._fold(told)
+        self.fold(told)
         self.at.turn.heard += [t.client for t, outcome in told if outcome.finished and t.id not in self.at.warming]
         self.at.warming = set()
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """All in flight."""
-        return tuple(self.flight.tasks.values())
 
     @property
     def wake_at(self) -> float:
         """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
         return self.at.until if self.at.wait is not None and self.flight.held else math.inf
-
-    @property
-    def wanted(self) -> frozenset[Need]:
-        """What clients should report."""
-        return facts_wanted(getattr(self.policy, "selector", self.policy))
-
-    def leave(self, clients: Iterable[ClientId]) -> None:
-        """Forget clients, at any time, and what they were doing."""
-        gone = list(clients)
-        super().leave(gone)
-        self.flight.lose(set(gone))
 
     def abandon(self) -> None:
         """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
@@ -200,14 +172,6 @@ class Coordinator(Roster):
         at = self.at
         self.flight, self._step = Flight(), None
         self.at = Progress(at.step, at.now, Turn(began=at.now), at.next_task, at.decisions)
-
-    def advance(self, now: float | None) -> None:
-        """Note the time."""
-        if now is None:
-            return
-        if not (math.isfinite(now) and now >= self.now):
-            raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
-        self.at.now = float(now)
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -229,45 +193,46 @@ class Coordinator(Roster):
         """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
         if self.at.stand_in or self.policy.rounds:
             if self.at.training:
-                self.flight.keep_measuring([task.id for task in self.flight.mine()[0]])
+                late = self.flight.mine()[0]
+                self.flight.keep_measuring([task.id for task in late])
+                self.at.turn.warmed += [task.client for task in late]
             self.at.stand_in = self.at.training = False
             return self._carry_out(ending(*self.flight.mine(), self.at.turn.mode))
-        view = self._view(self.reachable(available) & self._ready())
+        view = self.view_of(self.reachable(available) & self.ready())
         move, self.state = self.policy.decide(self.state, view, self._rng())
         return self._carry_out(move)
 
     def _open(self, reachable: BoolArray) -> Due:
         """None of the policy's tasks is out: meet newcomers, probe, decide."""
         rows = full_batch(self, reachable)
-        if rows.size and self.settings.warmup_trains and not (reachable & self._ready()).any():
+        if rows.size and self.settings.warmup_trains and not (reachable & self.ready()).any():
             return self._first_round(rows)
         if rows.size:
-            tasks = self._start("measure", rows)
+            tasks = self.start("measure", rows)
             self.at.warming = {task.id for task in tasks}
             self.at.enough = math.ceil(self.settings.warmup_wait * rows.size)
             return Due(tasks, warmup=True)
-        ready = reachable & self._ready()
+        ready = reachable & self.ready()
         if not ready.any():
-            rows = lazy_batch(self, reachable & ~self._busy(), needed=True)
+            rows = lazy_batch(self, reachable & ~self.busy(), needed=True)
             if not rows.size:
                 return NOTHING
             self.at.stand_in = True
             status = NOBODY_KNOWN.format(self.policy.name)
             why = Diagnostics(status=status, reasons=dict.fromkeys(rows.tolist(), "never seen"))
             return self._carry_out(Move(rows, self.among(rows), why=why))
-        view = self._view(ready)
+        view = self.view_of(ready)
         if self.at.probed_step != self.step and (asked := self._ask(view)) is not None:
             return asked
         move, self.state = self.policy.decide(self.state, view, self._rng())
-        newcomers = lazy_batch(self, reachable & ~ready & ~self._busy())
+        newcomers = lazy_batch(self, reachable & ~ready & ~self.busy())
         due = self._carry_out(move)
-        return replace(due, tasks=(*due.tasks, *self._start("measure", newcomers))) if newcomers.size else due
+        return replace(due, tasks=(*due.tasks, *self.start("measure", newcomers))) if newcomers.size else due
 
     def _first_round(self, rows: IntArray) -> Due:
         """Let everybody that the policy must meet train: a warm-up that is a round, and need not wait for all."""
         self.at.stand_in = self.at.training = True
         self.ledger.columns["asked"][rows] = True
-        self.at.turn.warmed += self.ledger.ids_of(rows)
         enough = math.ceil(self.settings.warmup_wait * rows.size)
         why = Diagnostics(
             status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
@@ -285,7 +250,7 @@ class Coordinator(Roster):
         if probe is None:
             return None
         self.at.probing = True
-        return Due(self._start("probe", probe.clients, probe=probe.kind, samples=probe.samples))
+        return Due(self.start("probe", probe.clients, probe=probe.kind, samples=probe.samples))
 
     def _carry_out(self, move: Move) -> Due:
         """Turn a move into a step and tasks."""
@@ -301,103 +266,13 @@ class Coordinator(Roster):
         turn = self.at.turn
         turn.why, turn.mode, turn.began = move.why, move.mode, self.now
         version = self.step if step is None else step.number
-        return Due(self._start("train", move.start, move.weights, version=version), step)
-
-    def _start(
-        self,
-        kind: Kind,
-        rows: IntArray,
-        weights: FloatArray | None = None,
-        *,
-        probe: ProbeKind = "loss",
-        samples: int = 0,
-        version: int | None = None,
-    ) -> tuple[Task, ...]:
-        """Begin tasks."""
-        step, now = self.step if version is None else version, self.now
-        weighed = np.zeros(rows.size) if weights is None else weights
-        jobs = self.ledger.columns["started"]
-        entries = zip(self.ledger.ids_of(rows), weighed.tolist(), self._facts(rows), jobs[rows].tolist(), strict=True)
-        started = tuple(
-            Task(number, client, kind, step, now, weight, facts, probe, samples, job)
-            for number, (client, weight, facts, job) in enumerate(entries, start=self.at.next_task)
-        )
-        jobs[rows] += kind == "train"
-        self.at.next_task += len(started)
-        self.flight.start(started)
-        if kind == "measure":
-            self.ledger.columns["asked"][rows] = True
-            self.at.turn.warmed += [task.client for task in started]
-        elif kind == "probe":
-            self.at.turn.probed += [task.client for task in started]
-        return started
-
-    def _facts(self, rows: IntArray) -> list[frozenset[Need]]:
-        """What clients are asked for: a moment only where one is due."""
-        wanted = self.wanted
-        if Need.MOMENT not in wanted:
-            return [wanted] * rows.size
-        last, every = self.ledger.columns["moment_step"][rows], self.settings.moments_every
-        due = (last < 0) | ((self.step - last >= every) if every > 0 else False)
-        without = wanted - {Need.MOMENT, Need.TARGETS}
-        return [wanted if asked else without for asked in due.tolist()]
+        return Due(self.start("train", move.start, move.weights, version=version), step)
 
     def _rng(self) -> np.random.Generator:
         """Return the stream of this decision: rounds decide once per step."""
         key = (self.at.decisions,) if self.at.decisions else ()
         self.at.decisions += 1
         return stream(self.settings.seed, "select", self.step, *key)
-
-    # -- facts -----------------------------------------------------------------------------------------------
-
-    def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
-        """Return what the policy would be shown."""
-        shown = self._view(self.reachable(available) & self._ready())
-        return shown if now is None else replace(shown, now=now)
-
-    def _ready(self) -> BoolArray:
-        return np.asarray(self.ledger.known(self.policy.needs) & ~self._busy())
-
-    def _busy(self) -> BoolArray:
-        busy = np.zeros(len(self.ledger), dtype=np.bool_)
-        busy[self.ledger.rows(task.client for task in self.flight.tasks.values())] = True
-        return busy
-
-    def _view(self, available: BoolArray) -> View:
-        flying, held = self.flight.tables(self.ledger.row)
-        known = self.ledger.facts()
-        return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
-
-    def _fold(self, settled: list[tuple[Task, Outcome]]) -> None:
-        """Fold outcomes, each at the version of the model that it is about."""
-        for step in sorted({task.step for task, _ in settled}):
-            self.ledger.fold([outcome for task, outcome in settled if task.step == step], step)
-
-    def _take_probes(self) -> None:
-        """Fold what was answered to a probe; what is no number was not answered."""
-        told = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
-        if told and told[0][0].probe == "loss":
-            self.heard_probes({task.client: o.loss for task, o in told if math.isfinite(o.loss)}, "loss")
-        else:
-            self.heard_probes({task.client: o.update for task, o in told if o.update is not None}, "gradient")
-
-    def heard_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
-        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
-        rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
-        if kind == "loss":
-            self.ledger.set_losses(rows, self.step)
-        else:
-            self.ledger.set_updates(rows, self.step)
-        self._end_probe()
-
-    def abandon_probe(self) -> None:
-        """Give up the probe that is out: it was not carried out."""
-        self._end_probe()
-        self.at.probed_step, self.at.turn.probed = -1, []
-
-    def _end_probe(self) -> None:
-        self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
-        self.at.probing = False
 
     # -- saving ----------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ KEPT = 0.9
 """What the largest curvature seen counts for in the next step: curvature changes as training goes on."""
 BUDGET = 20.0
 """Lengths of the longest average so far that the first step may go beyond the average."""
-DECAY = 1.1
+DECAY = 1.3
 """The n-th may go n^-DECAY times as far: more than 1, so that the sum is finite."""
 
 

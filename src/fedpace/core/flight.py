@@ -118,7 +118,10 @@ class Flight:
 
     def packed(self) -> Packed:
         """Return everything as it is saved."""
-        settled = [(task, answer() if callable(answer) else answer) for task, answer in self._answers.values()]
+        # Kept as they are told: a simulator works an answer out once, and forgets it.
+        told = {i: (task, answer() if callable(answer) else answer) for i, (task, answer) in self._answers.items()}
+        self._answers = dict(told)
+        settled = list(told.values())
         return Packed(list(self.tasks.values()), [task for task, _ in settled], [outcome for _, outcome in settled])
 
     def _count(self) -> None:

@@ -36,6 +36,11 @@ class Rounds:
         """The scheme's."""
         return self.selector.needs
 
+    @property
+    def uses(self) -> frozenset[Need]:
+        """The scheme's."""
+        return self.selector.uses
+
     def init(self) -> Any:
         """Return the scheme's own state."""
         return self.selector.init()

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpace.core.accumulators import Accumulator
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, float_array, one_of, shares
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.ledger import Ledger
@@ -64,9 +65,11 @@ class Settings:
 class Roster:
     """The clients, and the ledger of what is known of each."""
 
-    def __init__(self, settings: Settings, moments: MomentStore | None = None) -> None:
+    def __init__(
+        self, settings: Settings, moments: MomentStore | None = None, accumulators: Sequence[Accumulator] = ()
+    ) -> None:
         self.settings = settings
-        self.ledger = Ledger(learn_delays=settings.learn_delays, moments=moments)
+        self.ledger = Ledger(learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:

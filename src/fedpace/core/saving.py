@@ -17,7 +17,7 @@ from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.flight import Flight, Packed
 from fedpace.core.ids import decode_id, encode_id
-from fedpace.core.ledger import Ledger
+from fedpace.core.migrations import check_format, migrate
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import selector_class
@@ -27,7 +27,7 @@ from fedpace.core.types import Selector, configuration
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
-FORMAT = 3
+FORMAT = 4
 INDEX = "session.json"
 LEDGER = "ledger/"
 """Begins the names of the ledger's arrays in the npz."""
@@ -35,7 +35,7 @@ LEDGER = "ledger/"
 
 def save(coordinator: Coordinator, folder: Path, shell: Mapping[str, Any] | None = None) -> None:
     """Write `coordinator` into `folder`, and what a shell around it remembers."""
-    scheme = getattr(coordinator.policy, "selector", coordinator.policy)
+    scheme: Any = getattr(coordinator.policy, "selector", coordinator.policy)
     coordinator.check_saveable()
     arrays: Arrays = {}
     index = {
@@ -69,11 +69,10 @@ def restore(
     from fedpace.core.coordinator import Coordinator
 
     index = read_json(folder / INDEX)
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
-        found = index.get("format") if isinstance(index, dict) else None
-        earlier = f": it is of format {found}, of an earlier fedpace, and cannot be gone on with" if found else ""
-        raise InputError(f"{folder / INDEX} is not a session of format {FORMAT}{earlier}")
+    check_format(index, FORMAT, str(folder / INDEX))
     try:
+        stored = read_npz(folder / Path(index["arrays"]).name)
+        migrate(index, stored, FORMAT)
         saved = index["selector"]
         options = {name: decode(Any, value) for name, value in saved["options"].items()}
         if selector is None:
@@ -82,14 +81,11 @@ def restore(
             raise InputError(
                 f"the saved session ran {saved['name']} with {options}, but {selector!r} was given: give the same"
             )
-        stored = read_npz(folder / Path(index["arrays"]).name)
         coordinator = Coordinator(selector, decode(Settings, index["settings"]), moments=moments)
         coordinator.state = _decode_state(index["state"], coordinator.state)
         ids = [decode_id(client) for client in index["clients"]]
         tables = {name.removeprefix(LEDGER): table for name, table in stored.items() if name.startswith(LEDGER)}
-        coordinator.ledger = Ledger.from_arrays(
-            ids, tables, learn_delays=coordinator.settings.learn_delays, moments=moments
-        )
+        coordinator.ledger.load(ids, tables)
         coordinator.at = decode(Progress, index["progress"], stored)
         coordinator.flight = Flight(decode(Packed, index["flight"], stored))
         kept = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}

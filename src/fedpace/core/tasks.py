@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.types import ClientId, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
+from fedpace.core.types import ClientId, Described, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
 
 Kind = Literal["train", "measure", "probe"]
 """`train`: train the model and send it back. `measure`: report as if, and the shared model stays as it is. `probe`: one
@@ -117,14 +117,13 @@ class Due:
 S = TypeVar("S")
 
 
-class Policy(Protocol[S]):
+class Policy(Described, Protocol[S]):
     """Who starts, when to step and with what weights: for rounds, and for training without rounds.
 
-    `fedpace.core.policies.Rounds` makes one of every Selector. State and configuration are as a Selector's.
+    `fedpace.core.policies.Rounds` makes one of every Selector. State and configuration are as a Selector's; derive it
+    from `fedpace.core.types.Traits`.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[frozenset[Need]]
     rounds: ClassVar[bool]
     """True: when its wait is over, the coordinator applies what is in hand, gives up the rest, and asks it to start
     anew. False: it is asked, and may do something else."""

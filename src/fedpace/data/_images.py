@@ -50,7 +50,7 @@ class LabelledImages:
         exponent: of the power law; the client of rank r holds a share in proportion to r to the power of -exponent.
         samples: training images to use, drawn at random; 0 = all.
         test_samples: test images to use; 0 = all.
-        folder: of parquet files; "" = $FEDPACE_DATA, ../shared/data, the Hub.
+        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
     """
 
     name: ClassVar[str]

@@ -27,7 +27,7 @@ class Femnist(OwnedRows):
         partition: `natural` (a client is a writer) or `iid` (the same images, dealt out at random).
         min_samples: images that a writer must have.
         test_fraction: share of every writer's images that is held out.
-        folder: of parquet files; "" = $FEDPACE_DATA, ../shared/data, the Hub.
+        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
     """
 
     name: ClassVar[str] = "femnist"

@@ -25,8 +25,7 @@ FORMAT = 1
 """Of the decoded arrays; a new number leaves older caches alone."""
 
 FOLDER_VARIABLE = "FEDPACE_DATA"
-NEARBY = Path("../shared/data")
-"""Looked into when present, from wherever the command runs."""
+"""Names the folder of parquet files that is looked into before the Hub is asked."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,7 @@ class Origin:
 def load(name: str, folder: str = "") -> Decoded:
     """Return the data set `name`, decoding it if no process has done so before.
 
-    `folder` = "" looks into $FEDPACE_DATA, then ../shared/data, then asks the Hub; a folder that is given is the only
-    place looked into.
+    `folder` = "" looks into $FEDPACE_DATA, then asks the Hub; a folder that is given is the only place looked into.
     """
     source = SOURCES[name]
     origin = locate(source, folder)
@@ -162,7 +160,7 @@ def looked(source: Source) -> str:
     """Say where a search without a folder of its own looked."""
     variable = os.environ.get(FOLDER_VARIABLE)
     first = f"{FOLDER_VARIABLE} = {variable}" if variable else f"{FOLDER_VARIABLE} (not set)"
-    return f"looked into {first}, {NEARBY}, and for {source.repository} on the Hugging Face Hub"
+    return f"looked into {first}, and for {source.repository} on the Hugging Face Hub"
 
 
 def _places(folder: str) -> Iterator[Path]:
@@ -171,7 +169,6 @@ def _places(folder: str) -> Iterator[Path]:
         return
     if variable := os.environ.get(FOLDER_VARIABLE):
         yield Path(variable).expanduser()
-    yield NEARBY
 
 
 def _files_in(place: Path, source: Source) -> dict[str, tuple[Path, ...]] | None:

@@ -6,9 +6,13 @@ client's images are rotated in a single product.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 def rotate(images: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
@@ -23,6 +27,8 @@ def rotate(images: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
 
 def _rotation(height: int, width: int, degrees: float) -> sparse.csr_matrix:
     """Return the matrix that makes the pixels of a rotated image from those of the original."""
+    from scipy import sparse  # here: naming a data set stays light
+
     row, column = (grid.ravel() for grid in np.mgrid[:height, :width].astype(np.float64))
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
     cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))

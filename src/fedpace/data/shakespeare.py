@@ -29,7 +29,7 @@ class Shakespeare(OwnedRows):
         partition: `natural` (a client is a role) or `iid` (the same windows, dealt out at random).
         min_samples: windows that a role must have.
         test_fraction: share of every role's windows that is held out, the last ones.
-        folder: of parquet files; "" = $FEDPACE_DATA, ../shared/data, the Hub.
+        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
         samples: windows that a role has at most, its first ones, before the test rows are held out; 0 = no bound.
     """
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedpace.core.errors import InputError
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, RunWriter
+from fedpace.records.run import INFO, ROUNDS, RunInfo
+from fedpace.records.writer import RunWriter
 
 METRICS = {"accuracy": "up", "loss": "down"}
 """What is looked for in what a server's evaluation says, and where better is."""

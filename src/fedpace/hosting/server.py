@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpace.core.checks import at_least, did_you_mean, one_of
+from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.providers import selector_class, server_class
@@ -35,7 +36,7 @@ from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Note, Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch
-from fedpace.records.round import Round, recorded
+from fedpace.records.round import Round
 from fedpace.records.run import RunInfo
 from fedpace.server import server_step
 
@@ -173,22 +174,26 @@ class Server:
             own: arrays that the host keeps for itself.
             facts: what else it remembers, as JSON.
         """
-        losses = [reply.loss for _, _, reply in self.answers(step)]
+        losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         with self._fitting():
             turn = self.coordinator.stepped(seconds=self.courier.waited if self.coordinator.policy.rounds else None)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         stepping = step_facts(self.shared.state) if moved and self.shared is not None else {}
         name = self.coordinator.ledger.ids
-        entry = recorded(
-            turn,
-            number=self.coordinator.step,
-            clock=self.coordinator.now,
-            since=self._ended,
-            losses=losses,
-            stepping=stepping,
-            facts={"reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()}},
-        )
+        told = {
+            "number": self.coordinator.step,
+            "clock": self.coordinator.now,
+            "overhead": max(0.0, turn.began - self._ended),
+            "metric": None,
+            "loss": None,
+            "train_loss": float(np.mean(losses)) if losses else None,
+            "facts": {
+                **turn.why.facts,
+                "reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()},
+            },
+        }
+        entry = gathered(Round, told, stepping, vars(turn), vars(turn.why))
         self._ended = self.coordinator.now
         if self._folder is not None and self._diary is not None:
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from fedpace.core.checks import FloatArray, float_array
 from fedpace.core.errors import FedpaceError, InputError
@@ -31,6 +30,7 @@ class Transport:
 
 def transport_cost(p: ArrayLike, q: ArrayLike, cost: ArrayLike) -> Transport:
     """Return the optimal transport from p (n,) to q (m,) with ground cost (n, m)."""
+    from scipy import sparse  # here: `import fedpace` stays light
     from scipy.optimize import linprog
 
     start, end, price = float_array(p, "p"), float_array(q, "q"), float_array(cost, "cost", ndim=2)

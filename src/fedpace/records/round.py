@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from fedpace.core.progress import Turn
 from fedpace.core.types import ClientId
 
 
@@ -47,54 +43,3 @@ class Round:
     """What the averaged step was multiplied by."""
     carried: float = 0.0
     """The part of this move that the next one carries on."""
-
-
-def recorded(
-    turn: Turn,
-    *,
-    number: int,
-    clock: float,
-    since: float,
-    losses: Sequence[float],
-    stepping: Mapping[str, Any],
-    metric: float | None = None,
-    loss: float | None = None,
-    facts: Mapping[str, Any] | None = None,
-) -> Round:
-    """Return the record of what a coordinator did from one step to the next.
-
-    Args:
-        turn: what `Coordinator.stepped` returned.
-        number: of the step.
-        clock: seconds at its end.
-        since: seconds at the end of the one before.
-        losses: that the clients told.
-        stepping: scalars of the server step's state, where the model moved.
-        metric: see `Round`.
-        loss: see `Round`.
-        facts: what is noted beside the scheme's own.
-    """
-    told = [value for value in losses if not math.isnan(value)]
-    why = turn.why
-    return Round(
-        number=number,
-        clock=clock,
-        seconds=turn.seconds,
-        overhead=max(0.0, turn.began - since),
-        metric=metric,
-        loss=loss,
-        clients=tuple(turn.clients),
-        weights=tuple(turn.weights),
-        mode=turn.mode,
-        failed=tuple(turn.failed),
-        warmed=tuple(turn.warmed),
-        heard=tuple(turn.heard),
-        probed=tuple(turn.probed),
-        stretch=stepping.get("stretch", 1.0),
-        carried=stepping.get("carried", 0.0),
-        train_loss=float(np.mean(told)) if told else None,
-        objective=why.objective,
-        predicted_seconds=why.predicted_seconds,
-        status=why.status,
-        facts={**why.facts, **(facts or {})},
-    )

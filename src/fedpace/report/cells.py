@@ -50,8 +50,9 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
         found.append(Column("Rounds", "needed", lambda s: Cell(_or_unknown(s.rounds_to_target, numbers.average))))
     else:
         found.append(Column("Final", metric, lambda s: _final(s, comparison)))
-    found.append(Column("Clients", "a round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average))))
-    found.append(Column("Seconds", "a round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits))))
+    found.append(Column("Clients", "per round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average))))
+    if wide or comparison.target is None or comparison.hold == 1:  # a terminal has room for eight columns
+        found.append(Column("Seconds", "per round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits))))
     if comparison.target is not None:
         found.append(
             Column("Final", metric, lambda s: Cell(numbers.metric(s.final.mean) if s.final else UNKNOWN)),
@@ -73,7 +74,7 @@ def caption(comparison: Comparison) -> str:
         sign = "≥" if comparison.direction == "up" else "≤"
         held = f", held over {comparison.hold} instants" if comparison.hold > 1 else ""
         parts.append(f"target {comparison.metric} {sign} {numbers.given(comparison.target)}{held}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *comparison.conditions])
 
 
 def legend(comparison: Comparison) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.records.holding import Direction
-from fedpace.records.run import RunRecord, plain
+from fedpace.records.run import RunInfo, RunRecord, plain
 from fedpace.report.estimates import Estimate, estimate, geometric_estimate
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class Comparison:
     """Label with the least mean time to target among those that always reached it; without a target, with the best
     final metric among those that never diverged."""
     schemes: tuple[SchemeSummary, ...]
+    conditions: tuple[str, ...] = ()
+    """What decides how times compare: whether warm-ups are on the clock, and whether delays were known."""
 
     def __getitem__(self, label: str) -> SchemeSummary:
         """Return the scheme of that label."""
@@ -136,7 +138,17 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         baseline=base,
         best=_best(schemes, first.target, first.direction),
         schemes=schemes,
+        conditions=conditions(first),
     )
+
+
+def conditions(info: RunInfo) -> tuple[str, ...]:
+    """Return in words what decides how times compare; nothing of a run that had no virtual clock."""
+    clock, fleet = info.experiment.get("clock"), info.experiment.get("fleet")
+    if clock is None or fleet is None:
+        return ()
+    charged = "warm-up on the clock" if clock.get("charge_warmup") else "warm-up free of charge"
+    return charged, "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
 
 
 def _check_targets(runs: Sequence[RunRecord]) -> None:

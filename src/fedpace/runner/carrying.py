@@ -13,13 +13,14 @@ from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
 from fedpace.core.files import keeping
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, RunRecord, RunWriter, read_run
+from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
+from fedpace.records.writer import RunWriter
 from fedpace.runner.folders import MODEL, clear_folder, sweep
 from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.reclock import absences_apart, obstacle, reclock
+from fedpace.sim.reclock import absences_apart, moves_with_charge, obstacle, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
 from fedpace.sim.trainer import DivergedError
@@ -88,7 +89,7 @@ def carry_out(job: Job, execution: Execution | None = None, watch: Watcher | Non
     """Do what is left of a job: nothing, the rest of a run, or all of it. Returns the record of each of `job.all`."""
     execution = execution or Execution()
     trained = _finished(job, execution, watch)
-    if job.clocked and not all(absences_apart(_time(each.experiment, each.seed, 0)) for each in job.all):
+    if job.clocked and not all(absences_apart(time_of(each.experiment, each.seed, 0)) for each in job.all):
         # A trace that knows who was there: under other delays other rounds would be played.
         return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
     return [
@@ -110,9 +111,13 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     reason = obstacle(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
+    if moves_with_charge(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
+        raise InputError(
+            f"{info.label!r} cannot be clocked anew, since a warm-up that is charged is its first round: run it"
+        )
     if info.message_bytes is None:
         raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
-    time = _time(experiment, info.seed, info.message_bytes)
+    time = time_of(experiment, info.seed, info.message_bytes)
     expected = tuple(time.expected.tolist())
     ending = Ending(experiment.stop, experiment.direction, expected)
     rounds = tuple(until(reclock(record.rounds, time), ending))
@@ -136,7 +141,13 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     return RunRecord(clocked, rounds)
 
 
-def _time(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
+def _charged(info: RunInfo) -> bool:
+    clock = info.experiment.get("clock", {})
+    return bool(clock.get("charge_warmup", False))
+
+
+def time_of(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
+    """Return the virtual time of a run before its first round."""
     return virtual_time(
         experiment.data.build(seed=seed),
         experiment.delays,

@@ -10,7 +10,7 @@ from typing import cast
 from fedpace.config import Experiment, Scheme
 from fedpace.core.types import configuration
 from fedpace.data.federated import DataConfig, FederatedData, Metric
-from fedpace.records.run import INFO, RunInfo, read_run
+from fedpace.records.run import INFO, RunInfo, read_info
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.rounds import Simulation
 
@@ -41,7 +41,7 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether this run is on disk from its first round to its last."""
-        return (self.folder / INFO).exists() and read_run(self.folder).info.ended
+        return (self.folder / INFO).exists() and read_info(self.folder).ended
 
     def simulation(self, engine: EngineOptions | None = None) -> Simulation:
         """Build the run; a mistake in its configuration shows here."""
@@ -108,11 +108,25 @@ def sharing(jobs: list[Job]) -> list[Job]:
     """Return the jobs with one data set in common: they differ in schemes, seeds and delays, never in data."""
     if not jobs:
         return []
-    shared = SharedData(jobs[0].experiment.data)
-    return [with_data(job, shared) for job in jobs]
+    shared = cast("DataConfig", SharedData(jobs[0].experiment.data))
+    known: dict[int, Experiment] = {}
+    return [_with_data(job, shared, known) for job in jobs]
+
+
+def unshared(jobs: list[Job]) -> list[Job]:
+    """Return the jobs with the description of their data alone, as they are sent to other processes."""
+    known: dict[int, Experiment] = {}
+    data = jobs[0].experiment.data
+    return [_with_data(job, data.config if isinstance(data, SharedData) else data, known) for job in jobs]
 
 
 def with_data(job: Job, data: SharedData) -> Job:
     """Return the job, and what is clocked from it, on that data set."""
-    experiment = dataclasses.replace(job.experiment, data=cast("DataConfig", data))
-    return dataclasses.replace(job, experiment=experiment, clocked=tuple(with_data(each, data) for each in job.clocked))
+    return _with_data(job, cast("DataConfig", data), {})
+
+
+def _with_data(job: Job, data: DataConfig, known: dict[int, Experiment]) -> Job:
+    """Change the data; jobs of one experiment still have one in common, which `known` holds by what it was."""
+    experiment = known.setdefault(id(job.experiment), dataclasses.replace(job.experiment, data=data))
+    clocked = tuple(_with_data(each, data, known) for each in job.clocked)
+    return dataclasses.replace(job, experiment=experiment, clocked=clocked)

@@ -10,12 +10,15 @@ from pathlib import Path
 from fedpace.config import Experiment
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.records.run import INFO, RunRecord, read_run
-from fedpace.runner.carrying import Execution, Watcher, carry_out
+from fedpace.runner.carrying import Execution, Watcher, carry_out, time_of
 from fedpace.runner.folders import clear_folder, sweep, take_back_plan
-from fedpace.runner.jobs import Job, sharing
+from fedpace.runner.jobs import Job, sharing, unshared
 from fedpace.runner.plan import Plan, read_plan, recorded_jobs
 from fedpace.runner.pool import carry_out_together
+from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions, cores
+from fedpace.sim.setup import check_scheme, settings
+from fedpace.sim.trainer import Trainer
 
 WORTHWHILE = 15.0
 """Seconds of work left from which worker processes, which take some to start, are worth their start."""
@@ -59,7 +62,7 @@ def run_plan(
         overwrite: remove the runs that the folder holds, once all schemes have proved to be well configured.
     """
     execution = execution or Execution()
-    wanted = plan.jobs(folder)
+    wanted = sharing(plan.jobs(folder))
     useful = _check(wanted, execution, jobs)
     if overwrite:
         clear_folder(folder)
@@ -79,33 +82,35 @@ def resume(
     *,
     execution: Execution | None = None,
     jobs: int = 1,
+    wanted: list[Job] | None = None,
 ) -> list[RunRecord]:
     """Finish what was begun in `folder`, a run's or a comparison's, and return all its records.
 
-    Each unfinished run goes on from its last checkpoint; those not yet begun are begun. Arguments as for `run_plan`.
+    Each unfinished run goes on from its last checkpoint; those not yet begun are begun. Arguments as for `run_plan`;
+    `wanted` are the jobs that `pending(folder)` gave, where it was called already.
     """
     execution = execution or Execution()
-    wanted = pending(folder)
+    wanted = pending(folder)[1] if wanted is None else wanted
     if folder.is_dir():
         sweep(folder)
-    left = [job for job in wanted if not all(each.ended for each in job.all)]
+    left = sharing([job for job in wanted if not all(each.ended for each in job.all)])
+    found: dict[Path, RunRecord] = {}
     if left:
-        _carry_out(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
-    return [read_run(each.folder) for job in wanted for each in job.all]
+        records = _carry_out(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
+        found = dict(zip((each.folder for job in left for each in job.all), records, strict=True))
+    return [found.get(each.folder) or read_run(each.folder) for job in wanted for each in job.all]
 
 
-def pending(folder: Path) -> list[Job]:
-    """Return all jobs of `folder`, done or not."""
-    if (folder / INFO).exists():
-        return recorded_jobs(folder)
-    plan = read_plan(folder)
-    return recorded_jobs(folder) if plan is None else plan.jobs(folder)
+def pending(folder: Path) -> tuple[Plan | None, list[Job]]:
+    """Return the plan of `folder`, where it has one, and all its jobs, done or not."""
+    plan = None if (folder / INFO).exists() else read_plan(folder)
+    return plan, recorded_jobs(folder) if plan is None else plan.jobs(folder)
 
 
 def _check(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
-    """Build one simulation of each scheme, so that a mistake in the last shows before the first runs.
+    """Find what is wrong with any scheme before the first runs; return how many runs at a time make sense.
 
-    Returns how many runs at a time make sense.
+    One model and one data set are built for all of them: those of the first seed, whose data the first run then uses.
     """
     if at_a_time < 0:
         raise InputError(f"jobs must be at least 1, or 0 for as many as are useful, but {at_a_time} came")
@@ -114,12 +119,34 @@ def _check(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
             f"{at_a_time} jobs at a time share the cores already: leave out engine {execution.engine.name}, or the jobs"
         )
     first: dict[tuple[str, str], Job] = {}
-    for job in sharing(jobs):
+    for job in jobs:
         for each in job.all:
             first.setdefault((each.title, each.scheme.label), each)
-    engines = {job.simulation(execution.engine).engine_choice.name for job in first.values()}
+    grounds: list[tuple[Experiment, Trainer, VirtualTime]] = []
+    engines = set()
+    for job in first.values():
+        trainer, clocked = _grounds(job, grounds)
+        settings(job.scheme.selector, trainer, clocked, job.experiment.fleet, seed=job.seed)
+        engines.add(check_scheme(job.scheme.selector, trainer, execution.engine).name)
     useful = cores() if engines == {"inline"} else 1
     return min(at_a_time or useful, len(jobs))
+
+
+def _grounds(job: Job, known: list[tuple[Experiment, Trainer, VirtualTime]]) -> tuple[Trainer, VirtualTime]:
+    """Return what schemes of a seed train with, and the time that they train in; each is built once."""
+    asked, seed = job.experiment, job.seed
+    for experiment, trainer, clocked in known:
+        if experiment is asked and trainer.seed == seed:
+            return trainer, clocked
+    alike = (
+        trainer
+        for experiment, trainer, _ in known
+        if (experiment.data, experiment.model, experiment.training) == (asked.data, asked.model, asked.training)
+        and trainer.seed == seed
+    )
+    trainer = next(alike, None) or Trainer(asked.data.build(seed=seed), asked.model, asked.training, seed=seed)
+    known.append((asked, trainer, time_of(asked, seed, trainer.message_bytes)))
+    return known[-1][1:]
 
 
 def _carry_out(
@@ -132,16 +159,17 @@ def _carry_out(
     spread_later: bool,
 ) -> list[RunRecord]:
     """Carry out `jobs`; with `spread_later` the first ones here, and the others side by side once that is worth it."""
-    left = list(jobs)
+    left, records = list(jobs), []
     if at_a_time == 1 or spread_later:
         began = time.monotonic()
-        for count, job in enumerate(sharing(jobs), start=1):
-            carry_out(job, execution, watch)
+        for count, job in enumerate(jobs, start=1):
+            records += carry_out(job, execution, watch)
             left = jobs[count:]
             if done is not None:
                 done(job)
             if at_a_time > 1 and len(left) > 1 and (time.monotonic() - began) / count * len(left) > WORTHWHILE:
                 break
     if left:
-        carry_out_together(left, replace(execution, engine=EngineOptions("inline")), at_a_time, watch, done)
-    return [read_run(each.folder) for job in jobs for each in job.all]
+        alone = replace(execution, engine=EngineOptions("inline"))
+        carry_out_together(unshared(left), alone, at_a_time, watch, done)
+    return records + [read_run(each.folder) for job in left for each in job.all]

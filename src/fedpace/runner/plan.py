@@ -10,7 +10,7 @@ from typing import Any
 from fedpace.config import Experiment, Scheme, parse_experiment
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
-from fedpace.records.run import INFO, plain, read_run
+from fedpace.records.run import INFO, plain, read_info
 from fedpace.runner.folders import PLAN
 from fedpace.runner.jobs import Job
 from fedpace.sim.reclock import obstacle
@@ -37,6 +37,11 @@ class Plan:
         if any(replace(experiment, delays=first.delays) != first for experiment in experiments):
             raise InputError("experiments that are compared in one plan may differ in their delays only")
         return Plan(dict(zip(names, experiments, strict=True)))
+
+    @property
+    def runs(self) -> int:
+        """How many there are."""
+        return sum(len(each.seeds) * len(each.schemes) for each in self.experiments.values())
 
     def jobs(self, folder: Path) -> list[Job]:
         """Return all runs, seeds outermost: whatever is there when they are stopped is paired.
@@ -79,7 +84,7 @@ def recorded_jobs(folder: Path) -> list[Job]:
     """Return the runs that are recorded in `folder` or below it."""
     found = []
     for path in sorted(folder.rglob(INFO)):
-        info = read_run(path.parent).info
+        info = read_info(path.parent)
         experiment = _experiment(info.experiment, path)
         scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
         if scheme is None:
@@ -97,4 +102,8 @@ def _experiment(table: Any, path: Path) -> Experiment:
     if isinstance(stop, Mapping) and "hold" not in stop:
         # Written before targets were held, when a run ended where it first met its target: so must the rest of it.
         table = {**table, "stop": {**stop, "hold": 1}}
+    fleet = table.get("fleet")
+    if isinstance(fleet, Mapping) and "warmup_trains" not in fleet:
+        # Written when a charged warm-up only measured: the rounds that it has were played after one that did.
+        table = {**table, "fleet": {**fleet, "warmup_trains": False}}
     return parse_experiment(table, str(path))

@@ -23,10 +23,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.importance import sampling_cost
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._importance import check_options, floors, gradient_norms, importance_cohort, solve
 
@@ -42,7 +42,7 @@ class Pilots:
 
 
 @dataclass(frozen=True)
-class AdaptiveSampling:
+class AdaptiveSampling(Scheme):
     """Draws that prefer fast clients and large gradients, as much as is right for this federation.
 
     Args:
@@ -76,10 +76,6 @@ class AdaptiveSampling:
     def init(self) -> Pilots:
         """Nothing seen yet."""
         return Pilots()
-
-    def probe(self, state: Pilots, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
 
     def select(self, state: Pilots, view: View, rng: np.random.Generator) -> tuple[Cohort, Pilots]:
         """Draw uniformly, then by the second pilot's distribution, then by the optimum."""

@@ -23,9 +23,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import at_least, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.importance import sampling_cost
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._importance import check_options, floors, gradient_norms, importance_cohort, solve
 

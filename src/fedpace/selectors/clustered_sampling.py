@@ -18,9 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.urns import draw_from, urns_by_cluster, urns_by_size
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
 
 

@@ -21,15 +21,15 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least
+from fedpace.core.cohorts import cohort_size, draw_multiset
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.order_stats import expected_max
 from fedpace.numerics.ratio import steep_inverse
-from fedpace.selectors._cohorts import cohort_size, draw_multiset
 from fedpace.selectors._feature_heterogeneity import FeatureHeterogeneity, check_options, feature_heterogeneity
 
 
 @dataclass(frozen=True)
-class DelayHetSampling(Stateless):
+class DelayhetSampling(Stateless):
     """Clients drawn from an optimised distribution.
 
     Args:

@@ -33,7 +33,7 @@ LEAST_MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
-class DelayHetSubmodular(Stateless):
+class DelayhetSubmodular(Stateless):
     """The fastest clients that represent the rest well enough.
 
     Args:

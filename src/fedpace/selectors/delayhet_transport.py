@@ -22,15 +22,15 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, finite
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import TransportRatio, minimise_on_simplices, prefix_starts
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors._optimised import cohort_from, kept
 
 
 @dataclass(frozen=True)
-class DelayHetTransport(Stateless):
+class DelayhetTransport(Stateless):
     """Clients drawn from a distribution that can be carried to the population's at little cost.
 
     Args:

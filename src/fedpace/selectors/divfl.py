@@ -20,15 +20,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, one_of, shares
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.numerics.facility import facility_location, nearest
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
 
 
 @dataclass(frozen=True)
-class DivFL:
+class Divfl(Scheme):
     """Representatives of everybody's gradient.
 
     Args:

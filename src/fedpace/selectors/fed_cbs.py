@@ -21,9 +21,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
 
 FLOOR = 1e-9
@@ -31,7 +31,7 @@ FLOOR = 1e-9
 
 
 @dataclass(frozen=True)
-class FedCBS(Stateless):
+class FedCbs(Stateless):
     """Clients whose labels are balanced together.
 
     Args:

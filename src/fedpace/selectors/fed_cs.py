@@ -21,13 +21,13 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import above, at_least, between
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
 
 
 @dataclass(frozen=True)
-class FedCS(Stateless):
+class FedCs(Stateless):
     """The candidates that are fast enough.
 
     Args:

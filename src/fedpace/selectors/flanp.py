@@ -25,8 +25,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import above, at_least, one_of
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
-from fedpace.selectors._cohorts import check_k
+from fedpace.core.cohorts import check_k
+from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.selectors._drawing import even_weights, slowest
 
 RULES = ("released", "period", "statistical", "plateau")
@@ -50,7 +50,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Flanp:
+class Flanp(Scheme):
     """The fastest clients, more and more of them.
 
     Args:
@@ -94,10 +94,6 @@ class Flanp:
     def init(self) -> Stage:
         """The first stage."""
         return Stage(size=self.k)
-
-    def probe(self, state: Stage, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
 
     def select(self, state: Stage, view: View, rng: np.random.Generator) -> tuple[Cohort, Stage]:
         """Take the fastest, after the next stage has begun if it is time."""

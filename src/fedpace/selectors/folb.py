@@ -21,9 +21,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.rng import stream
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 
 VANISHING = 1e-12
@@ -39,7 +39,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Folb:
+class Folb(Scheme):
     """Uniform draws, weighted by agreement.
 
     Args:

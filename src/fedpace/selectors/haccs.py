@@ -33,9 +33,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, above, at_least, between, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 from fedpace.selectors._optimised import kept
 
@@ -43,7 +43,7 @@ DISTANCES = ("euclidean", "hellinger")
 
 
 @dataclass(frozen=True)
-class Haccs:
+class Haccs(Scheme):
     """The fastest clients of every kind of data.
 
     Args:

@@ -19,10 +19,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, finite, shares
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._optimised import cohort_from, kept
 
 

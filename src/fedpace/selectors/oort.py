@@ -25,9 +25,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, above, at_least
+from fedpace.core.cohorts import cohort_size, over_asked
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size, over_asked
+from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 
 STALENESS = 0.1
@@ -49,7 +49,7 @@ class Pacer:
 
 
 @dataclass(frozen=True)
-class Oort:
+class Oort(Scheme):
     """Useful and fast clients, and new ones.
 
     Args:
@@ -104,10 +104,6 @@ class Oort:
     def init(self) -> Pacer:
         """The exploration and the threshold to begin with."""
         return Pacer(self.epsilon, self.threshold)
-
-    def probe(self, state: Pacer, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
 
     def select(self, state: Pacer, view: View, rng: np.random.Generator) -> tuple[Cohort, Pacer]:
         """Exploit, explore, and fill up at random."""

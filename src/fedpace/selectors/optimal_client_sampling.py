@@ -21,15 +21,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.numerics.inclusion import aggregated_inclusion, optimal_inclusion
-from fedpace.selectors._cohorts import cohort_size
 from fedpace.selectors._drawing import share_weights, slowest
 
 
 @dataclass(frozen=True)
-class OptimalClientSampling:
+class OptimalClientSampling(Scheme):
     """Independent draws, most likely where the update is largest.
 
     Args:

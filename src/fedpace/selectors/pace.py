@@ -29,14 +29,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpace.core.accumulators import Accumulator
 from fedpace.core.checks import FloatArray, at_least, between, finite
 from fedpace.core.stepping import ServerStep
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Report, View
+from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, UNBROKEN, Deadline, Lateness, best_deadline, present
 from fedpace.numerics.calibration import PairSums
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import Match, match_population, population_points, reasons
-from fedpace.server.fedexp import FedExP
+from fedpace.selectors._remembered import AnswerLateness, RecentWeight
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 KEPT = 0.7
@@ -79,7 +81,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pace(Scheme):
     """The fastest clients that match everybody as well as this stage of training needs.
 
     Args:
@@ -98,6 +100,7 @@ class Pace:
     """Without targets only the speed is matched, not the optimum; without updates s stays 1 and nu 0."""
     first_moments: ClassVar[bool] = True
     """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
 
     ridge: float = 0.1
     max_clients: int = 0
@@ -118,15 +121,11 @@ class Pace:
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
             return Nesterov(self.extrapolate)
-        return FedExP(self.extrapolate) if self.extrapolate else None
+        return Fedexp(self.extrapolate) if self.extrapolate else None
 
     def init(self) -> Measured:
         """Nothing is measured yet."""
         return Measured()
-
-    def probe(self, state: Measured, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
 
     def select(self, state: Measured, view: View, rng: np.random.Generator) -> tuple[Cohort, Measured]:
         """Scan the prefixes with the error as it was measured last."""
@@ -161,9 +160,10 @@ class Pace:
 
     def _end(self, state: Measured, view: View, match: Match, points: FloatArray, own: float) -> Deadline | None:
         """Return how long to wait for the cohort; None while too little is known about lateness."""
-        if not self.deadlines or view.lateness is None or len(view.lateness) < LEAST:
+        answers = view.accumulated.get(AnswerLateness.name)
+        if not self.deadlines or answers is None or len(answers) < LEAST:
             return None
-        ratios, given_up = view.lateness[:, 0], view.lateness[:, 1] > 0
+        ratios, given_up = answers[:, 0], answers[:, 1] > 0
         lateness = Lateness.since(ratios, given_up, min(state.fresh, ratios.size))
         rows = match.clients
         return best_deadline(view.delay[rows], match.weights, points[rows], lateness, own=own)
@@ -215,9 +215,10 @@ def squared(updates: FloatArray, weights: FloatArray) -> float:
 
 def outstanding(view: View, points: FloatArray) -> FloatArray:
     """Return the deviation from the population that recent rounds add up to."""
-    if view.recent_weight is None:
+    weights = view.accumulated.get(RecentWeight.name)
+    if weights is None:
         return np.zeros(points.shape[1])
     known = np.flatnonzero(~np.isnan(points).any(axis=1))
-    recent = view.recent_weight[known]
+    recent = weights[known]
     excess = recent - share_weights(view, known) * recent.sum()
     return np.asarray(excess @ points[known])

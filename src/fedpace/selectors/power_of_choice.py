@@ -18,16 +18,16 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import IntArray, at_least, one_of
+from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 
 
 @dataclass(frozen=True)
-class PowerOfChoice:
+class PowerOfChoice(Scheme):
     """The candidates with the highest loss.
 
     Args:

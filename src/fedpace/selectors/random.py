@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import at_least, between, finite, one_of, whole
+from fedpace.core.cohorts import cohort_size, draw_multiset, over_asked
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
-from fedpace.selectors._cohorts import cohort_size, draw_multiset, over_asked
 from fedpace.selectors._drawing import share_weights
-from fedpace.server.fedexp import FedExP
+from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
@@ -78,7 +78,7 @@ class Random(Stateless):
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
             return Nesterov(self.extrapolate)
-        return FedExP(self.extrapolate) if self.extrapolate else None
+        return Fedexp(self.extrapolate) if self.extrapolate else None
 
     @property
     def timeless(self) -> bool:

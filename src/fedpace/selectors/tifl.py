@@ -19,8 +19,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, View
-from fedpace.selectors._cohorts import cohort_size
+from fedpace.core.cohorts import cohort_size
+from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 
 UNKNOWN = 1e300
@@ -40,7 +40,7 @@ class Tiers:
 
 
 @dataclass(frozen=True)
-class TiFL:
+class Tifl(Scheme):
     """A random part of one tier.
 
     Args:
@@ -70,10 +70,6 @@ class TiFL:
         """Every tier is as likely, and has all its credits."""
         equal = (1 / self.tiers,) * self.tiers
         return Tiers((self.credits,) * self.tiers, equal, (UNKNOWN,) * self.tiers)
-
-    def probe(self, state: Tiers, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
 
     def select(self, state: Tiers, view: View, rng: np.random.Generator) -> tuple[Cohort, Tiers]:
         """Draw a tier, then clients from it."""

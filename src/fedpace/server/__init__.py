@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedpace.core.stepping import ServerStep
+from fedpace.core.tasks import Policy
+from fedpace.core.types import Selector
 from fedpace.server.average import Average
 
 
-def server_step(selector: Any, asked: ServerStep[Any] | None = None) -> ServerStep[Any]:
+def server_step(selector: Selector[Any] | Policy[Any], asked: ServerStep[Any] | None = None) -> ServerStep[Any]:
     """Return the rule to use: the one that is asked for, else the one that the scheme asks for, else the average."""
     if asked is not None:
         return asked
-    wanted: ServerStep[Any] | None = getattr(selector, "server", None)
-    return Average() if wanted is None else wanted
+    return Average() if selector.server is None else selector.server

@@ -10,7 +10,7 @@ from fedpace.server._adaptive import Adaptive
 
 
 @dataclass(frozen=True)
-class FedAdam(Adaptive):
+class Fedadam(Adaptive):
     """Adam on the averaged updates."""
 
     name: ClassVar[str] = "fedadam"

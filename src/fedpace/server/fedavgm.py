@@ -22,7 +22,7 @@ class Velocity:
 
 
 @dataclass(frozen=True)
-class FedAvgM:
+class Fedavgm:
     """The averaged step with momentum.
 
     Args:

@@ -27,7 +27,7 @@ class Stretched(StepLength):
 
 
 @dataclass(frozen=True)
-class FedExP:
+class Fedexp:
     """The averaged step, lengthened.
 
     Args:

@@ -10,7 +10,7 @@ from fedpace.server._adaptive import Adaptive
 
 
 @dataclass(frozen=True)
-class FedYogi(Adaptive):
+class Fedyogi(Adaptive):
     """Adam with a variance that grows and shrinks by sums: large updates are not forgotten so fast."""
 
     name: ClassVar[str] = "fedyogi"

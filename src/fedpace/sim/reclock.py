@@ -81,6 +81,11 @@ def obstacle(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop)
     return None
 
 
+def moves_with_charge(selector: Selector[Any], fleet: Fleet) -> bool:
+    """Whether charging the warm-up changes the rounds: it is the first of them then, and moves the model."""
+    return fleet.warmup == "full" and fleet.warmup_trains and bool(selector.needs - {Need.LABELS})
+
+
 def absences_apart(time: VirtualTime) -> bool:
     """Whether who is there is configured, rather than part of the delay model as in a trace."""
     return isinstance(time.availability, ChurnModel)

@@ -14,26 +14,27 @@ import numpy as np
 import torch
 
 from fedpace.core.checks import FloatArray
+from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
-from fedpace.core.events import Event, Events
+from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.roster import Settings
 from fedpace.core.stepping import Gather, ServerStep, step_facts
 from fedpace.core.tasks import Due, Policy, Step
-from fedpace.core.types import DelayConfig, Need, Selector, wants_first_moments
+from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round, recorded
-from fedpace.selectors._cohorts import check_k
+from fedpace.records.round import Round
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
+from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
+from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
 
@@ -99,9 +100,7 @@ class Simulation:
         self.scheme = selector
         self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
-        if (k := getattr(selector, "k", None)) is not None:
-            check_k(k, clients, selector.name)  # now, rather than after minutes of other runs
-        self.engine_choice = (engine or EngineOptions()).choose(trainer, k)
+        self.engine_choice = check_scheme(selector, trainer, engine)
         self.engine = self.engine_choice.build(trainer)
         histograms = trainer.data.label_histograms()
         self.time = virtual_time(
@@ -113,19 +112,8 @@ class Simulation:
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
-        settings = Settings(
-            seed,
-            fleet.shares,
-            fleet.warmup,
-            fleet.warmup_quota,
-            fleet.warmup_wait,
-            learn_delays=fleet.delays == "observed",
-            deadline=self.time.clock.deadline,
-            moments_every=int(trainer.moving_features and not wants_first_moments(selector)),
-            warmup_trains=fleet.warmup_trains and self.time.clock.charge_warmup,
-        )
-        offers = frozenset(Need) if histograms is not None else frozenset(Need) - {Need.LABELS}
-        self.coordinator = Coordinator(selector, settings, offers=offers)
+        how = settings(selector, trainer, self.time, fleet, seed=seed)
+        self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
@@ -218,34 +206,8 @@ class Simulation:
 
     def _launch(self, due: Due, tick: int) -> None:
         """Send tasks out; each ends when its client's delay has passed."""
-        if not due.tasks:
-            return
-        if not self.coordinator.policy.rounds and due.tasks[0].kind == "train":
-            self._launch_apart(due)
-            return
-        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
-        drawn = self.time.drawn(tick - 1 if due.warmup else tick)
-        probing = due.tasks[0].kind == "probe"
-        crashes = None if due.warmup or probing else self.time.availability.crashes(tick)
-        counted = self.time.clock.probe_fraction if probing else 1.0
-        if due.warmup and not self.time.clock.charge_warmup:
-            counted = 0.0
-        now = self.time.now
-        clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
-        seconds = drawn[clients]
-        crashed = [False] * clients.size if crashes is None else crashes[clients].tolist()
-        ids = [task.id for task in due.tasks]
-        when = (now + counted * seconds).tolist()
-        self.events.add(map(Event, when, ids, seconds.tolist(), crashed))
-
-    def _launch_apart(self, due: Due) -> None:
-        """Send tasks out that are no round: turns are then each client's own, so that policies meet the same draws."""
-        now = self.time.now
-        for task in due.tasks:
-            client: Any = task.client
-            seconds = float(self.time.drawn(task.job + 1)[client])
-            crashed = bool(self.time.availability.crashes(task.job + 1)[client])
-            self.events.add([Event(now + seconds, task.id, seconds, crashed)])
+        if due.tasks:
+            self.events.add(endings(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
@@ -266,17 +228,16 @@ class Simulation:
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
         number, clock = self.coordinator.step, self.time.now
         metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
+        told = {
+            "number": number,
+            "clock": clock,
+            "overhead": max(0.0, turn.began - began),
+            "metric": metric,
+            "loss": loss,
+            "train_loss": float(np.mean(losses)) if losses else None,
+        }
         stepping = step_facts(self.server_state) if moved else {}
-        return recorded(
-            turn,
-            number=number,
-            clock=clock,
-            since=began,
-            losses=losses,
-            stepping=stepping,
-            metric=metric,
-            loss=loss,
-        )
+        return gathered(Round, told, stepping, vars(turn), vars(turn.why))
 
     def _zero(self) -> torch.Tensor:
         return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)

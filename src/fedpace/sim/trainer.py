@@ -20,7 +20,8 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
 from fedpace.moments.factor import factor_from_features
 from fedpace.sim.flat import FlatModel
-from fedpace.sim.stacked import Stacked, linear_layers
+from fedpace.sim.layers import linear_layers
+from fedpace.sim.stacked import Stacked
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["DivergedError", "LocalResult", "TestScore", "Trainer", "Training"]

@@ -10,9 +10,8 @@ from fedpace.core.checks import at_least, one_of
 from fedpace.core.errors import InputError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.inline import Inline
+from fedpace.sim.engines.names import EngineName
 from fedpace.sim.trainer import Trainer
-
-EngineName = Literal["auto", "inline", "processes", "ray"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,172 @@
+"""What `fedpace compare`, `fedpace run` and `fedpace resume` do."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import scipy.linalg  # noqa: F401  so that its BLAS is there when threads are counted
+import torch
+import typer
+from rich.console import Console
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fedpace import runner
+from fedpace.cli.common import key_values, print_json
+from fedpace.cli.reporting import report_folder
+from fedpace.config import Experiment, Overrides, load_experiment
+from fedpace.core.errors import StorageError
+from fedpace.progress import RunProgress
+from fedpace.records.run import INFO, RunRecord
+from fedpace.report.numbers import counted
+from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.names import EngineName
+
+__all__ = ["Overrides", "compare", "execution", "load_under", "resume", "run", "server"]
+
+
+def execution(
+    engine: EngineName, workers: int, ray_address: str | None, checkpoint_every: float | None, keep_model: bool | None
+) -> Execution:
+    """Return how runs are carried out; from here on this process has one thread.
+
+    The models of these commands are small: more threads cost more than they give, and with one the rounds of a seed are
+    the same bytes on every number of cores, whether a run has this process or a worker's.
+    """
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1)
+    return Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
+
+
+def load_under(path: Path | None, overrides: Overrides, delays: Sequence[str] | None = None) -> list[Experiment]:
+    """Read an experiment, once for each of `delays`; None = its own."""
+    each = [overrides] if delays is None else [dataclasses.replace(overrides, delays=name) for name in delays]
+    return [load_experiment(path, one) for one in each]
+
+
+def compare(
+    chosen: list[Experiment], out: Path | None, how: Execution, *, jobs: int, overwrite: bool, as_json: bool
+) -> None:
+    """Run all schemes under all seeds and delay models, and report."""
+    plan = Plan.under(chosen)
+    folder = _folder(out, chosen[0], overwrite)
+    console = Console(stderr=as_json)
+    _announce(console, chosen, folder, quiet=as_json)
+    with _resumable(folder), RunProgress(plan.runs, console, quiet=as_json) as progress:
+        records = run_plan(plan, folder, progress.watch, progress.done, execution=how, jobs=jobs, overwrite=overwrite)
+    with _resumable(folder):
+        report_folder(folder, console, as_json=as_json, plan=plan, records=records)
+
+
+def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, overwrite: bool, as_json: bool) -> None:
+    """Run the first scheme of an experiment once."""
+    chosen = dataclasses.replace(experiment, schemes=experiment.schemes[:1])
+    folder = _folder(out, chosen, overwrite)
+    console = Console(stderr=as_json)
+    _announce(console, [chosen], folder, quiet=as_json)
+    with _resumable(folder), RunProgress(1, console, quiet=as_json) as progress:
+        record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, execution=how, overwrite=overwrite)
+    _show_run(record, folder, console, as_json=as_json)
+
+
+def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
+    """Go on with what is in a folder, and report."""
+    console = Console(stderr=as_json)
+    plan, wanted = pending(folder)
+    runs = [each for job in wanted for each in job.all]
+    left = [job for job in runs if not job.ended]
+    if not as_json:
+        state = "all finished already" if not left else f"{len(runs) - len(left)} finished already, {len(left)} to go"
+        console.print(f"{folder}: {counted(len(runs), 'run')}, {state}", highlight=False, markup=False)
+    with _resumable(folder), RunProgress(len(left), console, quiet=as_json) as progress:
+        records = runner.resume(folder, progress.watch, progress.done, execution=how, jobs=jobs, wanted=wanted)
+    if (folder / INFO).exists():
+        _show_run(records[0], folder, console, as_json=as_json)
+    else:
+        report_folder(folder, console, as_json=as_json, plan=plan, records=records)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Say how to go on where runs were stopped."""
+    command = f"`fedpace resume {shlex.quote(str(folder))}`"
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{error} with {command}") from error
+    except KeyboardInterrupt:
+        begun = folder.exists()
+        then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
+        sys.stderr.write(f"interrupted: {then}\n")
+        raise typer.Exit(130) from None
+
+
+def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
+    folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    check_folder(folder, overwrite=overwrite)
+    return folder
+
+
+def _announce(console: Console, experiments: list[Experiment], folder: Path, *, quiet: bool) -> None:
+    if quiet:
+        return
+    first = experiments[0]
+    names = ", ".join(scheme.label for scheme in first.schemes)
+    seeds = counted(len(first.seeds), "seed")
+    delays = ", ".join(experiment.delays.name for experiment in experiments)
+    console.print(
+        f"{first.name}: {first.data.name} with {first.model.name} under {delays} delays; {names}; {seeds}; "
+        f"into {folder}",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: bool) -> None:
+    last, info = record.rounds[-1], record.info
+    metric = record.evaluated[-1].metric
+    if as_json:
+        print_json(
+            {
+                "folder": str(folder),
+                "label": info.label,
+                "seed": info.seed,
+                "status": info.status,
+                "message": info.message,
+                "rounds": last.number,
+                "virtual_seconds": last.clock,
+                "time_to_target": None if record.reached is None else record.reached.clock,
+                "first_crossing": None if record.crossed is None else record.crossed.clock,
+                info.metric: metric,
+                "target": info.target,
+                "engine": info.engine,
+            }
+        )
+        return
+    console.print(
+        f"{info.label}, seed {info.seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
+        f"seconds, {info.metric} {metric:.4g}. {info.message}",
+        highlight=False,
+        markup=False,
+    )
+    if record.crossed is not None:
+        held = "not held" if record.reached is None else f"held from {record.reached.clock:,.0f} s on"
+        console.print(f"Target {info.target:g}: first met at {record.crossed.clock:,.0f} s, {held}", highlight=False)
+    if info.engine:
+        console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
+    console.print(f"Recorded in {folder}", highlight=False, markup=False)
+
+
+def server(text: str | None) -> dict[str, Any] | None:
+    """Read `NAME` or `NAME:KEY=VALUE,...`."""
+    if text is None:
+        return None
+    name, _, options = text.partition(":")
+    return {"name": name.strip(), **key_values([entry for entry in options.split(",") if entry], "--server")}

@@ -1,0 +1,56 @@
+"""Tables of TOML as frozen dataclasses, whose fields are the allowed keys: checked by name and by type."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpace.core.checks import did_you_mean
+from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
+from fedpace.registry import check_options
+
+Table = Mapping[str, Any]
+
+
+def build(cls: type[Any], options: Table, where: str) -> Any:
+    """Return `cls(**options)` with every key and type checked against the dataclass."""
+    check_options(cls, options, where, "key")
+    hints = typing.get_type_hints(cls)
+    checked = {name: typed(hints[name], value, f"{where}: {name}") for name, value in options.items()}
+    try:
+        return cls(**checked)
+    except FedpaceError as cause:
+        raise InputError(f"{where}: {cause}") from cause
+
+
+def as_table(value: Any, where: str) -> Table:
+    """Refuse what is no table."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where} must be a table of keys, but {value!r} came")
+    return value
+
+
+def known_keys(table: Table, known: Sequence[str], where: str) -> None:
+    """Refuse keys that are not known."""
+    for key in table:
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise InputError(f"{where} has no key {key!r}.{did_you_mean(key, known)} Known keys: {allowed}")
+
+
+def typed(hint: Any, value: Any, where: str) -> Any:
+    """Check a TOML value against a type: strictly, since TOML has types of its own."""
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ModuleNotFoundError as cause:
+        raise MissingExtraError("reading an experiment", "sim", "pydantic") from cause
+    try:
+        return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
+    except ValidationError as cause:
+        problem = "; ".join(dict.fromkeys(error["msg"].lower() for error in cause.errors()))
+        raise InputError(f"{where} is {value!r}, but {problem}") from cause
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

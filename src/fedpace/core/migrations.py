@@ -1,0 +1,40 @@
+"""Saved coordinators of earlier formats, made into the current one: a function per format, each to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from fedpace.core.errors import InputError
+
+Index = MutableMapping[str, Any]
+"""`session.json`."""
+Arrays = MutableMapping[str, Any]
+"""The tables beside it."""
+
+
+def _from_3(index: Index, arrays: Arrays) -> None:
+    """What one scheme alone remembers was kept for all of them, among the facts."""
+    kept = {"pace": ("recent_weight", "lateness")}.get(index["selector"]["name"], ())
+    for name in ("recent_weight", "lateness"):
+        values = arrays.pop(f"ledger/{name}", None)
+        if name in kept and values is not None:
+            arrays[f"ledger/accumulated/{name}"] = values
+
+
+MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3}
+
+
+def check_format(index: Any, wanted: int, where: str) -> None:
+    """Refuse what is neither of format `wanted` nor can be made so."""
+    found = index.get("format") if isinstance(index, dict) else None
+    if found != wanted and found not in MIGRATIONS:
+        earlier = f": it is of format {found}, which this fedpace cannot go on with" if found else ""
+        raise InputError(f"{where} is not a session of format {wanted}{earlier}")
+
+
+def migrate(index: Index, arrays: Arrays, wanted: int) -> None:
+    """Bring what was read to format `wanted`, in place."""
+    while index["format"] != wanted:
+        MIGRATIONS[index["format"]](index, arrays)
+        index["format"] += 1

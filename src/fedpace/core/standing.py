@@ -1,0 +1,166 @@
+"""Where training stands: the clients, what is known of them, and the tasks in flight. Nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.errors import InputError
+from fedpace.core.flight import Flight
+from fedpace.core.policies import Rounds
+from fedpace.core.progress import Progress
+from fedpace.core.protocols import MomentStore
+from fedpace.core.roster import Roster, Settings
+from fedpace.core.tasks import Kind, Policy, Task
+from fedpace.core.types import ClientId, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
+
+
+class Standing(Roster):
+    """A roster with tasks in flight.
+
+    Args:
+        policy: a Policy, or a Selector, which then works in rounds.
+        settings: seed, shares, warm-up and deadline.
+        moments: an empty store of moments, where not the usual one.
+    """
+
+    def __init__(
+        self, policy: Policy[Any] | Selector[Any], settings: Settings, moments: MomentStore | None = None
+    ) -> None:
+        check_traits(policy)
+        super().__init__(settings, moments, policy.accumulates)
+        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        self.at = Progress()
+        self.flight = Flight()
+
+    @property
+    def step(self) -> int:
+        """Steps made: the version of the shared model."""
+        return self.at.step
+
+    @property
+    def now(self) -> float:
+        """Seconds, virtual or real."""
+        return self.at.now
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All in flight."""
+        return tuple(self.flight.tasks.values())
+
+    @property
+    def wanted(self) -> frozenset[Need]:
+        """What clients should report."""
+        return facts_wanted(self.policy)
+
+    def leave(self, clients: Iterable[ClientId]) -> None:
+        """Forget clients, at any time, and what they were doing."""
+        gone = list(clients)
+        super().leave(gone)
+        self.flight.lose(set(gone))
+
+    def advance(self, now: float | None) -> None:
+        """Note the time."""
+        if now is None:
+            return
+        if not (math.isfinite(now) and now >= self.now):
+            raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
+        self.at.now = float(now)
+
+    def start(
+        self,
+        kind: Kind,
+        rows: IntArray,
+        weights: FloatArray | None = None,
+        *,
+        probe: ProbeKind = "loss",
+        samples: int = 0,
+        version: int | None = None,
+    ) -> tuple[Task, ...]:
+        """Begin tasks."""
+        step, now = self.step if version is None else version, self.now
+        weighed = np.zeros(rows.size) if weights is None else weights
+        jobs = self.ledger.columns["started"]
+        entries = zip(self.ledger.ids_of(rows), weighed.tolist(), self._facts(rows), jobs[rows].tolist(), strict=True)
+        started = tuple(
+            Task(number, client, kind, step, now, weight, facts, probe, samples, job)
+            for number, (client, weight, facts, job) in enumerate(entries, start=self.at.next_task)
+        )
+        jobs[rows] += kind == "train"
+        self.at.next_task += len(started)
+        self.flight.start(started)
+        if kind == "measure":
+            self.ledger.columns["asked"][rows] = True
+            self.at.turn.warmed += [task.client for task in started]
+        elif kind == "probe":
+            self.at.turn.probed += [task.client for task in started]
+        return started
+
+    def _facts(self, rows: IntArray) -> list[frozenset[Need]]:
+        """What clients are asked for: a moment only where one is due."""
+        wanted = self.wanted
+        if Need.MOMENT not in wanted:
+            return [wanted] * rows.size
+        last, every = self.ledger.columns["moment_step"][rows], self.settings.moments_every
+        due = (last < 0) | ((self.step - last >= every) if every > 0 else False)
+        without = wanted - {Need.MOMENT, Need.TARGETS}
+        return [wanted if asked else without for asked in due.tolist()]
+
+    def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
+        """Return what the policy would be shown."""
+        shown = self.view_of(self.reachable(available) & self.ready())
+        return shown if now is None else replace(shown, now=now)
+
+    def ready(self) -> BoolArray:
+        """(n,) of whom the policy knows enough, and who has nothing to do."""
+        return np.asarray(self.ledger.known(self.policy.needs) & ~self.busy())
+
+    def busy(self) -> BoolArray:
+        """(n,) who has a task."""
+        busy = np.zeros(len(self.ledger), dtype=np.bool_)
+        busy[self.ledger.rows(task.client for task in self.flight.tasks.values())] = True
+        return busy
+
+    def view_of(self, available: BoolArray) -> View:
+        """Return what the policy is shown while these can be chosen."""
+        flying, held = self.flight.tables(self.ledger.row)
+        known = self.ledger.facts()
+        return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
+
+    def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
+        """Fold outcomes, each at the version of the model that it is about."""
+        for step in sorted({task.step for task, _ in settled}):
+            self.ledger.fold([outcome for task, outcome in settled if task.step == step], step)
+
+    # -- probes ----------------------------------------------------------------------------------------------
+
+    def take_probes(self) -> None:
+        """Fold what was answered to a probe; what is no number was not answered."""
+        told = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        if told and told[0][0].probe == "loss":
+            self.heard_probes({task.client: o.loss for task, o in told if math.isfinite(o.loss)}, "loss")
+        else:
+            self.heard_probes({task.client: o.update for task, o in told if o.update is not None}, "gradient")
+
+    def heard_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
+        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
+        rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
+        if kind == "loss":
+            self.ledger.set_losses(rows, self.step)
+        else:
+            self.ledger.set_updates(rows, self.step)
+        self._end_probe()
+
+    def abandon_probe(self) -> None:
+        """Give up the probe that is out: it was not carried out."""
+        self._end_probe()
+        self.at.probed_step, self.at.turn.probed = -1, []
+
+    def _end_probe(self) -> None:
+        self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
+        self.at.probing = False

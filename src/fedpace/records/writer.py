@@ -1,0 +1,217 @@
+"""Writes a run folder as the run happens: see `fedpace.records.run`.
+
+A run may take several sittings. Rounds that were recorded after the last checkpoint are played again, and must come
+out as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import deque
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.round import Round
+from fedpace.records.run import INFO, ROUNDS, RunInfo, plain, read_info, round_line
+
+
+class RunWriter:
+    """Writes a run as it happens. Use it as a context manager: leaving it says how the run ended."""
+
+    def __init__(self, folder: Path, info: RunInfo) -> None:
+        try:
+            taken = (folder / INFO).exists()
+        except OSError as cause:  # a name that is too long
+            raise InputError(f"cannot write a run into {folder}: {cause}; give another folder") from cause
+        if taken:
+            raise InputError(f"{folder} holds a run already: choose another folder, or remove it first")
+        self.folder = folder
+        self.info = dataclasses.replace(
+            info, started=datetime.now(UTC).isoformat(timespec="seconds"), versions=versions(), commit=commit()
+        )
+        self._began = time.monotonic()
+        self._before = 0.0
+        self._resumed = False
+        self._written = 0
+        self._again: deque[bytes] = deque()
+        self._created: list[Path] = []
+
+    @classmethod
+    def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0) -> RunWriter:
+        """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again."""
+        info = read_info(folder)
+        writer = cls.__new__(cls)
+        writer.folder = folder
+        writer.info = dataclasses.replace(
+            info,
+            status="running",
+            message="",
+            sittings=info.sittings + 1,
+            versions={name: _both(info.versions.get(name), now) or now for name, now in versions().items()},
+            commit=_both(info.commit, commit()),
+        )
+        writer._began = time.monotonic()
+        writer._before = max(wall_seconds, info.wall_seconds or 0.0)
+        writer._resumed = True
+        writer._written = rounds
+        writer._again = deque()
+        writer._created = []
+        return writer
+
+    @property
+    def wall_seconds(self) -> float:
+        """Real time that the run has taken so far, in all sittings."""
+        return self._before + time.monotonic() - self._began
+
+    def __enter__(self) -> RunWriter:
+        """Create or open the folder; two writers of one run would ruin it, so the second is refused."""
+        missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        self._created = missing  # innermost first
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self._resumed:
+                self._write_info()
+            self._file = os.open(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as cause:
+            self._vanish()
+            raise InputError(f"cannot write a run into {self.folder}: {cause}; give another folder") from cause
+        try:
+            self._lock()
+            self._pick_up()
+        except BaseException:
+            os.close(self._file)
+            raise
+        return self
+
+    def _lock(self) -> None:
+        patience = time.monotonic() + 2.0  # workers of a process that was killed take a moment to notice
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as cause:
+                if time.monotonic() > patience:
+                    raise InputError(f"{self.folder} is being written by another process: let it end first") from cause
+            time.sleep(0.05)
+
+    def _pick_up(self) -> None:
+        """Find where to go on: after the last whole line, with those to be played again at hand."""
+        if not self._resumed:
+            os.ftruncate(self._file, 0)
+            self._length = 0
+            return
+        lines = (self.folder / ROUNDS).read_bytes().split(b"\n")[:-1]
+        if len(lines) < self._written:
+            raise InputError(
+                f"{self.folder / ROUNDS} should hold {self._written} rounds, as the checkpoint beside it does, but it "
+                f"holds {len(lines)}: it was changed; run it anew"
+            )
+        self._again = deque(lines[self._written :])
+        self._length = sum(len(line) + 1 for line in lines)
+        with keeping(self.folder / ROUNDS):
+            os.ftruncate(self._file, self._length)
+            self._write_info()
+
+    def add(self, current: Round) -> None:
+        """Append a round, and make sure that it is on disk; one that is there already must be the same."""
+        line = round_line(current).encode()
+        if self._again:
+            if self._again.popleft() != line:
+                raise InputError(
+                    f"round {current.number} came out otherwise than it is recorded in {self.folder / ROUNDS}: the "
+                    f"program, its libraries or the data have changed since ({INFO} names versions); run it anew"
+                )
+        else:
+            self._append(line + b"\n")
+        self._written += 1
+
+    def _append(self, line: bytes) -> None:
+        with keeping(self.folder / ROUNDS):
+            try:
+                done = 0
+                while done < len(line):
+                    done += os.pwrite(self._file, line[done:], self._length + done)
+                os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, self._length)  # half a round is none
+                raise
+        self._length += len(line)
+
+    def finish(self, status: str, message: str = "") -> None:
+        """Say how the run ended."""
+        self.info = dataclasses.replace(self.info, status=status, message=message)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the files. A run that an error ended is marked as interrupted, with its rounds kept."""
+        try:
+            if isinstance(error, FedpaceError) and self._written <= 1 and not self._resumed:
+                self._vanish()
+                return
+            if error is not None and self.info.status == "running":
+                self.finish("interrupted", str(error) or type(error).__name__)
+            self.info = dataclasses.replace(self.info, wall_seconds=round(self.wall_seconds, 3))
+            if error is None:
+                with keeping(self.folder / INFO):
+                    self._write_info()
+            else:
+                with contextlib.suppress(OSError):  # on a full disk the error itself is what counts
+                    self._write_info()
+        finally:
+            os.close(self._file)
+
+    def _vanish(self) -> None:
+        """Take back a run that was refused before its first round: a mistake leaves nothing behind."""
+        with contextlib.suppress(OSError):
+            for name in (ROUNDS, INFO):
+                (self.folder / name).unlink(missing_ok=True)
+            for folder in self._created:
+                if folder.exists() and not any(folder.iterdir()):
+                    folder.rmdir()
+
+    def _write_info(self) -> None:
+        write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
+
+
+def _both(before: str | None, now: str | None) -> str | None:
+    """What was so in the sittings before, and what is so now, where that differs."""
+    if before is None or now is None:
+        return before or now
+    return before if before.split(", ")[-1] == now else f"{before}, {now}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result depends on."""
+    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    for package in ("fedpace", "numpy", "scipy", "torch", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout in the current folder, or None outside of one."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,32 @@
+"""When simulated tasks end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpace.core.events import Event
+from fedpace.core.tasks import Due
+from fedpace.sim.clock import VirtualTime
+
+
+def endings(due: Due, time: VirtualTime, tick: int, *, in_rounds: bool) -> list[Event]:
+    """Return when tasks that start now end: after their clients' delays, in this turn of them.
+
+    Tasks that are no round have turns of each client's own, so that all policies meet the same draws.
+    """
+    clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
+    kind = due.tasks[0].kind
+    if kind == "train" and not in_rounds:
+        turns = [task.job + 1 for task in due.tasks]
+        seconds = np.array([time.drawn(turn)[client] for turn, client in zip(turns, clients, strict=True)])
+        crashed = [bool(time.availability.crashes(turn)[c]) for turn, c in zip(turns, clients, strict=True)]
+    else:
+        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
+        seconds = time.drawn(tick - 1 if due.warmup else tick)[clients]
+        safe = due.warmup or kind == "probe"
+        crashed = [False] * clients.size if safe else time.availability.crashes(tick)[clients].tolist()
+    counted = time.clock.probe_fraction if kind == "probe" else 1.0
+    if due.warmup and not time.clock.charge_warmup:
+        counted = 0.0
+    when = (time.now + counted * seconds).tolist()
+    return list(map(Event, when, [task.id for task in due.tasks], seconds.tolist(), crashed))

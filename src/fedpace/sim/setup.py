@@ -1,0 +1,50 @@
+"""How a run is set up, and what can be wrong with that: found without building the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpace.core.cohorts import check_k
+from fedpace.core.errors import InputError
+from fedpace.core.roster import Settings
+from fedpace.core.tasks import Policy
+from fedpace.core.types import Need, Selector
+from fedpace.data.federated import FederatedData
+from fedpace.sim.clock import VirtualTime
+from fedpace.sim.engines.choice import EngineChoice, EngineOptions
+from fedpace.sim.fleet import Fleet
+from fedpace.sim.trainer import Trainer
+
+
+def offers(data: FederatedData) -> frozenset[Need]:
+    """Return what simulated clients can report."""
+    return frozenset(Need) if data.classes is not None else frozenset(Need) - {Need.LABELS}
+
+
+def check_scheme(
+    selector: Selector[Any] | Policy[Any], trainer: Trainer, engine: EngineOptions | None = None
+) -> EngineChoice:
+    """Refuse a scheme that cannot work with this data and model; return where its clients are trained."""
+    k = selector.fixed_k
+    if k is not None:
+        check_k(k, trainer.data.clients, selector.name)  # now, rather than after minutes of other runs
+    if missing := selector.needs - offers(trainer.data):
+        raise InputError(f"{selector.name} needs {', '.join(sorted(missing))}, which these data do not have")
+    return (engine or EngineOptions()).choose(trainer, k)
+
+
+def settings(
+    selector: Selector[Any] | Policy[Any], trainer: Trainer, time: VirtualTime, fleet: Fleet, *, seed: int
+) -> Settings:
+    """Return how the coordinator of a run is set up."""
+    return Settings(
+        seed,
+        fleet.shares,
+        fleet.warmup,
+        fleet.warmup_quota,
+        fleet.warmup_wait,
+        learn_delays=fleet.delays == "observed",
+        deadline=time.clock.deadline,
+        moments_every=int(trainer.moving_features and not selector.first_moments),
+        warmup_trains=fleet.warmup_trains and time.clock.charge_warmup,
+    )
