@@ -8,12 +8,14 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import fedpace
 from fedpace.core.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod, reported_seconds
+from fedpace.records.run import read_run
+from fedpace.report.tables import summarise
 
 
 def mod(flower, seconds=lambda client: 1.0 + client):
@@ -369,6 +371,40 @@ def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
     np.testing.assert_array_equal(finished.arrays["w0"].numpy(), result.arrays["w0"].numpy())
     assert not list(tmp_path.rglob("*.pkl"))
     assert len(list((tmp_path / "parts").glob("session-*"))) == 1
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss", None])
+def test_the_folder_is_a_run_that_reports_read(flower, tmp_path, metric):
+    evaluate = None if metric is None else lambda number, arrays: MetricRecord({metric: 0.1 * (1 + number)})
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", clock="reported", warmup="full", state=tmp_path)
+    strategy.start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
+    run = read_run(tmp_path)
+    assert [entry.number for entry in run.rounds] == [0, 1, 2, 3]
+    assert (run.info.status, run.info.selector) == ("finished", "delayhet-submodular")
+    assert [entry.metric for entry in run.rounds] == (
+        [None] * 4 if metric is None else pytest.approx([0.1, 0.2, 0.3, 0.4])
+    )
+    assert run.info.direction == ("down" if metric == "loss" else "up")
+    last = run.rounds[-1]
+    assert set(last.facts["reasons"]) >= set(last.clients)
+    comparison = summarise([run])
+    assert comparison["delayhet-submodular"].clients_per_round == np.mean([len(r.clients) for r in run.rounds[1:]])
+
+
+def test_a_line_that_a_crash_kept_out_of_the_diary_is_added(flower, tmp_path):
+    def strategy():
+        return PacedStrategy(FedAvg(), "random", k=3, clock="reported", state=tmp_path)
+
+    record = flower.rounds(strategy(), fleet(flower), start(flower), 2)
+    diary = tmp_path / "rounds.jsonl"
+    whole = diary.read_bytes()
+    diary.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    flower.rounds(strategy(), fleet(flower), record, 1, first=3)
+    assert diary.read_bytes().startswith(whole)
+    assert [entry.number for entry in read_run(tmp_path).rounds] == [0, 1, 2, 3]
+    diary.write_bytes(whole.splitlines(keepends=True)[0])
+    with pytest.raises(InputError, match="holds 1 rounds, but the state beside it is that after round 3"):
+        strategy()
 
 
 def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path, monkeypatch):

@@ -6,9 +6,9 @@
     model, state = rule.apply(state, model, gathered.answers())
 
 A model is one flat vector: a torch tensor in the simulator, a NumPy array for servers that keep named arrays
-(`fedpace.hosting.arrays`). Rules use operators only (+, -, *, /, **, @), which both understand, and neither library is
-named here. Answers are added as they come, so that a cohort's models need not be in memory together, unless a rule
-wants to see each of them.
+(`fedpace.hosting.shared_model`). Rules use operators only (+, -, *, /, **, @), which both understand, and neither
+library is named here. Answers are added as they come, so that a cohort's models need not be in memory together, unless
+a rule wants to see each of them.
 """
 
 from __future__ import annotations

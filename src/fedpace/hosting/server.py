@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpace.core.checks import at_least, check_options, one_of
+from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.providers import selector_class, server_class
@@ -179,29 +180,20 @@ class Server:
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         stepping = step_facts(self.shared.state) if moved and self.shared is not None else {}
-        why, name = turn.why, self.coordinator.ledger.ids
-        entry = Round(
-            number=self.coordinator.step,
-            clock=self.coordinator.now,
-            seconds=turn.seconds,
-            overhead=max(0.0, turn.began - self._ended),
-            metric=None,
-            loss=None,
-            clients=tuple(turn.clients),
-            weights=tuple(turn.weights),
-            mode=turn.mode,
-            failed=tuple(turn.failed),
-            train_loss=float(np.mean(losses)) if losses else None,
-            objective=why.objective,
-            predicted_seconds=why.predicted_seconds,
-            status=why.status,
-            facts={**why.facts, "reasons": {str(name[row]): reason for row, reason in why.reasons.items()}},
-            warmed=tuple(turn.warmed),
-            heard=tuple(turn.heard),
-            probed=tuple(turn.probed),
-            stretch=stepping.get("stretch", 1.0),
-            carried=stepping.get("carried", 0.0),
-        )
+        name = self.coordinator.ledger.ids
+        told = {
+            "number": self.coordinator.step,
+            "clock": self.coordinator.now,
+            "overhead": max(0.0, turn.began - self._ended),
+            "metric": None,
+            "loss": None,
+            "train_loss": float(np.mean(losses)) if losses else None,
+            "facts": {
+                **turn.why.facts,
+                "reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()},
+            },
+        }
+        entry = gathered(Round, told, stepping, vars(turn), vars(turn.why))
         self._ended = self.coordinator.now
         if self._folder is not None and self._diary is not None:
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
