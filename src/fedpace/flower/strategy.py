@@ -55,8 +55,8 @@ class PacedStrategy(Strategy):
 
     Args:
         inner: the strategy; leave its `fraction_train` at 1.
-        selector: a scheme's name, a Selector, or a Policy (which may do without rounds). Clients that do not report what it needs are still asked, a quota
-            per round as in a warm-up, and each is named in a warning.
+        selector: a scheme's name, a Selector, or a Policy (which may do without rounds). Clients that do not report
+            what it needs are still asked, a quota per round as in a warm-up, and each is named in a warning.
         state: folder where every round is saved and recorded (`fedpace report` reads it), and from which a restarted
             server goes on; None = nowhere.
         seed: names every random stream of the selection.
