@@ -268,7 +268,7 @@ def _check_ignores_delays(selector: Selector[Any], clients: int, rounds: int) ->
             _plain(one) == _plain(other) and bool((one.weights == other.weights).all()) and whys[0] == whys[1],
             f"{selector.name} says that it ignores delays, but other delays gave another selection {one.step}",
         )
-        _rule(math.isinf(one.deadline) and not one.enough, f"{selector.name} ignores delays, but does not wait for all")
+        _rule(math.isinf(one.deadline) and not one.quorum, f"{selector.name} ignores delays, but does not wait for all")
 
 
 def _plain(selection: Selection) -> tuple[Any, ...]:

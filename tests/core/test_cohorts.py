@@ -54,8 +54,8 @@ BAD = [
     (([0], [1.0]), {"mode": "sum"}, "scripted asks for the mode 'sum'; there are 'average' and 'delta'"),
     (([0], [1.0]), {"deadline": 0.0}, r"scripted set a deadline of 0\.0 s; it must be above 0"),
     (([0], [1.0]), {"deadline": math.nan}, "scripted set a deadline of nan s"),
-    (([0, 1], [0.5, 0.5]), {"enough": 3}, "scripted calls 3 clients enough, but chose 2"),
-    (([0, 1], [0.5, 0.5]), {"enough": -1}, "scripted calls -1 clients enough, but chose 2"),
+    (([0, 1], [0.5, 0.5]), {"quorum": 3}, "scripted calls 3 clients a quorum, but chose 2"),
+    (([0, 1], [0.5, 0.5]), {"quorum": -1}, "scripted calls -1 clients a quorum, but chose 2"),
 ]
 
 
@@ -107,12 +107,12 @@ def test_rounding_is_no_mistake():
 
 
 def test_the_selection_is_the_cohort_in_the_hosts_words():
-    cohort = Cohort([2, 0], [0.75, 0.25], deadline=30.0, enough=1)
+    cohort = Cohort([2, 0], [0.75, 0.25], deadline=30.0, quorum=1)
     session, selection = choose(Scripted(cohort))
     assert selection.clients == ("c", "a")
     assert selection.weights.tolist() == [0.75, 0.25]
     assert (selection.mode, selection.deadline, selection.step, selection.warmup) == ("average", 30.0, 0, False)
-    assert selection.enough == 1
+    assert selection.quorum == 1
     assert selection.why is cohort.why
     assert session.pending is selection
 

@@ -25,12 +25,12 @@ class Everybody(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     deadline: float = math.inf
-    enough: int = 0
+    quorum: int = 0
 
     def select(self, state, view, rng):
         rows = view.candidates
         weights, why = np.full(rows.size, 1 / rows.size), Diagnostics(predicted_seconds=7.0)
-        return Cohort(rows, weights, deadline=self.deadline, why=why, enough=self.enough), None
+        return Cohort(rows, weights, deadline=self.deadline, why=why, quorum=self.quorum), None
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class TestHowRoundsEnd:
         assert play(coordinator(Everybody(deadline=60.0), 2, deadline=4.0), [3.0, 5.0])[1] == 4.0
 
     def test_when_enough_are_there(self):
-        step, waited = play(coordinator(Everybody(enough=2)), [3.0, 9.0, 5.0, 7.0])
+        step, waited = play(coordinator(Everybody(quorum=2)), [3.0, 9.0, 5.0, 7.0])
         assert (ended(step), waited) == (([0, 2], [1, 3]), 5.0)
 
     def test_crashes_are_not_enough(self):
-        step, waited = play(coordinator(Everybody(enough=2)), [3.0, 9.0, 5.0, 7.0], crashed=[0])
+        step, waited = play(coordinator(Everybody(quorum=2)), [3.0, 9.0, 5.0, 7.0], crashed=[0])
         assert (ended(step), waited) == (([2, 3], [1]), 7.0)
 
     def test_fewer_than_are_enough_are_waited_for(self):
-        step, waited = play(coordinator(Everybody(enough=2), 2), [3.0, 9.0], crashed=[1])
+        step, waited = play(coordinator(Everybody(quorum=2), 2), [3.0, 9.0], crashed=[1])
         assert (ended(step), waited) == (([0], []), 9.0)
 
     def test_a_deadline_that_nobody_meets_waits_for_the_first(self):
@@ -123,7 +123,7 @@ class TestHowRoundsEnd:
         assert one.step == 1, "a round without answers is a round"
 
     def test_late_answers_are_not_heard(self):
-        one = coordinator(Everybody(enough=1), 2)
+        one = coordinator(Everybody(quorum=1), 2)
         tasks = one.due().tasks
         one.receive(tasks[0].id, Outcome(0, seconds=1.0))
         one.due()
@@ -288,7 +288,7 @@ def test_a_policy_without_rounds():
     assert one.view().loss_step.tolist() == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("policy", [Everybody(enough=2), Known(), Asking(), Buffered()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [Everybody(quorum=2), Known(), Asking(), Buffered()], ids=lambda policy: policy.name)
 def test_saved_at_any_instant_it_goes_on(tmp_path, policy):
     """Two twins, one of which is saved and restored after every event."""
     one, two = (coordinator(policy, 4, warmup_wait=0.5) for _ in range(2))

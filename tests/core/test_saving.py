@@ -302,7 +302,7 @@ def test_a_cut_index(saved):
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}', "null"])
 def test_another_format(saved, content):
     (saved / "session.json").write_text(content)
-    with pytest.raises(InputError, match=r"session\.json is not a session of format 4"):
+    with pytest.raises(InputError, match=r"session\.json is not a session of format 5"):
         Session.restore(saved, Patient())
 
 
@@ -375,6 +375,7 @@ def test_a_session_of_format_3_goes_on(tmp_path):
     for name in ("recent_weight", "lateness"):
         arrays[f"ledger/{name}"] = arrays.pop(f"ledger/accumulated/{name}")
     np.savez(tmp_path / index["arrays"], **arrays)
+    index["progress"]["enough"] = index["progress"].pop("quorum")
     (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 3}))
     back = Session.restore(tmp_path)
     for name, values in session.view().accumulated.items():
@@ -389,5 +390,23 @@ def test_of_other_schemes_the_same_facts_are_forgotten(tmp_path):
     index = json.loads((tmp_path / saving.INDEX).read_text())
     arrays = dict(np.load(tmp_path / index["arrays"]))
     np.savez(tmp_path / index["arrays"], **arrays, **{"ledger/recent_weight": np.zeros(3)})
+    index["progress"]["enough"] = index["progress"].pop("quorum")
     (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 3}))
     assert Session.restore(tmp_path).view().accumulated == {}
+
+
+def test_a_session_of_format_4_goes_on_in_mid_round(tmp_path):
+    """A quorum was called enough then, and late clients were awaited."""
+    session = Session(Random(k=2), seed=1)
+    session.join(["a", "b", "c"])
+    chosen = session.select()
+    session.coordinator.receive(session.coordinator.tasks[0].id, Outcome(chosen.clients[0], seconds=1.0))
+    session.save(tmp_path)
+    index = json.loads((tmp_path / saving.INDEX).read_text())
+    for table in (index["progress"], index["shell"]["pending"]):
+        table["enough"] = table.pop("quorum")
+    for outcome in index["flight"]["outcomes"]:
+        outcome["awaited"] = outcome.pop("late")
+    assert index["flight"]["outcomes"]
+    (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 4}))
+    assert Session.restore(tmp_path).pending.clients == chosen.clients

@@ -292,7 +292,7 @@ class Three(fedpace.core.types.Stateless):
     needs = frozenset()
 
     def select(self, state, view, rng):
-        return fedpace.Cohort(np.arange(5), np.full(5, 0.2), enough=3), None
+        return fedpace.Cohort(np.arange(5), np.full(5, 0.2), quorum=3), None
 
 
 def test_enough_replies_end_the_wait(flower):

@@ -97,12 +97,12 @@ def test_over_commitment_asks_for_more_and_waits_for_k(view):
     shown = view(30)
     cohort, _ = Oort(k=10).select(Oort(k=10).init(), shown, np.random.default_rng(0))
     assert cohort.clients.size == 13
-    assert cohort.enough == 10
+    assert cohort.quorum == 10
     assert cohort.why.predicted_seconds == np.sort(shown.delay[cohort.clients])[9]
     plain, _ = Oort(k=10, overcommit=1.0).select(Oort(k=10).init(), shown, np.random.default_rng(0))
-    assert (plain.clients.size, plain.enough) == (10, 0)
+    assert (plain.clients.size, plain.quorum) == (10, 0)
     few, _ = Oort(k=10).select(Oort(k=10).init(), view(10), np.random.default_rng(0))
-    assert (few.clients.size, few.enough) == (10, 0)
+    assert (few.clients.size, few.quorum) == (10, 0)
 
 
 @pytest.mark.parametrize(

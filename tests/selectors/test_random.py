@@ -140,17 +140,17 @@ def test_bad_options():
 def test_more_are_asked_than_are_wanted():
     share = np.full(40, 1 / 40)
     cohort, _ = Random(k=10, overcommit=1.3).select(None, make_view(share), stream(0))
-    assert (cohort.clients.size, cohort.enough) == (13, 10)
+    assert (cohort.clients.size, cohort.quorum) == (13, 10)
     cohort, _ = Random(k=10, overcommit=2.0).select(None, make_view(share), stream(0))
-    assert (cohort.clients.size, cohort.enough) == (20, 10)
+    assert (cohort.clients.size, cohort.quorum) == (20, 10)
     np.testing.assert_allclose(cohort.weights, 1 / 20)
 
 
 def test_all_are_asked_where_there_are_no_more():
     cohort, _ = Random(k=4, overcommit=2.0).select(None, make_view(), stream(0))
-    assert (cohort.clients.size, cohort.enough) == (5, 4)
+    assert (cohort.clients.size, cohort.quorum) == (5, 4)
     cohort, _ = Random(k=5, overcommit=2.0).select(None, make_view(), stream(0))
-    assert (cohort.clients.size, cohort.enough) == (5, 0)
+    assert (cohort.clients.size, cohort.quorum) == (5, 0)
 
 
 @pytest.mark.parametrize("variant", ["uniform-wor", "md", "uniform-unbiased"])

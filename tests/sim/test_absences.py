@@ -81,7 +81,7 @@ class OverCommitted(Stateless):
     needs = frozenset()
 
     def select(self, state, view, rng):
-        return Cohort(np.arange(6), np.full(6, 1 / 6), enough=4), None
+        return Cohort(np.arange(6), np.full(6, 1 / 6), quorum=4), None
 
 
 def test_over_commitment_ends_the_round_early():

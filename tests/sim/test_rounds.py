@@ -338,7 +338,7 @@ def test_mistakes_are_found_before_the_first_round():
     class Labelled(Fixed):
         needs: ClassVar[frozenset[Need]] = frozenset({Need.LABELS})
 
-    with pytest.raises(InputError, match="fixed needs label histograms; this host reports"):
+    with pytest.raises(InputError, match="fixed needs label histograms, which these data do not have"):
         simulate(DATA, Linear(), DELAYS, Labelled())
 
 

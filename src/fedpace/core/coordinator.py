@@ -179,13 +179,13 @@ class Coordinator(Standing):
         """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
         if not self.flight.flying:
             return True
-        enough = 0 < wait.answers <= self.flight.held
-        return self.flight.held > 0 and (enough or self.now >= self.at.until)
+        quorum = 0 < wait.answers <= self.flight.held
+        return self.flight.held > 0 and (quorum or self.now >= self.at.until)
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""
         some_left = any(task in self.flight.tasks for task in self.at.warming)
-        return not some_left or self.flight.answered(self.at.warming) >= self.at.enough
+        return not some_left or self.flight.answered(self.at.warming) >= self.at.quorum
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Coordinator(Standing):
         if rows.size:
             tasks = self.start("measure", rows)
             self.at.warming = {task.id for task in tasks}
-            self.at.enough = math.ceil(self.settings.warmup_wait * rows.size)
+            self.at.quorum = math.ceil(self.settings.warmup_wait * rows.size)
             return Due(tasks, warmup=True)
         ready = reachable & self.ready()
         if not ready.any():
@@ -233,13 +233,13 @@ class Coordinator(Standing):
         """Let everybody that the policy must meet train: a warm-up that is a round, and need not wait for all."""
         self.at.stand_in = self.at.training = True
         self.ledger.columns["asked"][rows] = True
-        enough = math.ceil(self.settings.warmup_wait * rows.size)
+        quorum = math.ceil(self.settings.warmup_wait * rows.size)
         why = Diagnostics(
             status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
             "that answer first",
             reasons=dict.fromkeys(rows.tolist(), "warm-up"),
         )
-        return self._execute(Move(rows, self.among(rows), wait=Wait(enough), why=why))
+        return self._execute(Move(rows, self.among(rows), wait=Wait(quorum), why=why))
 
     def _ask(self, view: View) -> Due | None:
         """Ask the policy whom it wants to hear first; None = nobody."""

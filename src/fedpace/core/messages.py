@@ -81,7 +81,7 @@ class Cohort:
     deadline: float = math.inf
     """Seconds to wait for the cohort."""
     why: Diagnostics = field(default_factory=Diagnostics)
-    enough: int = 0
+    quorum: int = 0
     """Over-commitment: the round ends when this many have finished, and the others count as late; 0 = all."""
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One client's answer, as the host hands it to `Session.observe` or `Session.hear`."""
+    """One client's answer, as the host hands it to `Session.observe` or `Session.observe_late`."""
 
     client: ClientId
     seconds: float = math.nan
@@ -120,8 +120,8 @@ class Outcome:
     """Factor F (r x d) of the second moment F'F of the client's features, or of features and targets together."""
     update: FloatArray | None = None
     """Sketch of the update; every client of a session uses the same projection."""
-    awaited: bool = False
-    """It was asked in a warm-up that ended without it, and will be reported by `Session.hear` when it answers."""
+    late: bool = False
+    """It was asked in a warm-up that ended without it: `Session.observe_late` will report it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class Selection:
     why: Diagnostics
     warmup: bool = False
     """True: train and report as usual, but leave the shared model as it is."""
-    enough: int = 0
+    quorum: int = 0
     """The round ends when this many have finished; 0 = all."""
     newcomers: int = 0
     """The last so many of `clients` are new to the scheme: they report, and weigh 0."""

@@ -22,7 +22,19 @@ def _from_3(index: Index, arrays: Arrays) -> None:
             arrays[f"ledger/accumulated/{name}"] = values
 
 
-MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3}
+def _from_4(index: Index, arrays: Arrays) -> None:
+    """What is a quorum, and late, was called enough, and awaited."""
+    pending = index["shell"].get("pending")
+    for table, before, now in (
+        (index["progress"], "enough", "quorum"),
+        (pending, "enough", "quorum"),
+        *((outcome, "awaited", "late") for outcome in index["flight"]["outcomes"]),
+    ):
+        if table is not None:
+            table[now] = table.pop(before)
+
+
+MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4}
 
 
 def check_format(index: Any, wanted: int, where: str) -> None:

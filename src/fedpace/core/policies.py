@@ -53,7 +53,7 @@ class Rounds:
         """Choose the cohort of the next round."""
         cohort, state = self.selector.select(state, view, rng)
         check_cohort(cohort, view, self.name, self._name_of)
-        wait = Wait(cohort.enough, cohort.deadline)
+        wait = Wait(cohort.quorum, cohort.deadline)
         return Move(cohort.clients, cohort.weights, wait=wait, mode=cohort.mode, why=cohort.why), state
 
     def observe(self, state: Any, report: Report) -> Any:

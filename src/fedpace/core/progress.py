@@ -52,7 +52,7 @@ class Progress:
     """Whether they are a warm-up that trains: who misses its end is heard later."""
     warming: set[int] = field(default_factory=set)
     """Tasks of a warm-up that the policy waits for."""
-    enough: int = 0
+    quorum: int = 0
     """Answers to them that suffice."""
     probing: bool = False
     probed_step: int = -1

@@ -46,8 +46,8 @@ class Session:
         warmup: how clients of which the selector knows too little are met. `full`: one round with all of them, before
             the first selection (as the paper does). `lazy`: `warmup_quota` of them come with each cohort, with weight
             0; where nobody is known yet, they are the cohort.
-        warmup_wait: share of the clients that a full warm-up waits for. The host reports the others as awaited, goes
-            on, and calls `hear` when they answer; until then they are not chosen.
+        warmup_wait: share of the clients that a full warm-up waits for. The host reports the others as late, goes
+            on, and calls `observe_late` when they answer; until then they are not chosen.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
@@ -181,7 +181,7 @@ class Session:
             raise OrderError(f"{self.selector.name} asks clients before it chooses: call probe() and answer() first")
         if not due.tasks:
             raise InputError(
-                f"{self.selector.name} can choose nobody before those that are awaited answer: hear() them"
+                f"{self.selector.name} can choose nobody before those that are late answer: observe_late() them"
             )
         self.pending = self._selection(due)
         return self.pending
@@ -194,15 +194,15 @@ class Session:
         settled = settled_outcomes(selection, list(outcomes), self._ledger)
         measuring = {task.client for task in self.coordinator.tasks if task.kind == "measure"}
         for outcome in settled:
-            if outcome.awaited and outcome.finished:
-                raise InputError(f"client {outcome.client!r} is still awaited, so it has not finished: finished=False")
-            if outcome.awaited and outcome.client not in measuring:
+            if outcome.late and outcome.finished:
+                raise InputError(f"client {outcome.client!r} is late, so it has not finished: finished=False")
+            if outcome.late and outcome.client not in measuring:
                 raise InputError(
-                    f"client {outcome.client!r} is reported as awaited, but only a warm-up can wait: it failed"
+                    f"client {outcome.client!r} is reported as late, but only a warm-up can wait: it failed"
                 )
         self._ledger.check(settled)
         self.coordinator.advance(now)
-        self._take_in(outcome for outcome in settled if not outcome.awaited)
+        self._take_in(outcome for outcome in settled if not outcome.late)
         if selection.warmup:
             self.coordinator.go_on()
         else:
@@ -211,15 +211,15 @@ class Session:
             self.coordinator.go_on()
         self.pending = None
 
-    def hear(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
-        """Report clients that were awaited, as they answer; between rounds."""
-        self._expect_idle("hear")
+    def observe_late(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
+        """Report clients that were late, as they answer; between rounds."""
+        self._expect_idle("observe_late")
         heard = list(outcomes)
-        awaited = {task.client for task in self.coordinator.tasks}
+        late = {task.client for task in self.coordinator.tasks}
         for outcome in heard:
             self._ledger.row(outcome.client)
-            if outcome.client not in awaited or outcome.awaited:
-                raise InputError(f"client {outcome.client!r} is heard of, but it was not awaited")
+            if outcome.client not in late or outcome.late:
+                raise InputError(f"client {outcome.client!r} is reported, but it was not late")
         self._ledger.check(heard)
         self.coordinator.advance(now)
         self._take_in(heard)
@@ -228,7 +228,7 @@ class Session:
     def abandon(self) -> None:
         """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed.
 
-        Clients that are awaited are asked anew.
+        Clients that are late are asked anew.
         """
         self.coordinator.abandon()
         self.pending = self.pending_probe = None
@@ -279,10 +279,10 @@ class Session:
                 status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",
                 reasons=dict.fromkeys(rows.tolist(), "warm-up"),
             )
-            enough = self.coordinator.at.enough
+            quorum = self.coordinator.at.quorum
             weights = self.coordinator.among(rows)
-            waits = 0 if enough == rows.size else enough
-            return Selection(self.step, clients, weights, "average", np.inf, why, warmup=True, enough=waits)
+            waits = 0 if quorum == rows.size else quorum
+            return Selection(self.step, clients, weights, "average", np.inf, why, warmup=True, quorum=waits)
         newcomers = sum(task.kind == "measure" for task in due.tasks)
         never = dict.fromkeys(rows[rows.size - newcomers :].tolist(), "never seen: part of the lazy warm-up")
         return Selection(
@@ -292,6 +292,6 @@ class Session:
             turn.mode,
             wait.seconds,
             replace(turn.why, reasons={**turn.why.reasons, **never}) if never else turn.why,
-            enough=wait.answers,
+            quorum=wait.answers,
             newcomers=newcomers,
         )

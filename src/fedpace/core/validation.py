@@ -34,9 +34,9 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
                 f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
                 "'delta' for others"
             )
-    if not 0 <= cohort.enough <= cohort.clients.size:
+    if not 0 <= cohort.quorum <= cohort.clients.size:
         raise InputError(
-            f"{scheme} calls {cohort.enough} clients enough, but chose {cohort.clients.size}: give 0 (all) to that many"
+            f"{scheme} calls {cohort.quorum} clients a quorum, but chose {cohort.clients.size}: give 0 (all) to those"
         )
     if not cohort.deadline > 0:
         raise InputError(f"{scheme} set a deadline of {cohort.deadline} s; it must be above 0")

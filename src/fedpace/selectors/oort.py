@@ -137,9 +137,9 @@ class Oort(Scheme):
             },
         )
         clients = np.sort(clients)
-        enough = wanted if asked > wanted else 0
+        quorum = wanted if asked > wanted else 0
         epsilon = max(self.epsilon_least, state.epsilon * self.epsilon_decay)
-        cohort = Cohort(clients, share_weights(view, clients), enough=enough, why=why)
+        cohort = Cohort(clients, share_weights(view, clients), quorum=quorum, why=why)
         return cohort, replace(state, epsilon=epsilon)
 
     def observe(self, state: Pacer, report: object) -> Pacer:

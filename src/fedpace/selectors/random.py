@@ -97,4 +97,4 @@ class Random(Stateless):
         clients = np.sort(rng.choice(rows, size=asked, replace=False))
         if self.variant == "uniform-unbiased":
             return Cohort(clients, view.share[clients] * rows.size / size, mode="delta"), None
-        return Cohort(clients, share_weights(view, clients), enough=size if asked > size else 0), None
+        return Cohort(clients, share_weights(view, clients), quorum=size if asked > size else 0), None
