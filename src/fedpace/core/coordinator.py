@@ -20,6 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,9 @@ class Coordinator(Roster):
         ended = self.flight.take_step(task.id for task, _ in step.answers)
         ended += [(task, Outcome(task.client, seconds=turn.seconds, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
+        if not self.policy.rounds:  # rounds weigh those whom they start, others what they have in hand
+            weights = {task.id: weight for task, weight in step.answers}
+            ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
         settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
         self.ledger.check([outcome for _, outcome in settled])
         self._fold(settled)
@@ -180,7 +184,7 @@ class Coordinator(Roster):
     @property
     def wake_at(self) -> float:
         """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
-        return self.at.until if self.at.wait is not None and self.flight.held else math.inf
+        return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
 
     @property
     def wanted(self) -> frozenset[Need]:
@@ -213,10 +217,15 @@ class Coordinator(Roster):
 
     def _over(self, wait: Wait) -> bool:
         """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
-        if not self.flight.flying:
+        flying, held = self._counted(wait)
+        if not flying:
             return True
-        enough = 0 < wait.answers <= self.flight.held
-        return self.flight.held > 0 and (enough or self.now >= self.at.until)
+        enough = 0 < wait.answers <= held
+        return held > 0 and (enough or self.now >= self.at.until)
+
+    def _counted(self, wait: Wait) -> tuple[int, int]:
+        """How many tasks that the wait is for are in flight, and how many in hand."""
+        return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""
@@ -299,7 +308,9 @@ class Coordinator(Roster):
         if not move.start.size:
             return Due((), step)
         turn = self.at.turn
-        turn.why, turn.mode, turn.began = move.why, move.mode, self.now
+        turn.why, turn.mode = move.why, move.mode
+        if step is None and not self.flight.flying:
+            turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self._start("train", move.start, move.weights, version=version), step)
 
@@ -369,9 +380,14 @@ class Coordinator(Roster):
         return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
 
     def _fold(self, settled: list[tuple[Task, Outcome]]) -> None:
-        """Fold outcomes, each at the version of the model that it is about."""
-        for step in sorted({task.step for task, _ in settled}):
-            self.ledger.fold([outcome for task, outcome in settled if task.step == step], step)
+        """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        groups: dict[tuple[int, int], list[Outcome]] = {}
+        times = Counter[tuple[int, ClientId]]()
+        for task, outcome in settled:
+            groups.setdefault((task.step, times[task.step, task.client]), []).append(outcome)
+            times[task.step, task.client] += 1
+        for step, nth in sorted(groups):
+            self.ledger.fold(groups[step, nth], step)
 
     def _take_probes(self) -> None:
         """Fold what was answered to a probe; what is no number was not answered."""

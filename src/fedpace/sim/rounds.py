@@ -240,12 +240,12 @@ class Simulation:
 
     def _launch_apart(self, due: Due) -> None:
         """Send tasks out that are no round: turns are then each client's own, so that policies meet the same draws."""
-        now = self.time.now
+        events: list[Event] = []
         for task in due.tasks:
             client: Any = task.client
-            seconds = float(self.time.drawn(task.job + 1)[client])
-            crashed = bool(self.time.availability.crashes(task.job + 1)[client])
-            self.events.add([Event(now + seconds, task.id, seconds, crashed)])
+            seconds, crashed = self.time.own(client, task.job + 1)
+            events.append(Event(self.time.now + seconds, task.id, seconds, crashed))
+        self.events.add(events)
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
