@@ -20,7 +20,9 @@ from fedpace.models.linear import Linear
 from fedpace.selectors.fedbuff import FedBuff
 from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.fleet import Fleet
+from fedpace.sim.holding import held_from
 from fedpace.sim.rounds import Simulation
+from fedpace.sim.stopping import Ending, Stop, until
 from fedpace.sim.training import Training
 
 CLIENTS = 8
@@ -135,6 +137,34 @@ def test_it_resumes_bit_for_bit(tmp_path, cut, delays):
     assert torch.equal(second.parameters, whole.parameters)
     # And the run that was saved goes on as if it had not been.
     assert list(islice(first.rounds(), 14 - cut)) == expected[cut + 1 :]
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 7])
+def test_targets_are_held_over_seconds_however_short_the_steps(evaluate_every):
+    everything = list(islice(simulation(make_selector("fedbuff", buffer=1, lr=0.5)).rounds(), 600))
+    target = 1.5 * min(current.metric for current in everything)
+    one = simulation(make_selector("fedbuff", buffer=1, lr=0.5))
+    every = np.median(one.expected_delays)
+    seen = [current for current in everything if current.number % evaluate_every == 0]
+
+    def metric_at(instant):
+        return [current.metric for current in seen if current.clock <= instant][-1]
+
+    held = next(
+        current
+        for current in seen
+        if current.metric <= target
+        and np.mean([metric_at(current.clock + number * every) for number in range(10)]) <= target
+    )
+    # Steps are so short that the limit comes before it can be known: the run goes on until it is.
+    stop = Stop(target, max_rounds=held.number + evaluate_every, evaluate_every=evaluate_every, hold=10)
+    ending = Ending(stop, "down", one.expected_delays)
+    played = list(until(one.rounds(stop.evaluates), ending))
+    assert ending.held
+    position = held_from([(c.clock, c.metric) for c in played], target, "down", hold=10, every=every)[1]
+    assert played[position].number == held.number
+    assert played[-1].number > stop.max_rounds
+    assert played[-2].clock < held.clock + 9 * every <= played[-1].clock, "and no further"
 
 
 @pytest.mark.parametrize(
