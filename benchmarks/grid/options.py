@@ -84,6 +84,19 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"k": 20, "distance": "hellinger", "radius": 0.35},
         {"k": 20, "losses": "probed"},
     ],
+    # How many end a round, and how many are asked for each: the authors' 1.3, and 2.
+    "refl": [{"k": k, "overcommit": asked} for k in (10, 20, 30) for asked in (1.3, 2.0)],
+    # Clients at work (0 = all), answers in a step, and the server's step size.
+    "fedbuff": [
+        {"buffer": 10},
+        {"buffer": 10, "in_flight": 10},
+        {"buffer": 10, "in_flight": 30},
+        {"buffer": 10, "lr": 0.5},
+        {"buffer": 10, "lr": 2.0},
+        {"buffer": 10, "momentum": 0.5},
+        {"buffer": 5},
+        {"buffer": 20},
+    ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
     # Tiers of 50 clients hold 10 at the authors' 5; more tiers for small cohorts, fewer for large ones. How often it
     # looks and its credits made no difference in trials.

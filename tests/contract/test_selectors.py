@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpace import make_selector, registry
-from fedpace.testing import check_selector
+from fedpace.testing import check_policy, check_selector
 
 CASES = [
     make_selector("random", k=4),
@@ -45,6 +45,14 @@ CASES = [
     make_selector("pace"),
     make_selector("pace", max_clients=3, repay=False, momentum=False, extrapolate=0.0),
 ]
+POLICIES = [
+    make_selector("refl", k=4),
+    make_selector("refl", k=4, overcommit=2.0, deadline=20.0),
+    make_selector("refl", k=14),
+    make_selector("fedbuff", buffer=4),
+    make_selector("fedbuff", buffer=5, in_flight=3, lr=0.5, momentum=0.5),
+]
+"""They work without rounds."""
 
 
 @pytest.mark.parametrize("selector", CASES, ids=repr)
@@ -52,7 +60,12 @@ def test_contract(selector):
     check_selector(selector)
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_contract_without_rounds(policy):
+    check_policy(policy)
+
+
 def test_every_registered_selector_is_listed():
-    listed = {selector.name for selector in CASES}
+    listed = {selector.name for selector in (*CASES, *POLICIES)}
     missing = set(registry.selectors.names()) - listed
     assert not missing, f"add {sorted(missing)} to CASES in this file: every scheme passes the contract test"

@@ -74,6 +74,31 @@ def engine():
         one.close()
 
 
+@pytest.mark.parametrize("model", [SMALL, Mlp(hidden=5)], ids=["one by one", "stacked"])
+@pytest.mark.parametrize("options", [{}, {"algorithm": "fedprox", "mu": 0.3}, {"batch": 0}], ids=str)
+def test_versions_are_trained_together_as_they_are_apart(engine, model, options):
+    """A client may come twice, in two of its turns."""
+    coach = trainer(model, **options)
+    versions = [coach.initial, coach.initial * 0.9, coach.initial + 0.01]
+    clients, turns, given = [4, 0, 2, 4, 1, 3], [0, 3, 1, 2, 0, 0], [0, 1, 2, 1, 0, 2]
+    corrections = lambda client: torch.full_like(coach.initial, 1e-3 * client)  # noqa: E731
+    engines = [Inline(coach), *([] if options else [engine(coach)])]
+    for added in (None, corrections):
+        expected = [
+            coach.train(versions[version], client, turn, None if added is None else added(client))
+            for client, turn, version in zip(clients, turns, given, strict=True)
+        ]
+        found = [
+            list(one.train_apart([versions[version] for version in given], clients, turns, added)) for one in engines
+        ]
+        for alone, together, elsewhere in zip(expected, found[0], found[-1], strict=True):
+            torch.testing.assert_close(together.parameters, alone.parameters, rtol=1e-4, atol=1e-6)
+            assert together.loss == pytest.approx(alone.loss, rel=1e-5)
+            assert (together.steps, together.loss) == (elsewhere.steps, elsewhere.loss)
+            assert torch.equal(together.parameters, elsewhere.parameters)
+    assert list(Inline(coach).train_apart([], [], [])) == []
+
+
 def everything(one, coach):
     """All that an engine can be asked for."""
     clients = [4, 0, 2, 1, 3]

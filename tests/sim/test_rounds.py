@@ -395,7 +395,9 @@ def endless(metrics=(0.1, 0.5, 0.9, 0.95, 0.99)):
         (Stop(max_seconds=20.0), "up", 2),
         (Stop(max_seconds=19.0), "up", 2),
         (Stop(target=0.99, max_rounds=3, max_seconds=15.0), "up", 2),
-        (Stop(target=0.5, hold=4, max_rounds=2), "up", 2),
+        (Stop(target=0.5, hold=4, max_rounds=2), "up", 3),  # it was met by then: 25 is within round 3
+        (Stop(target=0.9, hold=9, max_rounds=1), "up", 1),  # it was not
+        (Stop(target=0.5, hold=4, max_rounds=2, max_seconds=20.0), "up", 2),
     ],
 )
 def test_the_round_that_ends_the_run_is_the_last(stop, direction, last):

@@ -133,6 +133,9 @@ class Coordinator(Standing):
         ended = self.flight.take_step(task.id for task, _ in step.answers)
         ended += [(task, Outcome(task.client, seconds=turn.seconds, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
+        if not self.policy.rounds:  # rounds weigh those whom they start, others what they have in hand
+            weights = {task.id: weight for task, weight in step.answers}
+            ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
         settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
         self.ledger.check([outcome for _, outcome in settled])
         self.fold(settled)
@@ -163,7 +166,7 @@ class Coordinator(Standing):
     @property
     def wake_at(self) -> float:
         """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
-        return self.at.until if self.at.wait is not None and self.flight.held else math.inf
+        return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
 
     def abandon(self) -> None:
         """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
@@ -177,10 +180,15 @@ class Coordinator(Standing):
 
     def _over(self, wait: Wait) -> bool:
         """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
-        if not self.flight.flying:
+        flying, held = self._counted(wait)
+        if not flying:
             return True
-        quorum = 0 < wait.answers <= self.flight.held
-        return self.flight.held > 0 and (quorum or self.now >= self.at.until)
+        quorum = 0 < wait.answers <= held
+        return held > 0 and (quorum or self.now >= self.at.until)
+
+    def _counted(self, wait: Wait) -> tuple[int, int]:
+        """How many tasks that the wait is for are in flight, and how many in hand."""
+        return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""
@@ -264,7 +272,9 @@ class Coordinator(Standing):
         if not move.start.size:
             return Due((), step)
         turn = self.at.turn
-        turn.why, turn.mode, turn.began = move.why, move.mode, self.now
+        turn.why, turn.mode = move.why, move.mode
+        if step is None and not self.flight.flying:
+            turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self.start("train", move.start, move.weights, version=version), step)
 

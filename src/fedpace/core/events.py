@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 
@@ -26,8 +26,8 @@ class Events:
 
     def add(self, events: Iterable[Event]) -> None:
         """Let tasks end later."""
-        self._heap.extend(events)
-        heapify(self._heap)
+        for event in events:
+            heappush(self._heap, event)
 
     def next(self, wanted: Container[int], until: float) -> Event | None:
         """Return the first event of a task that is still wanted, if it comes by then; once."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedpace.core.errors import InputError
+from fedpace.core.flight import stacked
 from fedpace.core.ledger import Ledger
 from fedpace.core.tasks import Task
 from fedpace.core.types import ClientId, Outcome, Report, Selection
@@ -35,11 +35,6 @@ def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledg
 def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledger, now: float) -> Report:
     """Return what a policy is told of a step, in rows."""
     outcomes = [outcome for _, outcome in settled]
-    updates = None
-    if any(outcome.update is not None for outcome in outcomes):
-        width = next(np.size(outcome.update) for outcome in outcomes if outcome.update is not None)
-        blank = np.full(width, math.nan)
-        updates = np.array([blank if outcome.update is None else outcome.update for outcome in outcomes])
     return Report(
         step=step,
         now=now,
@@ -49,5 +44,5 @@ def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledg
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),
-        updates=updates,
+        updates=stacked([outcome.update for outcome in outcomes]),
     )

@@ -69,6 +69,11 @@ class Session:
     ) -> None:
         settings = Settings(seed, shares, warmup, warmup_quota, warmup_wait, learn_delays)
         self.coordinator = Coordinator(selector, settings, moments=moments, offers=offers)
+        if not self.coordinator.policy.rounds:
+            raise InputError(
+                f"{selector.name} works without rounds, and a Session is for rounds: use fedpace.core.coordinator, or "
+                "the simulator"
+            )
         self.pending: Selection | None = None
         self.pending_probe: ProbeRequest | None = None
 

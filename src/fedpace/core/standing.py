@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -133,9 +134,14 @@ class Standing(Roster):
         return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
-        """Fold outcomes, each at the version of the model that it is about."""
-        for step in sorted({task.step for task, _ in settled}):
-            self.ledger.fold([outcome for task, outcome in settled if task.step == step], step)
+        """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        groups: dict[tuple[int, int], list[Outcome]] = {}
+        times = Counter[tuple[int, ClientId]]()
+        for task, outcome in settled:
+            groups.setdefault((task.step, times[task.step, task.client]), []).append(outcome)
+            times[task.step, task.client] += 1
+        for step, nth in sorted(groups):
+            self.ledger.fold(groups[step, nth], step)
 
     # -- probes ----------------------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ class Wait:
     """Answers in hand that suffice; 0 = all of those in flight."""
     seconds: float = math.inf
     """How long to wait from now. A wait never ends with empty hands while somebody may still answer."""
+    fresh: bool = False
+    """Count tasks on the current model only: late ones neither end the wait nor prolong it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,15 @@ class InFlight:
     """The version of the model that each was given: `View.step` minus this is how stale an answer is."""
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     """What the policy meant each to count for when it began."""
+    tell: Callable[[], FloatArray | None] | None = None
+    """What `updates` asks."""
+
+    def updates(self) -> FloatArray | None:
+        """Return sketches of the answers' updates, one row each, NaN = not reported; None where there are none at all.
+
+        Only answers in hand have any. Ask when they are needed, not before: a simulator trains the tasks then.
+        """
+        return None if self.tell is None else self.tell()
 
     def __len__(self) -> int:
         """How many."""

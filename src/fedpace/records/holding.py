@@ -63,6 +63,10 @@ class Holding:
         """The earliest time that may still turn out to be the one from which on the target is held."""
         return self._clocks[min(self._next, len(self._clocks) - 1)]
 
+    def undecided(self, last: int) -> bool:
+        """Whether one of the rounds up to position `last` may still turn out to be the one."""
+        return self.target is not None and self.held is None and self._next < min(last + 1, len(self._clocks))
+
     def _decide(self) -> None:
         """Judge every round whose instants have all passed. They pass in the order of the rounds."""
         while self.held is None and self._next < len(self._clocks):

@@ -20,6 +20,9 @@ from fedpace.sim.sketch import UpdateSketch
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import WARM_UP, LocalResult
 
+KEPT = 2**29
+"""Bytes of models that are kept for their step, where their reports were asked for earlier."""
+
 
 class Clients:
     """The clients of one run.
@@ -52,6 +55,9 @@ class Clients:
         self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._outcomes: dict[int, Outcome] = {}
+        self._results: dict[int, LocalResult] = {}
+        """Models of tasks whose reports were asked for before the step that they count in."""
+        self._room = max(1, KEPT // trainer.message_bytes)
 
     def arrive(self, task: Task, seconds: float) -> partial[Outcome]:
         """Note that a task has ended after so many seconds; return what tells its outcome."""
@@ -67,7 +73,7 @@ class Clients:
                 if (other.kind, other.step) == (task.kind, task.step) and other.id not in self._outcomes
             ]
             if task.kind == "train":
-                list(self.train([task]))
+                self._train_early()
             elif task.kind == "measure":
                 self._measure(sorted(together, key=lambda other: other.id))
             else:
@@ -76,16 +82,36 @@ class Clients:
         return self._outcomes.pop(task.id)
 
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, LocalResult]]:
-        """Train, and yield the results one by one in the order of `tasks`, so that not all need be in memory."""
+        """Train, and yield the results one by one, so that not all need be in memory; no task is trained twice.
+
+        Only where more models were asked for early than there is room for, those beyond it are.
+        """
         mine = list(tasks)
+        for task in mine:
+            if (early := self._results.pop(task.id, None)) is not None:
+                yield task, early
+                mine = [other for other in mine if other is not task]
+        yield from self._train(mine)
+
+    def _train_early(self) -> None:
+        """Train everything that has arrived, since its reports are asked for before it is applied."""
+        waiting = [task for task, _ in self._arrived.values() if task.kind == "train" and task.id not in self._results]
+        for task, result in self._train(sorted(waiting, key=lambda other: other.id)):
+            if len(self._results) < self._room:
+                self._results[task.id] = result
+
+    def _train(self, tasks: list[Task]) -> Iterator[tuple[Task, LocalResult]]:
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
-        for step, turn in sorted({self._key(task) for task in mine}):
-            model, group = self._models[step], [task for task in mine if self._key(task) == (step, turn)]
+        for here, turns in self._together(tasks):
             variates = None if self._variates is None else self._variates.round()
             corrections = None if variates is None else variates.correction
-            results = self._engine.train(model, [_client(task) for task in group], turn, corrections)
-            for task, result in zip(group, results, strict=True):
+            clients, received = [_client(task) for task in here], [self._models[task.step] for task in here]
+            if len({*turns}) == len({task.step for task in here}) == 1:
+                results = self._engine.train(received[0], clients, turns[0], corrections)
+            else:
+                results = self._engine.train_apart(received, clients, turns, corrections)
+            for task, model, result in zip(here, received, results, strict=True):
                 if variates is not None:
                     drift = (model - result.parameters) / (result.steps * self._trainer.training.lr)
                     variates.learn(_client(task), drift)
@@ -93,11 +119,17 @@ class Clients:
                 if Need.UPDATE in task.facts:
                     updates[task.id] = self._sketch(result.parameters - model)
                 yield task, result
-            self._report(group, losses, updates, model)
+        for step in sorted({task.step for task in tasks}):
+            self._report([task for task in tasks if task.step == step], losses, updates, self._models[step])
 
-    def _key(self, task: Task) -> tuple[int, int]:
-        """The version that a task trains, and what names its draws."""
-        return task.step, task.step if self._rounds else task.job
+    def _together(self, tasks: list[Task]) -> Iterator[tuple[list[Task], list[int]]]:
+        """Yield tasks that are trained at once, with what names their draws."""
+        if not self._rounds and tasks:
+            yield tasks, [task.job for task in tasks]
+            return
+        for step in sorted({task.step for task in tasks}):
+            here = [task for task in tasks if task.step == step]
+            yield here, [step] * len(here)
 
     def _measure(self, tasks: list[Task]) -> None:
         """What clients report on the model that they were given without changing it."""
@@ -129,6 +161,7 @@ class Clients:
         self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: torch.Tensor
     ) -> None:
         """Note what everybody reports that was given `model`; a moment only where it is asked for."""
+        tasks = [task for task in tasks if task.id in self._arrived]  # others were heard before, as when a run is saved
         asked = [task for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in asked)
         found = self._engine.moments(model, [_client(task) for task in asked], targets=targets) if asked else []

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpace.core import checks
-from fedpace.core.checks import FloatArray, IntArray, above, at_least, finite
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel
 
 LONGEST_WAIT = 1000
 """Rounds without a single available client after which the configuration is taken to be wrong."""
+
+TURNS = 256
+"""Turns that are kept in mind where clients are each in one of their own: the fast are ahead of the slow."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class VirtualTime:
         self.now = 0.0
         self.skipped = 0
         """Turns in which nobody was there."""
+        self._turns: dict[int, tuple[FloatArray, BoolArray]] = {}
 
     @property
     def expected(self) -> FloatArray:
@@ -80,3 +84,12 @@ class VirtualTime:
     def drawn(self, tick: int) -> FloatArray:
         """Seconds of every client in this turn."""
         return checks.delays(self.delays.draw(tick), count=self.clients)
+
+    def own(self, client: int, turn: int) -> tuple[float, bool]:
+        """Seconds of one client in a turn of its own, and whether it crashes there."""
+        if turn not in self._turns:
+            if len(self._turns) >= TURNS:
+                del self._turns[next(iter(self._turns))]
+            self._turns[turn] = self.drawn(turn), self.availability.crashes(turn)
+        seconds, crashes = self._turns[turn]
+        return float(seconds[client]), bool(crashes[client])

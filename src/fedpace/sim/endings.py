@@ -17,9 +17,8 @@ def endings(due: Due, time: VirtualTime, tick: int, *, in_rounds: bool) -> list[
     clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
     kind = due.tasks[0].kind
     if kind == "train" and not in_rounds:
-        turns = [task.job + 1 for task in due.tasks]
-        seconds = np.array([time.drawn(turn)[client] for turn, client in zip(turns, clients, strict=True)])
-        crashed = [bool(time.availability.crashes(turn)[c]) for turn, c in zip(turns, clients, strict=True)]
+        own = [time.own(int(client), task.job + 1) for task, client in zip(due.tasks, clients, strict=True)]
+        seconds, crashed = np.array([took for took, _ in own]), [crashes for _, crashes in own]
     else:
         # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
         seconds = time.drawn(tick - 1 if due.warmup else tick)[clients]

@@ -37,7 +37,7 @@ class Plan:
 
 def plan(
     seed: int,
-    step: int,
+    turns: Sequence[int],
     clients: Sequence[int],
     starts: IntArray,
     counts: IntArray,
@@ -48,8 +48,8 @@ def plan(
 ) -> Plan:
     """Return the minibatches of `clients`, which own `counts` rows of the data from `starts` on.
 
-    `batch` = 0 stands for all of a client's samples. Only the order of samples is random, so who trains on all of them
-    in each step draws nothing.
+    `turns` names each client's draws. `batch` = 0 stands for all of a client's samples. Only the order of samples is
+    random, so who trains on all of them in each step draws nothing.
     """
     own = np.minimum(batch or counts, counts)
     many = -(-counts // own)  # steps in an epoch, of which the last may be short
@@ -60,7 +60,7 @@ def plan(
     rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
     rows[:] = starts[:, None, None]
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
-    generators = streams(seed, "train", step, last=[clients[position] for position in shuffled])
+    generators = _generators(seed, [(turns[position], clients[position]) for position in shuffled])
     for position, generator in zip(shuffled, generators, strict=True):
         # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
         flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
@@ -78,3 +78,12 @@ def plan(
         steps=tuple(steps.tolist()),
         same=not shuffled,
     )
+
+
+def _generators(seed: int, keys: Sequence[tuple[int, int]]) -> list[np.random.Generator]:
+    """Return the generator of each (turn, client): those of one turn are made together."""
+    made: dict[tuple[int, int], np.random.Generator] = {}
+    for turn in dict.fromkeys(turn for turn, _ in keys):
+        here = [client for other, client in keys if other == turn]
+        made |= zip(((turn, client) for client in here), streams(seed, "train", turn, last=here), strict=True)
+    return [made[key] for key in keys]

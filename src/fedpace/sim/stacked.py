@@ -100,9 +100,13 @@ class Stacked:
 
     @torch.no_grad()
     def train(
-        self, parameters: torch.Tensor, clients: Sequence[int], step: int, corrections: torch.Tensor | None = None
+        self,
+        parameters: torch.Tensor,
+        clients: Sequence[int],
+        turns: Sequence[int],
+        corrections: torch.Tensor | None = None,
     ) -> list[LocalResult]:
-        """Train each client from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
+        """Train each client from `parameters`, the same for all or a row each; see `Trainer.train_many`."""
         results: dict[int, LocalResult] = {}
         # Who has the most steps comes first: those that still train are then the first rows of the stack.
         chosen = np.array(clients)
@@ -111,7 +115,7 @@ class Stacked:
             members = chosen[positions]
             plan_ = plan(
                 self.seed,
-                step,
+                [turns[position] for position in positions.tolist()],
                 members.tolist(),
                 self._starts[members],
                 self.counts[members],
@@ -120,9 +124,10 @@ class Stacked:
                 width=width,
             )
             added = None if corrections is None else corrections[positions]
-            results.update(zip(positions.tolist(), self._train_stack(parameters, plan_, added), strict=True))
+            received = parameters.expand(len(positions), -1) if parameters.ndim == 1 else parameters[positions]
+            results.update(zip(positions.tolist(), self._train_stack(received, plan_, added), strict=True))
         for position, client in enumerate(clients):
-            results[position].check(client, step, self.training)
+            results[position].check(client, turns[position], self.training)
         return [results[position] for position in range(len(clients))]
 
     @torch.no_grad()
@@ -201,11 +206,11 @@ class Stacked:
         return inputs, self.targets.index_select(0, flat).view(*rows.shape, 1)
 
     def _train_stack(
-        self, parameters: torch.Tensor, steps: Plan, corrections: torch.Tensor | None
+        self, received: torch.Tensor, steps: Plan, corrections: torch.Tensor | None
     ) -> Iterator[LocalResult]:
-        """Train clients whose batches are of one width, those with the most steps first."""
+        """Train clients whose batches are of one width, those with the most steps first, from a row of models each."""
         options = self.training
-        stack = parameters.repeat(len(steps.steps), 1)
+        stack = received.clone(memory_format=torch.contiguous_format)
         velocity = torch.zeros_like(stack) if options.momentum else None
         losses = torch.zeros(len(steps.steps), dtype=torch.float64)
         inputs, targets = self._gather(steps.rows[:, 0])
@@ -225,7 +230,7 @@ class Stacked:
                         continue
                     own = part(current)
                     if options.algorithm == "fedprox":
-                        gradient.add_(own - part(parameters[None]), alpha=options.mu)
+                        gradient.add_(own - part(received[:active]), alpha=options.mu)
                     if corrections is not None:
                         gradient.add_(part(corrections[:active]))
                     if options.weight_decay:

@@ -22,7 +22,8 @@ class Stop:
 
     Args:
         target: metric to reach (accuracy from below, loss from above); None = run to a limit.
-        max_rounds: rounds at the most.
+        max_rounds: rounds at the most, apart from those that it takes to know whether a target that was met by then is
+            held. Of schemes without rounds these are steps, which are much shorter.
         max_seconds: virtual seconds at the most; the round in which it passes is the last.
         evaluate_every: rounds from one evaluation on the test data to the next. The target can only be met in a round
             that is evaluated: the time to target is never earlier. Round 0 is, and the one that a limit makes the last.
@@ -55,13 +56,9 @@ class Stop:
         """Return the seconds from one instant to the next among clients of these expected delays."""
         return float(np.median(delays)) if self.hold_every is None else self.hold_every
 
-    def exhausted(self, number: int, clock: float) -> bool:
-        """Whether the round of that number, which ends at `clock`, is the last one allowed."""
-        return number >= self.max_rounds or clock >= self.max_seconds
-
     def evaluates(self, number: int, clock: float) -> bool:
         """Whether the round of that number, which ends at `clock`, is evaluated."""
-        return number % self.evaluate_every == 0 or self.exhausted(number, clock)
+        return number % self.evaluate_every == 0 or number == self.max_rounds or clock >= self.max_seconds
 
     def progress(self, current: Round) -> float:
         """Return how much of the budget is used, in [0, 1]."""
@@ -80,12 +77,18 @@ class Ending:
     def __init__(self, stop: Stop, direction: Direction, delays: Sequence[float]) -> None:
         self._stop = stop
         self._holding = Holding(stop.target, direction, hold=stop.hold, every=stop.spacing(delays))
-        self._exhausted = False
+        self._last: int | None = None
+        """Position of the last round allowed, once it was played."""
+        self._played = 0
+        self._late = False
 
     def add(self, current: Round) -> None:
         """Take in the next round, or one that was played before the run was resumed."""
         self._holding.add(current.clock, current.metric)
-        self._exhausted = self._stop.exhausted(current.number, current.clock)
+        if self._last is None and current.number >= self._stop.max_rounds:
+            self._last = self._played
+        self._played += 1
+        self._late = current.clock >= self._stop.max_seconds
 
     @property
     def held(self) -> bool:
@@ -95,7 +98,8 @@ class Ending:
     @property
     def over(self) -> bool:
         """Whether the round that was added last is the last one."""
-        return self.held or self._exhausted
+        full = self._last is not None and not self._holding.undecided(self._last)
+        return self.held or self._late or full
 
 
 def until(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:

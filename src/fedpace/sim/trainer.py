@@ -104,14 +104,19 @@ class Trainer:
         self,
         parameters: torch.Tensor,
         clients: Sequence[int],
-        step: int,
+        step: int | Sequence[int],
         corrections: torch.Tensor | None = None,
     ) -> list[LocalResult]:
-        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th."""
+        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th.
+
+        `parameters` may be a row each, and `step` a turn each: whoever trains other versions can be trained together.
+        """
+        turns = [step] * len(clients) if isinstance(step, int) else step
         if self._stacked is not None:
-            return self._stacked.train(parameters, clients, step, corrections)
+            return self._stacked.train(parameters, clients, turns, corrections)
+        received = parameters.expand(len(clients), -1) if parameters.ndim == 1 else parameters
         rows = [None] * len(clients) if corrections is None else list(corrections)
-        return [self.train_alone(parameters, client, step, row) for client, row in zip(clients, rows, strict=True)]
+        return [self.train_alone(*each) for each in zip(received, clients, turns, rows, strict=True)]
 
     def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> list[torch.Tensor]:
         """Return the clients' full-batch gradients at `parameters`."""

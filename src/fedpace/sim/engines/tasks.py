@@ -1,8 +1,8 @@
 """The pieces that an engine spreads: what one of them asks for, what it costs, and how a trainer answers it.
 
-A task carries no data and no model, so that it is cheap to send: a worker has the data, and gets the parameters once
-for all tasks of a call. What a task covers is decided here, never by the engine: its arithmetic then is the same
-wherever it runs.
+A task carries no data and, where all clients were given the same, no model, so that it is cheap to send: a worker has
+the data, and gets the parameters once for all tasks of a call. What a task covers is decided here, never by the engine:
+its arithmetic then is the same wherever it runs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,19 @@ class OfClients:
 
 @dataclass(frozen=True, eq=False)
 class TrainTask(OfClients):
-    """Local training in a step; `corrections` (clients, parameters) are added to every gradient."""
+    """Local training in a step; `corrections` (clients, parameters) are added to every gradient.
 
-    step: int
+    Who trains another version than the others brings it: `received` (clients, parameters), with a step each.
+    """
+
+    step: int | tuple[int, ...]
     corrections: torch.Tensor | None = field(default=None, repr=False)
+    received: torch.Tensor | None = field(default=None, repr=False)
 
     def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[LocalResult]:
         """Return where each client ended."""
-        return trainer.train_many(parameters, self.clients, self.step, self.corrections)
+        received = parameters if self.received is None else self.received
+        return trainer.train_many(received, self.clients, self.step, self.corrections)
 
 
 @dataclass(frozen=True)

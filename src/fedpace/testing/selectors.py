@@ -1,9 +1,4 @@
-"""The contract as code, for authors of selectors and delay models: one call in a test of yours.
-
-    from fedpace.testing import check_selector
-
-    def test_contract():
-        check_selector(MyScheme(k=5))
+"""What every selector and delay model must keep to.
 
 The selector is driven through whole sessions by a toy fleet that joins, leaves, fails, lags and ties, and is saved and
 restored in between. What does not hold is a ContractError that says which rule was broken.
@@ -23,6 +18,7 @@ import numpy as np
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import FedpaceError
 from fedpace.core.rng import stream
+from fedpace.core.roster import Roster
 from fedpace.core.session import Session, Warmup
 from fedpace.core.types import (
     DelayConfig,
@@ -104,7 +100,7 @@ class ToyFleet:
         self.join(session, order)
         return session
 
-    def join(self, session: Session, order: list[int]) -> None:
+    def join(self, session: Session | Roster, order: list[int]) -> None:
         """Let clients join with what a host knows from the start."""
         session.join(order, samples=[self.samples(c) for c in order], labels=np.array([self.labels(c) for c in order]))
 
@@ -131,7 +127,7 @@ class ToyFleet:
 
 def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 6) -> None:
     """Raise a ContractError where `selector` breaks a rule. `clients` must allow its cohort size."""
-    _check_shape(selector)
+    check_shape(selector)
     order = list(range(clients))
     for fleet in (
         ToyFleet(clients),
@@ -139,7 +135,7 @@ def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 
         ToyFleet(clients, seed=2, tied=True),
     ):
         for warmup in ("full", "lazy"):
-            _rule(
+            rule(
                 len(list(fleet.play(fleet.session(selector, order, warmup=warmup), rounds))) == rounds,
                 f"{selector.name} did not play {rounds} rounds",
             )
@@ -157,36 +153,38 @@ def check_delay_model(config: DelayConfig, *, clients: int = 50) -> None:
     other = config.build(clients, model_bytes=10_000, seed=4)
     late, early = one.draw(7), one.draw(1)
     for what, values in (("expected()", one.expected()), ("draw(1)", early), ("draw(7)", late)):
-        _rule(values.shape == (clients,), f"{config.name}: {what} has shape {values.shape}, expected ({clients},)")
-        _rule(bool((np.isfinite(values) & (values >= 0)).all()), f"{config.name}: {what} is not finite or negative")
-        _rule(not values.flags.writeable, f"{config.name}: {what} can be written to")
-    _rule(np.array_equal(early, two.draw(1)), f"{config.name}: draw(1) depends on what was drawn before")
-    _rule(np.array_equal(one.expected(), two.expected()), f"{config.name}: one seed gave two expectations")
+        rule(values.shape == (clients,), f"{config.name}: {what} has shape {values.shape}, expected ({clients},)")
+        rule(bool((np.isfinite(values) & (values >= 0)).all()), f"{config.name}: {what} is not finite or negative")
+        rule(not values.flags.writeable, f"{config.name}: {what} can be written to")
+    rule(np.array_equal(early, two.draw(1)), f"{config.name}: draw(1) depends on what was drawn before")
+    rule(np.array_equal(one.expected(), two.expected()), f"{config.name}: one seed gave two expectations")
     varies = not np.array_equal(one.expected(), np.full(clients, one.expected()[0]))
-    _rule(
+    rule(
         not varies or not np.array_equal(one.expected(), other.expected()),
         f"{config.name}: two seeds gave the same delays",
     )
 
 
-def _rule(holds: bool, broken: str) -> None:
+def rule(holds: bool, broken: str) -> None:
+    """Raise a ContractError where a rule does not hold."""
     if not holds:
         raise ContractError(broken)
 
 
-def _check_shape(selector: Selector[Any]) -> None:
+def check_shape(selector: Any) -> None:
+    """Hold a scheme to how its class must look."""
     cls = type(selector)
-    _rule(dataclasses.is_dataclass(selector), f"{cls.__name__} must be a dataclass: its fields are its configuration")
-    frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    _rule(bool(frozen), f"{cls.__name__} must be a frozen dataclass")
-    _rule(isinstance(getattr(cls, "name", None), str) and bool(cls.name), f"{cls.__name__} must have a name")
-    _rule(
+    rule(dataclasses.is_dataclass(selector), f"{cls.__name__} must be a dataclass: its fields are its configuration")
+    frozen = cls.__dataclass_params__.frozen
+    rule(bool(frozen), f"{cls.__name__} must be a frozen dataclass")
+    rule(isinstance(getattr(cls, "name", None), str) and bool(cls.name), f"{cls.__name__} must have a name")
+    rule(
         isinstance(getattr(cls, "needs", None), frozenset) and all(isinstance(need, Need) for need in cls.needs),
         f"needs of {cls.name} must be a frozenset of Need",
     )
-    _rule(cls(**configuration(selector)) == selector, f"{cls.name} is not rebuilt from its own fields")
+    rule(cls(**configuration(selector)) == selector, f"{cls.name} is not rebuilt from its own fields")
     state = selector.init()
-    _rule(_is_state(state), f"the state of {cls.name} must be None or a frozen dataclass of scalars")
+    rule(_is_state(state), f"the state of {cls.name} must be None or a frozen dataclass of scalars")
 
 
 def _is_state(state: Any) -> bool:
@@ -211,7 +209,7 @@ def _check_repeatable(selector: Selector[Any], clients: int, rounds: int) -> Non
         [_plain(s) for s in fleet.play(fleet.session(selector, order), rounds)]
         for fleet in (ToyFleet(clients, seed=5), ToyFleet(clients, seed=5))
     )
-    _rule(first == second, f"{selector.name} chose differently in two sessions of one seed")
+    rule(first == second, f"{selector.name} chose differently in two sessions of one seed")
 
 
 def _check_restored(selector: Selector[Any], clients: int, rounds: int) -> None:
@@ -222,7 +220,7 @@ def _check_restored(selector: Selector[Any], clients: int, rounds: int) -> None:
         session.save(folder)
         restored = Session.restore(folder, selector)
     expected = [_plain(s) for s in fleet.play(session, rounds)]
-    _rule(
+    rule(
         [_plain(s) for s in fleet.play(restored, rounds)] == expected,
         f"{selector.name} went on differently after save and restore: its state must hold all that it remembers",
     )
@@ -238,7 +236,7 @@ def _check_churn(selector: Selector[Any], clients: int) -> None:
     session.leave(range(0, clients, 2))
     for selection in fleet.play(session, 3):
         gone = [c for c in selection.clients if isinstance(c, int) and c < clients and c % 2 == 0]
-        _rule(not gone, f"{selector.name} chose clients that had left: {gone}")
+        rule(not gone, f"{selector.name} chose clients that had left: {gone}")
 
 
 def _check_relabelled(selector: Selector[Any], clients: int) -> None:
@@ -252,23 +250,23 @@ def _check_relabelled(selector: Selector[Any], clients: int) -> None:
         return  # it is random
     shuffled = stream(8, "relabel").permutation(clients).tolist()
     relabelled = [_plain(s) for s in fleet.play(fleet.session(selector, shuffled), 3)]
-    _rule(relabelled == straight, f"{selector.name} chose differently when the clients joined in another order")
+    rule(relabelled == straight, f"{selector.name} chose differently when the clients joined in another order")
 
 
 def _check_ignores_delays(selector: Selector[Any], clients: int, rounds: int) -> None:
     """What claims to look neither at delays nor at time must choose the same whatever they are."""
-    _rule(Need.DELAY not in selector.needs, f"{selector.name} cannot ignore delays and need them")
+    rule(Need.DELAY not in selector.needs, f"{selector.name} cannot ignore delays and need them")
     played = []
     for pace in ("toy delay", "another pace"):
         fleet = ToyFleet(clients, seed=9, failing=0.2, pace=pace)
         played.append(list(fleet.play(fleet.session(selector, list(range(clients))), rounds)))
     for one, other in zip(*played, strict=True):
         whys = [(s.why.objective, s.why.status, dict(s.why.facts), dict(s.why.reasons)) for s in (one, other)]
-        _rule(
+        rule(
             _plain(one) == _plain(other) and bool((one.weights == other.weights).all()) and whys[0] == whys[1],
             f"{selector.name} says that it ignores delays, but other delays gave another selection {one.step}",
         )
-        _rule(math.isinf(one.deadline) and not one.quorum, f"{selector.name} ignores delays, but does not wait for all")
+        rule(math.isinf(one.deadline) and not one.quorum, f"{selector.name} ignores delays, but does not wait for all")
 
 
 def _plain(selection: Selection) -> tuple[Any, ...]:

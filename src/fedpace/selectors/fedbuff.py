@@ -1,0 +1,82 @@
+"""No rounds: clients train all the time, and every so many answers make a step.
+
+Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS 2022): FedBuff. So many clients are
+at work at any time; who has answered is replaced at once by one drawn at random, which is given the current model. When
+the buffer holds K answers, the model steps and the buffer is emptied:
+
+    x <- x + lr / K sum_i (1 + lag_i)^-1/2 u_i,    u_i = trained - received, lag_i = steps made since it was received.
+
+A round of the records is a step. Where shares of clients differ, updates are multiplied by share x clients, whose mean
+is 1, so that steps are towards the same objective as FedAvg's; the authors count all clients alike. A buffer as large
+as the fleet is FedAvg exactly where all clients take equally long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import above, at_least, finite, whole
+from fedpace.core.errors import InputError
+from fedpace.core.stepping import ServerStep
+from fedpace.core.tasks import Apply, Move, Wait
+from fedpace.core.types import Diagnostics, Need, Stateless, View
+from fedpace.server.fedavgm import Fedavgm
+
+
+@dataclass(frozen=True)
+class Fedbuff(Stateless):
+    """A step whenever the buffer is full, and nobody is waited for.
+
+    Args:
+        buffer: answers that make a step; the authors' K = 10.
+        in_flight: clients at work at any time; 0 = all that can be reached.
+        staleness: power of 1 + lag that an update is divided by; 0 = old answers count as much as new ones.
+        lr: the server's step size.
+        momentum: of the server's steps.
+    """
+
+    name: ClassVar[str] = "fedbuff"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    rounds: ClassVar[bool] = False
+
+    buffer: int = 10
+    in_flight: int = 0
+    staleness: float = 0.5
+    lr: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        whole(self.buffer, 1, "buffer of fedbuff")
+        whole(self.in_flight, 0, "in_flight of fedbuff")
+        at_least(self.staleness, 0, "staleness of fedbuff")
+        finite(self.staleness, "staleness of fedbuff")
+        above(self.lr, 0, "lr of fedbuff")
+        finite(self.lr, "lr of fedbuff")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum of fedbuff must lie in [0, 1), but {self.momentum!r} came")
+
+    @property
+    def server(self) -> ServerStep[Any] | None:
+        """How the server steps, unless it is told otherwise."""
+        return None if (self.lr, self.momentum) == (1, 0) else Fedavgm(self.momentum, self.lr)
+
+    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
+        """Step where the buffer is full, and let others take the places of those that answered."""
+        hand, apply, facts = view.in_hand, None, {}
+        if len(hand) >= self.buffer:  # answers that come at the same instant may be more: the others make the next step
+            lag = view.step - hand.step[: self.buffer]
+            counted = view.share[hand.clients[: self.buffer]] * view.clients
+            apply = Apply(hand.ids[: self.buffer], counted * (1.0 + lag) ** -self.staleness / self.buffer, "delta")
+            facts = {"mean lag": float(lag.mean()), "largest lag": int(lag.max())}
+        rows = view.candidates
+        room = min(rows.size, max(0, (self.in_flight or view.clients) - len(view.in_flight)))
+        start = np.sort(rng.choice(rows, size=room, replace=False))
+        left = len(hand) - (0 if apply is None else self.buffer)
+        # It is asked again after the next answer, since somebody else is to take the place of whoever sent it.
+        wait = Wait(min(left + 1, self.buffer))
+        move = Move(start, np.zeros(room), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts))
+        return move, None

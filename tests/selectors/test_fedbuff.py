@@ -1,0 +1,183 @@
+"""FedBuff against its definition: whole runs against a loop that knows nothing of fedpace's own."""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from fedpace import make_selector
+from fedpace.core.errors import InputError
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.availability import Availability
+from fedpace.delays.constant import ConstantDelays
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.models.linear import Linear
+from fedpace.records.holding import held_from
+from fedpace.selectors.fedbuff import Fedbuff
+from fedpace.sim.checkpoint import Checkpoints
+from fedpace.sim.fleet import Fleet
+from fedpace.sim.rounds import Simulation
+from fedpace.sim.stopping import Ending, Stop, until
+from fedpace.sim.training import Training
+
+CLIENTS = 8
+
+
+def simulation(policy, delays=None, **options):
+    return Simulation(
+        Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
+        Linear(),
+        delays or LognormalDelays(jitter=0.3),
+        policy,
+        training=Training(epochs=2, batch=6, lr=0.02),
+        seed=3,
+        **options,
+    )
+
+
+def by_definition(buffer, steps, staleness, lr):
+    """Play FedBuff with everybody at work; return clocks, (client, lag) of the answers, and models."""
+    one = simulation(make_selector("random", k=1))
+    model, version, events = one.trainer.initial, 0, []
+    jobs, held, played = [0] * CLIENTS, [], []
+
+    def begin(client, now):
+        seconds = one.time.delays.draw(jobs[client] + 1)[client]
+        heappush(events, (now + seconds, client, version, jobs[client], model))
+        jobs[client] += 1
+
+    for client in range(CLIENTS):
+        begin(client, 0.0)
+    while len(played) < steps:
+        now, client, received, job, start = heappop(events)
+        update = (one.trainer.train(start, client, job).parameters - start).double()
+        held.append((client, version - received, update))
+        if len(held) == buffer:
+            step = sum((1 + lag) ** -staleness * u for _, lag, u in held)
+            model = (model.double() + lr / buffer * step).float()
+            version += 1
+            played.append((now, sorted((client, lag) for client, lag, _ in held), model))
+            held = []
+        begin(client, now)
+    return played
+
+
+@pytest.mark.parametrize(("buffer", "staleness", "lr"), [(3, 0.5, 1.0), (5, 0.0, 0.7), (12, 1.0, 1.0), (1, 0.5, 0.3)])
+def test_whole_runs_follow_the_definition(buffer, staleness, lr):
+    one = simulation(make_selector("fedbuff", buffer=buffer, staleness=staleness, lr=lr))
+    rounds = one.rounds()
+    next(rounds)
+    lags = 0
+    for clock, answers, model in by_definition(buffer, 15, staleness, lr):
+        current = next(rounds)
+        assert current.clock == pytest.approx(clock)
+        expected = sorted((client, (1 + lag) ** -staleness / buffer) for client, lag in answers)
+        for got, wanted in zip(sorted(zip(current.clients, current.weights, strict=True)), expected, strict=True):
+            assert got == pytest.approx(wanted)
+        torch.testing.assert_close(one.parameters, model, rtol=1e-5, atol=1e-6)
+        lags += sum(lag for _, lag in answers)
+        assert current.facts["mean lag"] == pytest.approx(np.mean([lag for _, lag in answers]))
+    assert lags > 5, "otherwise nothing was tested"
+
+
+@pytest.mark.parametrize("shares", ["uniform", "samples"])
+def test_a_buffer_of_all_is_fedavg_where_all_take_equally_long(shares):
+    fleet = Fleet(shares=shares)
+    ours = simulation(make_selector("fedbuff", buffer=CLIENTS), ConstantDelays(), fleet=fleet)
+    plain = simulation(make_selector("random", k=CLIENTS), ConstantDelays(), fleet=fleet)
+    for one, other in zip(islice(ours.rounds(), 6), islice(plain.rounds(), 6), strict=True):
+        assert (one.clock, one.clients, one.seconds) == (other.clock, other.clients, other.seconds)
+        assert one.metric == pytest.approx(other.metric, rel=1e-6)
+        assert one.weights == pytest.approx(other.weights)
+    torch.testing.assert_close(ours.parameters, plain.parameters, rtol=1e-6, atol=1e-7)
+
+
+def test_answers_that_come_together_make_as_many_steps_as_they_fill_buffers():
+    played = list(islice(simulation(make_selector("fedbuff", buffer=3), ConstantDelays()).rounds(), 6))[1:]
+    seconds = played[0].clock
+    assert [round(current.clock / seconds) for current in played] == [1, 1, 2, 2, 2]
+    assert all(len(current.clients) == 3 for current in played), "2 are left in hand, and count later"
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_no_more_than_asked_are_at_work_and_never_fewer(cap):
+    one = simulation(make_selector("fedbuff", buffer=4, in_flight=cap))
+    seen = set()
+    for current in islice(one.rounds(), 31):
+        flying = [task.client for task in one.coordinator.tasks]
+        assert len(flying) == len(set(flying)) == (cap if current.number else 0)
+        seen.update(current.clients)
+    assert seen == set(range(CLIENTS)), "places are filled at random"
+
+
+def test_it_goes_on_with_crashes_and_absences():
+    one = simulation(make_selector("fedbuff", buffer=3), availability=Availability(on=3.0, off=2.0, crash=0.3))
+    played = list(islice(one.rounds(), 40))
+    assert sum(len(current.failed) for current in played) > 5
+    assert played[-1].metric < 0.5 * played[0].metric
+
+
+@pytest.mark.parametrize("delays", [LognormalDelays(jitter=0.3), ConstantDelays()], ids=["apart", "together"])
+@pytest.mark.parametrize("cut", [1, 6])
+def test_it_resumes_bit_for_bit(tmp_path, cut, delays):
+    make = lambda: simulation(make_selector("fedbuff", buffer=3, momentum=0.5), delays)  # noqa: E731
+    whole = make()
+    expected = list(islice(whole.rounds(), 15))
+    first = make()
+    list(islice(first.rounds(), cut + 1))
+    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
+    second = make()
+    Checkpoints(tmp_path).restore(second)
+    assert list(islice(second.rounds(), 14 - cut)) == expected[cut + 1 :]
+    assert torch.equal(second.parameters, whole.parameters)
+    # And the run that was saved goes on as if it had not been.
+    assert list(islice(first.rounds(), 14 - cut)) == expected[cut + 1 :]
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 7])
+def test_targets_are_held_over_seconds_however_short_the_steps(evaluate_every):
+    everything = list(islice(simulation(make_selector("fedbuff", buffer=1, lr=0.5)).rounds(), 600))
+    target = 1.5 * min(current.metric for current in everything)
+    one = simulation(make_selector("fedbuff", buffer=1, lr=0.5))
+    every = np.median(one.expected_delays)
+    seen = [current for current in everything if current.number % evaluate_every == 0]
+
+    def metric_at(instant):
+        return [current.metric for current in seen if current.clock <= instant][-1]
+
+    held = next(
+        current
+        for current in seen
+        if current.metric <= target
+        and np.mean([metric_at(current.clock + number * every) for number in range(10)]) <= target
+    )
+    # Steps are so short that the limit comes before it can be known: the run goes on until it is.
+    stop = Stop(target, max_rounds=held.number + evaluate_every, evaluate_every=evaluate_every, hold=10)
+    ending = Ending(stop, "down", one.expected_delays)
+    played = list(until(one.rounds(stop.evaluates), ending))
+    assert ending.held
+    position = held_from([(c.clock, c.metric) for c in played], target, "down", hold=10, every=every)[1]
+    assert played[position].number == held.number
+    assert played[-1].number > stop.max_rounds
+    assert played[-2].clock < held.clock + 9 * every <= played[-1].clock, "and no further"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"buffer": 0}, "buffer of fedbuff"),
+        ({"in_flight": -1}, "in_flight of fedbuff"),
+        ({"staleness": -0.1}, "staleness of fedbuff"),
+        ({"lr": 0.0}, "lr of fedbuff"),
+        ({"lr": math.inf}, "lr of fedbuff"),
+        ({"momentum": 1.0}, "momentum of fedbuff"),
+    ],
+)
+def test_senseless_options_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        Fedbuff(**options)
