@@ -71,7 +71,7 @@ class Session:
         self.coordinator = Coordinator(selector, settings, moments=moments, offers=offers)
         if not self.coordinator.policy.rounds:
             raise InputError(
-                f"{selector.name} works without rounds, and a Session is for rounds: use fedpace.core.coordinator, or "
+                f"{selector.name} works without rounds, and a Session is for rounds: use fedpace.Coordinator, or "
                 "the simulator"
             )
         self.pending: Selection | None = None

@@ -1,6 +1,6 @@
 """pace: moment matching that measures its own error, pays back what it left out, and gathers speed.
 
-Ours; docs/theory.md derives it and docs/results.md shows what each part brings. In every round the fastest clients that
+Ours; docs/theory.md derives it and docs/results.md shows what it is worth. In every round the fastest clients that
 can be weighted to match the population are chosen, as in `moment-match`, with four additions:
 
 - Calibration. Moments live in one metric and updates in another, the ratio changes as training goes on, and moments say
