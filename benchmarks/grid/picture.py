@@ -100,7 +100,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         if tasks[edge] != tasks[edge - 1]:
             axes.axhline(edge - 0.5, color="black", linewidth=1.5)
     axes.set_title(
-        "Speed-up over random in the time until a target is held, warm-ups charged, options tuned: "
+        "Speed-up over random in the time until a target is held, warm-ups charged, options tuned\n"
         "ours | the paper's | baselines | controls with the steps of pace\n"
         "(bold: the fastest that competes, which neither variants of pace nor controls do; "
         "✗: seeds that missed the target; white: does not apply)",
