@@ -143,8 +143,7 @@ class Coordinator(Standing):
         self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
         turn.clients, turn.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
         turn.failed = [task.client for task, outcome in ended if not outcome.finished]
-        self._step = None
-        self.at.step, self.at.decisions, self.at.turn = step.number, 0, Turn(began=self.now)
+        self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         return turn
 
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:

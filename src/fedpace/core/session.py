@@ -70,10 +70,7 @@ class Session:
         settings = Settings(seed, shares, warmup, warmup_quota, warmup_wait, learn_delays)
         self.coordinator = Coordinator(selector, settings, moments=moments, offers=offers)
         if not self.coordinator.policy.rounds:
-            raise InputError(
-                f"{selector.name} works without rounds, and a Session is for rounds: use fedpace.Coordinator, or "
-                "the simulator"
-            )
+            raise InputError(f"{selector.name} works without rounds, and Session in rounds: use fedpace.Coordinator")
         self.pending: Selection | None = None
         self.pending_probe: ProbeRequest | None = None
 
