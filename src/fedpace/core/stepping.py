@@ -13,6 +13,7 @@ a rule wants to see each of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -111,6 +112,11 @@ def _add(total: Vector, vector: Vector, weight: float) -> None:
         total.add_(vector, alpha=weight)
     else:
         total += weight * vector
+
+
+def norm(vector: Vector) -> float:
+    """Return the Euclidean length."""
+    return math.sqrt(float(vector @ vector))
 
 
 def like(vector: Vector, values: FloatArray) -> Vector:

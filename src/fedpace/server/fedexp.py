@@ -14,8 +14,7 @@ from typing import ClassVar
 
 from fedpace.core.checks import at_least, between, finite
 from fedpace.core.extrapolation import StepLength, fedexp_factor
-from fedpace.core.stepping import Answers, Part, Vector
-from fedpace.server.nesterov import norm
+from fedpace.core.stepping import Answers, Part, Vector, norm
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

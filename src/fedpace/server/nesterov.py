@@ -15,7 +15,7 @@ from typing import ClassVar
 from fedpace.core.acceleration import carried_part
 from fedpace.core.checks import between
 from fedpace.core.extrapolation import StepLength, fedexp_factor
-from fedpace.core.stepping import Answers, Part, Vector
+from fedpace.core.stepping import Answers, Part, Vector, norm
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,8 +64,3 @@ class Nesterov:
         step, ahead = update + part * (step - update), part * ahead
         move = step + ahead
         return model + move, replace(after, ahead=ahead, last=update, age=age, carried=carried, moved=norm(move))
-
-
-def norm(vector: Vector) -> float:
-    """Return the Euclidean length, of a NumPy array or a torch tensor."""
-    return math.sqrt(float(vector @ vector))
