@@ -59,20 +59,13 @@ class PacedStrategy(Strategy):
             what it needs are still asked, a quota per round as in a warm-up, and each is named in a warning.
         state: folder where every round is saved and recorded (`fedpace report` reads it), and from which a restarted
             server goes on; None = nowhere.
-        seed: names every random stream of the selection.
-        shares: what a client weighs in the objective: `uniform`, or its `samples`, which `report_mod(samples=...)` or
-            `labels=` must tell before it first trains.
-        warmup: how nodes of which the scheme knows too little are met: `lazy` (a quota beside each cohort) or `full`
-            (all of them before the scheme first chooses).
-        warmup_quota: see above.
-        warmup_wait: share of the nodes that a full warm-up waits for; the others are chosen from when they answer.
-        warmup_trains: a full warm-up is the first round, and its answers move the model; False = they only report.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
+        shares: as there; `samples` are what `report_mod(samples=...)` or `labels=` tell before a node first trains.
         clock: `server`: time is this machine's, from sending a message to seeing its reply. `reported`: time is what
             clients report, as with delay models in a simulation, and nobody really waits.
         deadline: seconds that a cohort is waited for, whatever the scheme says; never with empty hands while somebody
             may still answer.
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
-        moments_every: ask a client for its feature moment again after so many rounds; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
         name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
         nodes_seconds: how long the first round waits for as many nodes as the scheme chooses. Then it goes on with
@@ -129,6 +122,7 @@ class PacedStrategy(Strategy):
             folder=None if state is None else Path(state),
             rule=rule,
             sketch=sketch,
+            loss_key=loss_key,
         )
         self._nodes_seconds = nodes_seconds
         self._weight_key = str(attribute(inner, "weighted_by_key", "num-examples"))
@@ -141,7 +135,7 @@ class PacedStrategy(Strategy):
         """Rounds that were made before this server started."""
         questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: shares == "samples"}
         self._roster = Roster(name_seconds, str(attribute(inner, "configrecord_key", "config")), questions)
-        self._messages = Messages(loss_key, self._weight_key, (sketch, seed))
+        self._messages = Messages(self._weight_key, (sketch, seed))
         self._step: Step | None = None
         self._shared: SharedModel
 

@@ -24,6 +24,7 @@ class Reader:
         remedies: what a client must do about something that is needed and that it does not send.
         log: where warnings go.
         width: columns of the moments that are known already; None = of none.
+        loss_key: metric with the client's loss; empty = the usual ones.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Reader:
         remedies: Mapping[Need, str],
         log: logging.Logger,
         width: int | None,
+        loss_key: str,
     ) -> None:
         self._scheme, self._needs, self._remedies, self._log = scheme, needs, remedies, log
-        self._width = width
+        self._width, self._loss_key = width, loss_key
         self._warned: set[tuple[Any, Need]] = set()
         self._known: set[Any] = set()
         """Whose moment came: one that is not due is not missed."""
@@ -63,7 +65,7 @@ class Reader:
 
     def _parsed(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> Reply:
         asks_loss = task.kind == "probe" and task.probe == "loss"
-        found = parse(unpack, None if asks_loss else sent)
+        found = parse(unpack, None if asks_loss else sent, loss_key=self._loss_key)
         if isinstance(found, str) and task.kind == "probe" and not asks_loss:
             found = parse(unpack)  # who answers with a sketch sends no model
         if isinstance(found, str):

@@ -23,6 +23,8 @@ MOST_ROWS = 4_096
 MOST_BYTES = 1 << 26
 """Of a moment, at the most: a broken client must not fill the server's memory."""
 LONGEST_NAME = 256
+LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
+"""Metrics that are taken for the loss, where none is named; the first that is there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Raw:
     """A reply as the framework unpacked it, unchecked."""
 
     note: Any = field(default_factory=dict)
-    loss: Any = None
+    metrics: Any = field(default_factory=dict)
     samples: Any = None
     model: Any = None
     """Name -> array; None where there is none."""
@@ -66,20 +68,24 @@ class Reply:
     carrier: Any = None
 
 
-def parse(unpack: Callable[[], Raw], sent: Arrays | None = None) -> Reply | str:
+def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: str = "") -> Reply | str:
     """Return a reply, or the reason why it cannot be used.
 
     Args:
         unpack: takes the framework's message apart; whatever it raises is a reason.
         sent: the model that the client was given; it must send one of the same arrays back. None = none is expected,
             and what comes all the same is not looked at.
+        loss_key: metric with the loss; empty = the usual ones.
     """
     try:
         raw = unpack()
+        if not isinstance(raw.metrics, Mapping):
+            raise InputError(f"metrics should be a table of numbers, but a {type(raw.metrics).__name__} came")
+        loss = next((raw.metrics[key] for key in ((loss_key,) if loss_key else LOSS_KEYS) if key in raw.metrics), None)
         note = read_note(raw.note)
         samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
         model = None if sent is None else read_model(raw.model, sent)
-        return Reply(note, _loss(raw.loss), samples, model, raw.carrier)
+        return Reply(note, _loss(loss), samples, model, raw.carrier)
     except InputError as problem:
         return _short(str(problem))
     except Exception as problem:  # foreign bytes may raise anything while they are decoded

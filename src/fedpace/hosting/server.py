@@ -73,6 +73,7 @@ class Server:
         folder: where every step is saved, and from which a restarted server goes on; None = nowhere.
         rule: the server step; None = the one that the scheme asks for.
         sketch: entries of an update's sketch.
+        loss_key: metric with the client's training loss; empty = the usual ones.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Server:
         folder: Path | None = None,
         rule: ServerStep[Any] | None = None,
         sketch: int = 256,
+        loss_key: str = "",
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
@@ -99,9 +101,8 @@ class Server:
         if self.saved is not None:
             self._take_over(self.saved, settings)
         coordinator = self.coordinator
-        self._reader = Reader(
-            scheme.name, coordinator.policy.needs, host.remedies, host.log, coordinator.ledger.moments.width
-        )
+        width = coordinator.ledger.moments.width
+        self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, width, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
         self.shared: SharedModel | None = None
         """The current model, from when `share` was first called."""

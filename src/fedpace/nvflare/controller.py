@@ -38,6 +38,7 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
+SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every")
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
 
@@ -49,17 +50,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         options: of the scheme, such as {"k": 10}.
         state: folder where every round is saved and recorded (`fedpace report` reads it), and from which another job
             goes on; empty = nowhere.
-        seed: names every random stream of the selection.
-        warmup: how clients of which the scheme knows too little are met: `lazy` (a quota beside each cohort) or `full`
-            (all of them before the scheme first chooses).
-        warmup_quota: see above.
-        warmup_wait: share of the clients that a full warm-up waits for; the others are chosen from when they answer.
-        warmup_trains: a full warm-up is the first round, and its answers move the model; False = they only report.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
         clock: `server`: time is this machine's, from sending a task to seeing its result. `reported`: time is what
             clients report, and nobody really waits.
         deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
-        moments_every: ask a client for its feature moment again after so many rounds; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
         server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
@@ -122,8 +117,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             folder=Path(self.state) if self.state else None,
             rule=make_server(self.server or None),
             sketch=self.sketch,
+            loss_key=self.loss_key,
         )
-        self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, self.loss_key)
+        self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self.seed))
         done = self.coordinator.step
         if self._server.saved is not None:
             self.info(f"fedpace: {done} rounds are saved in {self.state}: going on with round {done}")
@@ -207,15 +203,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self._tasks.ended(task.props[AppConstants.META_DATA], _note(task)[TASKS], f"its task {task.completion_status}")
 
     def _settings(self) -> Settings:
-        return Settings(
-            seed=self.seed,
-            warmup=self.warmup,
-            warmup_quota=self.warmup_quota,
-            warmup_wait=self.warmup_wait,
-            warmup_trains=self.warmup_trains,
-            deadline=self.deadline or math.inf,
-            moments_every=self.moments_every,
-        )
+        return Settings(deadline=self.deadline or math.inf, **{name: getattr(self, name) for name in SETTINGS})
 
 
 def _note(task: Task) -> Mapping[str, Any]:
