@@ -51,7 +51,7 @@ def one_round(scheme, site, *, rule=None, rounds=1, **settings):
             tasks.answered(result)
 
     tasks = Broadcasts(broadcast, lambda: False, (8, 0))
-    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model = CURRENT
     for _ in range(rounds):
         shared = server.share(model)
@@ -115,7 +115,7 @@ def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
     tasks = Broadcasts(broadcast, lambda: False, (8, 0))
     settings = Settings(warmup="full", warmup_wait=0.5, warmup_trains=True)
     server = Server(fedpace.make_selector("oort", k=2), settings, HOST)
-    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model, moved = CURRENT, []
     for number in range(3):
         if number == 2:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace.core.checks import at_least
+from fedpace.core.checks import between
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.hosting.notes import pack_update
-from fedpace.hosting.release import Privacy, packed_moment, with_targets
+from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 NOTE = "fedpace"
@@ -43,7 +43,7 @@ class Reporter:
     """
 
     def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
-        at_least(max_rank, 1, "max_rank of Reporter")
+        between(max_rank, 1, MOST_ROWS, "max_rank of Reporter")
         self._max_rank = max_rank
         self._privacy = privacy
         self._releases = 0
@@ -110,9 +110,7 @@ class Reporter:
 
     def _moment(self, features: Rows, targets: Rows | None) -> dict[str, Any]:
         try:
-            rows = _made(features)
-            if targets is not None:
-                rows = with_targets(rows, _made(targets))
+            rows = moment_rows(_made(features), None if targets is None else _made(targets))
             self._releases += 1
             return packed_moment(rows, self._max_rank, self._privacy)
         except FedpaceError as problem:

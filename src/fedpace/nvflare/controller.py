@@ -27,8 +27,10 @@ from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
 from fedpace.core.tasks import Step
 from fedpace.core.types import Need
+from fedpace.hosting.presence import FORGET
 from fedpace.hosting.replies import Note, Reply
-from fedpace.hosting.server import Clock, Host, Server, make_selector, make_server
+from fedpace.hosting.schemes import make_selector, make_server
+from fedpace.hosting.server import SCREEN, Clock, Host, Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
 
@@ -56,6 +58,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
+        screen: refuse updates longer than this many times the usual one; 0 = none.
+        forget_seconds: sites that were not connected for so long are forgotten.
         server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
         kwargs: of NVFlare's FedAvg; `num_rounds` counts all rounds, those before a restart too. `num_clients` says
@@ -78,6 +82,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
+        screen: float = SCREEN,
+        forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
         **kwargs: Any,
@@ -92,6 +98,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
         self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
         self.moments_every, self.sketch, self.server = moments_every, sketch, server
+        self.screen, self.forget_seconds = screen, forget_seconds
         # So that a wrong name or option is refused before the job is sent.
         make_selector(selector, options or {})
         make_server(server or None)
@@ -118,6 +125,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             rule=make_server(self.server or None),
             sketch=self.sketch,
             loss_key=self.loss_key,
+            screen=self.screen,
+            forget_seconds=self.forget_seconds,
         )
         self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self.seed))
         done = self.coordinator.step
@@ -141,7 +150,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return everybody that is connected: whom to ask is the scheme's business, and `num_clients` says nothing."""
         here = [client.name for client in self.engine.get_clients()]
-        self._server.join({name: Note() for name in here})
+        self._server.presence.update({name: Note(name=name) for name in here})
         return here
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
@@ -217,6 +226,9 @@ def mean_metrics(answers: list[tuple[float, Reply]]) -> dict[str, float] | None:
     if not tables:
         return None
     total = sum(weight for weight, _ in tables)
-    numbers = [{key for key, value in table.items() if isinstance(value, int | float)} for _, table in tables]
+    numbers = [
+        {key for key, value in table.items() if isinstance(value, int | float) and math.isfinite(value)}
+        for _, table in tables
+    ]
     shared = set.intersection(*numbers)
     return {key: sum(weight * float(table[key]) for weight, table in tables) / total for key in sorted(shared)}
