@@ -11,8 +11,10 @@ from fedpace.core.roster import ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel
 from fedpace.data.federated import FederatedData
 from fedpace.delays.availability import Availability, AvailabilityModel
+from fedpace.delays.base import DelaysOfWork
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.sim.clock import Clock, VirtualTime
+from fedpace.sim.training import Training
 
 DelayKnowledge = Literal["expected", "observed"]
 
@@ -59,12 +61,17 @@ def virtual_time(
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
+    training: Training | None = None,
     model_bytes: int,
     seed: int,
 ) -> VirtualTime:
-    """Return the time of a run before its first round. It depends on the data only where `slow_rare` ties them."""
+    """Return the time of a run before its first round.
+
+    It depends on the data where `slow_rare` ties the two, and on the data and `training` where the delay model asks how
+    much each client has to do.
+    """
     fleet = fleet or Fleet()
-    drawn = delays.build(data.clients, model_bytes=model_bytes, seed=seed)
+    drawn = _delays(delays, data, training or Training(), model_bytes=model_bytes, seed=seed)
     present = _availability(drawn, availability or Availability(), data.clients, seed)
     if fleet.slow_rare:
         histograms = data.label_histograms()
@@ -74,6 +81,13 @@ def virtual_time(
             scores = rarity(histograms)
         drawn = correlated(drawn, scores, strength=fleet.slow_rare)
     return VirtualTime(drawn, present, clock or Clock(), clients=data.clients)
+
+
+def _delays(delays: DelayConfig, data: FederatedData, training: Training, *, model_bytes: int, seed: int) -> DelayModel:
+    if not isinstance(delays, DelaysOfWork):
+        return delays.build(data.clients, model_bytes=model_bytes, seed=seed)
+    samples = [training.epochs * len(client) for client in data.train]
+    return delays.build_for(samples, model_bytes=model_bytes, seed=seed)
 
 
 def _availability(delays: DelayModel, config: Availability, clients: int, seed: int) -> AvailabilityModel:
