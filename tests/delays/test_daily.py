@@ -87,7 +87,7 @@ def test_slow_phones_may_hold_much_data_or_little(strength: float) -> None:
 
 @pytest.mark.parametrize("name", ["random", "pace", "fedbuff"])
 def test_an_experiment_by_night_chooses_those_who_are_there(name: str) -> None:
-    availability = Availability(hours=7.0, by_day=0.0, zones=2, crash=0.05)
+    availability = Availability(hours=7.0, by_day=0.0, zones=2, starts=14.0, crash=0.05)
     model = availability.build(20, seed=2, delays=None)
     options = {"k": 4} if name == "random" else {}
     rounds = simulate(
@@ -100,7 +100,7 @@ def test_an_experiment_by_night_chooses_those_who_are_there(name: str) -> None:
         seed=2,
     )
     played = list(islice(rounds, 12))
-    assert played[1].clock > 3 * HOUR, "the run begins at noon, when nobody charges"
+    assert played[1].clock > 3 * HOUR, "the run begins in the afternoon, when nobody charges"
     for current in played[1:]:
         began = current.clock - current.seconds
         if name == "random":
