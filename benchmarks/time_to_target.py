@@ -9,6 +9,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --reanalyse runs/grid --png docs/grid.png --markdown
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
+    python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where they are present
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
@@ -51,6 +52,8 @@ def main() -> None:
     options = arguments()
     tasks: Sequence[Task] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     default = "runs/grid-images" if options.images else "runs/grid"
+    if options.natural:
+        tasks, default = grid_cells.NATURAL, "runs/grid-natural"
     if options.tables:
         tasks, default = tables.tasks(options.tables), "runs/grid-tables"
     folder = Path(options.reanalyse or options.out or default)
@@ -227,6 +230,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")
     parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
     parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
+    parser.add_argument("--natural", action="store_true", help="FEMNIST by writer, Shakespeare by role instead")
     parser.add_argument("--tables", default="", metavar="DIR", help="the tables of a folder instead")
     return parser.parse_args()
 

@@ -16,8 +16,10 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.fashion_mnist import FashionMnist
+from fedpace.data.femnist import Femnist
 from fedpace.data.mnist import Mnist
 from fedpace.data.quadratic import Quadratic
+from fedpace.data.shakespeare import Shakespeare
 from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.synthetic import SyntheticDelays
@@ -171,6 +173,31 @@ PUBLIC = (
         FashionMnist(partition="rotated", **SIZES),
         **IMAGE_OPTIONS,
         rare="features",
+    ),
+)
+
+# Clients that nobody made: writers and speaking roles, with as much data as each has. Sizes that two cores can bear.
+NATURAL = (
+    Task(
+        "writers",
+        Femnist(clients=250, shrink=2),
+        Mlp(hidden=64),
+        Training(epochs=2, batch=20, lr=0.2),
+        (0.1, 0.2, 0.4),
+        larger=(0.8,),
+        full_rounds=100,
+        rare="features",
+    ),
+    Task(
+        "roles",
+        Shakespeare(clients=150, min_samples=300, samples=600, context=6),
+        Mlp(hidden=64),
+        Training(epochs=2, batch=20, lr=1.0),
+        (0.5, 1.0, 2.0),
+        larger=(4.0,),
+        full_rounds=60,
+        easy=0.03,
+        hard=0.01,
     ),
 )
 
