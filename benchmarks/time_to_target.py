@@ -9,7 +9,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --reanalyse runs/grid --png docs/grid.png --markdown
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
-    python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where they are present
+    python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
