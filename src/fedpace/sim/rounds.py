@@ -81,6 +81,7 @@ class Simulation:
             fleet=fleet,
             availability=availability,
             clock=clock,
+            training=trainer.training,
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
