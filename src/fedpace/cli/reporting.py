@@ -14,7 +14,7 @@ from fedpace.report.delay_grid import build_grid
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
 from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, render_table, summarise
+from fedpace.report.tables import Comparison, render_costs, render_table, summarise
 from fedpace.runner import Plan, read_plan
 
 REPORTS = ("report.html", "report.png", "comparison.json")
@@ -41,6 +41,8 @@ def report_folder(
             print_json({"folder": str(folder), **comparison.as_json()})
             return
         console.print(render_table(comparison))
+        if (costs := render_costs(comparison)) is not None:
+            console.print(costs)
         console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
         _name_files([folder], console)
         return
