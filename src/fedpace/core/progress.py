@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedpace.core.tasks import Task, Wait
 from fedpace.core.types import ClientId, Diagnostics, Mode, Outcome
@@ -49,6 +50,12 @@ class Turn:
         self.failed = [task.client for task, outcome in ended if not outcome.finished]
         self.returned += len(ended) - len(self.failed)
         self.wasted += sum(not outcome.finished or task.weight == 0 for task, outcome in ended)
+
+    def explained(self, ids: Sequence[ClientId]) -> dict[str, Any]:
+        """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
+        chosen = set(self.clients)
+        told = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
+        return {**self.why.facts, "reasons": told} if told else dict(self.why.facts)
 
     def hear(self, outcomes: Iterable[Outcome]) -> None:
         """Count the bytes of what was reported."""

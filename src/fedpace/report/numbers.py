@@ -24,7 +24,9 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration."""
+    """Return a duration; one without an end is of somebody who never answers."""
+    if math.isinf(value):
+        return "never"
     return f"{digits(value)} s"
 
 

@@ -243,6 +243,7 @@ class Simulation:
             "loss": loss,
             "train_loss": float(np.mean(losses)) if losses else None,
             "by_speed": None if metric is None else self.speeds.judge(self.parameters),
+            "facts": turn.explained(self.coordinator.ledger.ids),
             **traffic(turn, self.trainer.message_bytes),
         }
         stepping = step_facts(self.server_state) if moved else {}
