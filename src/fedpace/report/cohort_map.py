@@ -17,7 +17,7 @@ from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 
 ROWS = 120
-COLUMNS = 150
+COLUMNS = 200
 REASONS = 60_000
 """Letters of reasons that a scheme's map carries; the rounds that come first have theirs."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpace.records.run import RunRecord
+from fedpace.report import numbers
 from fedpace.report.cohort_map import participation
 from fedpace.report.curves import by_scheme
 from fedpace.report.figures import Figure, compact, escaped, log_axis, plain_layout
@@ -40,7 +41,8 @@ def front_figure(comparison: Comparison) -> Figure | None:
         traces.append(
             shared
             | {"x": [time.mean], "y": [work.mean], "marker": marker | {"size": 14}, "mode": "markers+text",
-               "text": [name], "textposition": "top center", "cliponaxis": False,
+               "text": [escaped(numbers.shortened(scheme.label, 24))], "textposition": "top center",
+               "cliponaxis": False,
                "hovertemplate": f"%{{x:,.4~r}} s, %{{y:,.4~r}} s of client work<extra>{name}</extra>"}
         )  # fmt: skip
     if not traces:

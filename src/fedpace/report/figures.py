@@ -225,7 +225,7 @@ def compact(values: Iterable[float]) -> list[float]:
 
 def escaped(text: str) -> str:
     """Text that plotly shows as it is: it reads a subset of HTML, `%{x}` as a value, and dollars as mathematics."""
-    return html.escape(text).replace("%", "&#37;").replace("$", "&#36;")
+    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;")
 
 
 def log_axis(low: float, high: float) -> Figure:

@@ -111,7 +111,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
     several = any(scheme.runs > 1 for scheme in comparison.schemes)
-    band = "Line: mean over seeds; band: from the least to the greatest. " if several else ""
+    band = "Line: mean over seeds; band, for up to six schemes: from the least to the greatest. " if several else ""
     ends = "" if comparison.target is None else "A cross marks a scheme that did not reach the target in every run. "
     metric = {over: figures.metric_figure(runs, comparison, over=over) for over in OVER}
     views = {over: figure for over, figure in metric.items() if figure is not None}

@@ -79,7 +79,7 @@ def _metric_at(run: RunRecord, seconds: float) -> float | None:
 def _shown(value: Estimate | None) -> str:
     if value is None:
         return UNKNOWN
-    ends = (
-        "" if value.low is None or value.high is None else numbers.span(*map(numbers.metric, (value.low, value.high)))
-    )
-    return numbers.metric(value.mean) + (f" ({ends})" if ends else "")
+    shown = numbers.metric(value.mean)
+    if value.low is None or value.high is None:
+        return shown
+    return f"{shown} ({numbers.span(numbers.metric(value.low), numbers.metric(value.high))})"

@@ -34,7 +34,11 @@
     for (const axis of [layout.xaxis, layout.yaxis]) Object.assign(axis, { gridcolor: line, linecolor: line });
     for (const shape of layout.shapes || []) shape.line.color = ink;
     for (const trace of copy.data) if (trace.meta === "ink") trace.line.color = ink;
-    copy.data = copy.data.filter((trace) => !hidden.has(trace.legendgroup));
+    // Many bands over each other show nothing: they come with few schemes.
+    const many = data.schemes.length - hidden.size > 6;
+    const band = (trace) => trace.mode === "lines" && trace.line.width === 0;
+    copy.data = copy.data.filter((trace) => !hidden.has(trace.legendgroup) && !(many && band(trace)));
+    if (many || narrow.matches) for (const t of copy.data) if (t.mode === "markers+text") t.mode = "markers";
     if (narrow.matches) {
       layout.font.size = 12;
       layout.margin = Object.assign({}, layout.margin, { l: 44, r: 8 });
@@ -43,7 +47,6 @@
       if (layout.xaxis.type === "log") Object.assign(layout.xaxis, decades(copy.data));
       else if (!layout.xaxis.tickvals) Object.assign(layout.xaxis, { nticks: 5, tickformat: "~s" });
       if (layout.xaxis.dtick === 1 && layout.xaxis.type !== "log") layout.xaxis.dtick = 3;
-      for (const trace of copy.data) if (trace.mode === "markers+text") trace.mode = "markers";
       if (layout.yaxis.ticktext) layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorter);
     }
     return copy;
@@ -60,8 +63,8 @@
 
   function shorter(text) {
     const plain = new DOMParser().parseFromString(text, "text/html").documentElement.textContent;
-    if (plain.length <= 11) return text;
-    const cut = plain.slice(0, 10) + "\u2026";
+    if (plain.length <= 16) return text;
+    const cut = plain.slice(0, 15) + "\u2026";
     return cut.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   }
 
@@ -103,7 +106,7 @@
     });
     const light = colour("--page") === "#ffffff";
     const scale = light ? [[0, "#a9c7e8"], [1, "#0b2a52"]] : [[0, "#2f4d70"], [1, "#ffe08a"]];
-    const bar = { title: { text: "weight" }, orientation: "h", y: -0.3, thickness: 8, outlinewidth: 0, nticks: 5, len: 0.6 };
+    const bar = { title: { text: "weight" }, orientation: "h", y: -0.3, thickness: 8, outlinewidth: 0, nticks: narrow.matches ? 3 : 5, tickangle: 0, len: 0.6 };
     const steps = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (height - 1)));
     const ticks = [...new Set(steps)].filter((row) => map.ticks[row]);
     const layout = structuredClone(figures.cohort.layout);
@@ -250,15 +253,17 @@
     redraw();
   });
 
-  // Figures are drawn when they come near the screen, so that the page is there at once.
+  // The first figure is drawn at once, the others when they come near the screen: the page is there sooner.
   const names = all(".figure").map((part) => part.id.slice("figure-".length));
   startInstant();
+  draw(names[0]);
   const near = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) {
         if (!entry.isIntersecting) continue;
         near.unobserve(entry.target);
-        draw(entry.target.id.slice("figure-".length));
+        const name = entry.target.id.slice("figure-".length);
+        if (!drawn.has(name)) draw(name);
       }
     },
     { rootMargin: "300px" }
