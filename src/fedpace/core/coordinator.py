@@ -20,7 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,19 @@ class Coordinator(Standing):
             return False
         return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)
 
-    def stepped(self, now: float | None = None, *, seconds: float | None = None) -> Turn:
+    def stepped(
+        self,
+        now: float | None = None,
+        *,
+        seconds: float | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Turn:
         """Go on after the step: the facts in its answers are folded, and the policy learns.
 
         Args:
             now: as for `due`.
             seconds: how long the answers were waited for; None = since their tasks began, by `now`.
+            facts: what the server step says of itself (`fedpace.core.stepping.step_facts`); its numbers are reported.
         """
         if self._step is None:
             raise OrderError("stepped() came without a step: due() says when one is to be made")
@@ -139,7 +146,9 @@ class Coordinator(Standing):
         self.ledger.check([outcome for _, outcome in settled])
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
+        measured = {name: float(fact) for name, fact in (facts or {}).items() if isinstance(fact, (int, float))}
+        report = make_report(step.number - 1, settled, self.ledger, self.now, measured)
+        self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         return turn

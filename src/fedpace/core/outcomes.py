@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,13 @@ def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledg
     return [by_client[client] for client in selection.clients if client in ledger]
 
 
-def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledger, now: float) -> Report:
+def make_report(
+    step: int,
+    settled: Sequence[tuple[Task, Outcome]],
+    ledger: Ledger,
+    now: float,
+    step_facts: Mapping[str, float] | None = None,
+) -> Report:
     """Return what a policy is told of a step, in rows."""
     outcomes = [outcome for _, outcome in settled]
     return Report(
@@ -45,4 +51,5 @@ def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledg
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),
         updates=stacked([outcome.update for outcome in outcomes]),
+        step_facts=step_facts or {},
     )

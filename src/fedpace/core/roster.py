@@ -127,7 +127,8 @@ class Roster:
         mask[self.ledger.rows(available)] = True
         return mask
 
-    def _shares(self) -> FloatArray:
+    def shares(self) -> FloatArray:
+        """(n,) weights of the clients in the objective; they sum to 1."""
         count = len(self.ledger)
         if self.settings.shares == "uniform":
             return shares(None, count)
@@ -142,5 +143,5 @@ class Roster:
 
     def among(self, rows: IntArray) -> FloatArray:
         """Shares of `rows` among themselves; even where none of them counts in the objective."""
-        own = self._shares()[rows]
+        own = self.shares()[rows]
         return shares(own if own.any() else None, rows.size)

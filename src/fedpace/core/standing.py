@@ -163,7 +163,7 @@ class Standing(Roster):
         """Return what the policy is shown while these can be chosen."""
         flying, held = self.flight.tables(self.ledger.row)
         known = self.ledger.facts()
-        return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
+        return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""

@@ -20,7 +20,7 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, step_facts
+from fedpace.core.stepping import Gather, ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Policy, Step
 from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
@@ -150,7 +150,9 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
             losses, moved = self._step(due.step)
-        turn = self.coordinator.stepped(seconds=self._waited if self.coordinator.policy.rounds else None)
+        turn = self.coordinator.stepped(
+            seconds=self._waited if self.coordinator.policy.rounds else None, facts=step_facts(self.server_state)
+        )
         for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
             del self.models[version]
         self._launch(due, tick)
@@ -193,11 +195,13 @@ class Simulation:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
         weights = {task.id: weight for task, weight in step.answers}
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
+        shares = self.coordinator.shares()
         losses: list[float] = []
         for task, result in self.clients.train(task for task, _ in step.answers):
-            gather.add(result.parameters, self.models[task.step], weights[task.id])
+            source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
+            gather.add(result.parameters, self.models[task.step], weights[task.id], source)
             losses.append(result.loss)
-        answers = gather.answers()
+        answers = gather.answers(step.number - 1)
         model = self.models[step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model, answers)
