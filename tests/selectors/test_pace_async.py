@@ -1,4 +1,4 @@
-"""pace-async: when it steps, whom it lets work, that it goes on whatever happens, and that it holds where it arrives."""
+"""pace-async: when it steps, who works, that it goes on whatever happens, and that it holds where it arrives."""
 
 from __future__ import annotations
 

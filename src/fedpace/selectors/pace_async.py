@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import FloatArray, IntArray, at_least, between, finite, whole
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, finite, whole
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
@@ -194,7 +194,7 @@ class PaceAsync(Scheme):
         self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
     ) -> tuple[FloatArray, float]:
         """Return points for `numerics.simplex`, the squared length of a mixture being its error, and their `own`."""
-        known = ~np.isnan(points).any(axis=1)
+        known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
         lengths = np.square(points[known]).sum(axis=1)
         typical = float(lengths.mean()) if known.any() else 0.0
         s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, between
+from fedpace.core.checks import BoolArray, FloatArray, between
 from fedpace.core.stepping import Answers, Part, Source, Vector, like
 from fedpace.server.nesterov import Lead, Nesterov
 
@@ -146,7 +146,7 @@ class _Memory:
             self.hear(source, (update - reference) * (self._was.scale / scale))
 
     def freed(
-        self, updates: FloatArray, weights: FloatArray, fresh: FloatArray, sources: tuple[Source, ...]
+        self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, FloatArray]:
         """Return the step without what is the clients' own, and what fresh answers differ from."""
         step = weights @ updates
@@ -182,7 +182,7 @@ class _Memory:
         left = float(((now - self._predicted * before) ** 2).sum()) / are
         self._left = KEPT * self._left + (1 - KEPT) * min(left, 1.0)
         self._predicted = KEPT * self._predicted + (1 - KEPT) * min(max(both / were, 0.0), 1.0)
-        # The offsets have been shrunk already, step by step since the clients were heard: this says by how much too little.
+        # The offsets have been shrunk already, step by step since the clients were heard: it was by so much too little.
         age = float(np.mean([self._version - self._heard[sources[place].client] for place in known]))
         shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
         self._shrinking = KEPT * self._shrinking + (1 - KEPT) * min(max(shrinking, LEAST_SHRINKING), 1.0)
@@ -220,5 +220,5 @@ class _Memory:
         return np.asarray(shares @ np.array(list(self._offsets.values())) / shares.sum())
 
 
-def _some(sources: tuple[Source, ...], which: FloatArray) -> tuple[Source, ...]:
+def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:
     return tuple(source for source, wanted in zip(sources, which.tolist(), strict=True) if wanted)
