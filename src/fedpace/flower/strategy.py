@@ -140,7 +140,8 @@ class PacedStrategy(Strategy):
         self._array_key = str(attribute(inner, "arrayrecord_key", "arrays"))
         self._arrays: ArrayRecord | None = None
         if (saved := self._server.saved) is not None:
-            put_back(inner, saved.facts.get("inner", []), saved.own)
+            with self._server.letting_go():
+                put_back(inner, saved.facts.get("inner", []), saved.own)
             self._arrays = _record(saved.model)
         self._before = self.coordinator.step
         """Rounds that were made before this server started."""

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace.core.checks import between
+from fedpace.core.checks import at_least
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.hosting.notes import pack_update
-from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
+from fedpace.hosting.release import Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 NOTE = "fedpace"
@@ -43,7 +43,7 @@ class Reporter:
     """
 
     def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
-        between(max_rank, 1, MOST_ROWS, "max_rank of Reporter")
+        at_least(max_rank, 1, "max_rank of Reporter")
         self._max_rank = max_rank
         self._privacy = privacy
         self._releases = 0
