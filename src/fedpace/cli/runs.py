@@ -91,14 +91,24 @@ def resume(
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of `fedpace compare` or `fedpace run`.")],
+    target: Annotated[
+        float | None, typer.Option(help="Another target than the runs had; nothing is run.", show_default=False)
+    ] = None,
+    hold: Annotated[
+        int | None,
+        typer.Option(help="Instants over which it must be held.", show_default=False),
+    ] = None,
+    at: Annotated[
+        float | None, typer.Option(help="Say how far every scheme was after so many seconds.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build table, page and picture anew from recorded runs, finished or not."""
     from rich.console import Console
 
-    from fedpace.cli.reporting import report_folder
+    from fedpace.cli.reporting import Question, report_folder
 
-    report_folder(folder, Console(), as_json=as_json)
+    report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at))
 
 
 def _listed(text: str | None, nothing: str) -> list[str] | None:

@@ -66,7 +66,9 @@ class Standing(Roster):
         """Forget clients, at any time, and what they were doing."""
         gone = list(clients)
         super().leave(gone)
+        before = self.flight.flying + self.flight.held
         self.flight.lose(set(gone))
+        self.at.turn.wasted += before - self.flight.flying - self.flight.held
 
     def refuse(self, tasks: Collection[int]) -> Step:
         """Take answers of the step that is due for failures, and return what is left of it.
@@ -98,6 +100,8 @@ class Standing(Roster):
             return
         if not (math.isfinite(now) and now >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
+        # Time passes between two events only, so that everybody in flight has worked through all of it.
+        self.at.turn.work += len(self.flight.tasks) * (float(now) - self.now)
         self.at.now = float(now)
 
     def start(
@@ -121,6 +125,7 @@ class Standing(Roster):
         )
         jobs[rows] += kind == "train"
         self.at.next_task += len(started)
+        self.at.turn.sent += len(started)
         self.flight.start(started)
         if kind == "measure":
             self.ledger.columns["asked"][rows] = True
@@ -162,6 +167,7 @@ class Standing(Roster):
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        self.at.turn.hear(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
         times = Counter[tuple[int, ClientId]]()
         for task, outcome in settled:
@@ -175,6 +181,7 @@ class Standing(Roster):
     def take_probes(self) -> None:
         """Fold what was answered to a probe; what is no number was not answered."""
         answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        self.at.turn.hear(outcome for _, outcome in answered)
         if answered and answered[0][0].probe == "loss":
             self.heard_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:

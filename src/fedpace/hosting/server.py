@@ -38,7 +38,7 @@ from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch, update_length
-from fedpace.records.round import Round
+from fedpace.records.round import Round, traffic
 from fedpace.records.run import RunInfo
 from fedpace.server import server_step
 
@@ -192,6 +192,7 @@ class Server:
             "metric": None,
             "loss": None,
             "train_loss": float(np.mean(losses)) if losses else None,
+            **traffic(turn, sum(np.asarray(array).nbytes for array in model.values())),
             "facts": {
                 **turn.why.facts,
                 "reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()},

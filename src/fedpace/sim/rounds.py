@@ -26,7 +26,7 @@ from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round
+from fedpace.records.round import Round, traffic
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
@@ -36,6 +36,7 @@ from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
+from fedpace.sim.speeds import Speeds
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
 
@@ -81,9 +82,11 @@ class Simulation:
             fleet=fleet,
             availability=availability,
             clock=clock,
+            training=trainer.training,
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
+        self.speeds = Speeds(trainer, self.expected_delays)
         how = settings(selector, trainer, self.time, fleet, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
         self.coordinator.join(
@@ -124,7 +127,10 @@ class Simulation:
         with closing(self.engine):
             if self.coordinator.step == 0:
                 metric, loss = self._evaluate(0)
-                yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
+                by_speed = self.speeds.judge(self.parameters)
+                yield Round(
+                    0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
+                )
             while True:
                 yield self._round(evaluate)
 
@@ -157,10 +163,12 @@ class Simulation:
             task = flight[event.task]
             if task.kind == "train":
                 self._waited = event.seconds
+            if task.kind == "measure" and event.when == task.began:
+                self.coordinator.at.turn.work += event.seconds  # free on the clock, and work all the same
             if event.crashed:
-                self.coordinator.lost(task.id)
+                self.coordinator.lost(task.id, event.when)
             else:
-                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds))
+                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds), event.when)
 
     def _pass_time(self) -> None:
         """Go to the next instant at which something happens."""
@@ -207,6 +215,9 @@ class Simulation:
             "metric": metric,
             "loss": loss,
             "train_loss": float(np.mean(losses)) if losses else None,
+            "by_speed": None if metric is None else self.speeds.judge(self.parameters),
+            "facts": turn.explained(self.coordinator.ledger.ids),
+            **traffic(turn, self.trainer.message_bytes),
         }
         stepping = step_facts(self.server_state) if moved else {}
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
