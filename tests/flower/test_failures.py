@@ -285,6 +285,30 @@ def test_who_reports_more_than_the_deadline_is_late(flower):
     np.testing.assert_allclose(record["w0"].numpy()[0], 0.3 * np.mean([1.0, 2.0, 3.0]), rtol=1e-6)
 
 
+def test_a_deadline_below_what_the_framework_needs_cuts_nobody_off(flower, monkeypatch):
+    """Replies take three seconds, of which clients compute none; then one is there after one second."""
+    from fedpace.hosting import courier
+
+    now, looks = [0.0], [0]
+    monkeypatch.setattr(courier, "monotonic", lambda: now[0])
+    monkeypatch.setattr(courier, "POLL", 0.0)
+    grid = fleet(flower, 3)
+    pull, fast = grid.pull_messages, set()
+
+    def slow(ids):
+        now[0], looks[0] = now[0] + 1.0, looks[0] + 1
+        return pull([i for i in ids if looks[0] == 3 or grid._replies[i].metadata.src_node_id in fast])
+
+    grid.pull_messages = slow
+    strategy = PacedStrategy(FedAvg(), "random", k=3, deadline=0.5, name_seconds=0)
+    record = flower.rounds(strategy, grid, start(flower), 1)
+    assert 2.0 < strategy._server.courier.latency <= 3.0
+    looks[0] = 0
+    fast.add(100)
+    flower.rounds(strategy, grid, record, 1, first=2)
+    assert sum(column(strategy, "failures").values()) == 0
+
+
 class Three(fedpace.core.types.Stateless):
     """Five clients, of which three are enough."""
 

@@ -157,6 +157,7 @@ class Server:
             if due.tasks:
                 self._say(due)
                 self.courier.send(transport, due.tasks)
+                self.coordinator.wait_at_least(self.courier.latency)
             elif self.coordinator.tasks:
                 self.courier.pass_time(transport)
             else:

@@ -71,7 +71,9 @@ class Reporter:
             targets: (n, c) targets beside them, one-hot for classes; or a function.
         """
         taken = time.perf_counter() - self._start if seconds is None else float(seconds)
+        computed = time.perf_counter() - self._start
         note: dict[str, Any] = {} if math.isnan(taken) else {"seconds": taken}
+        note |= {} if math.isnan(computed) else {"compute": computed}
         if features is not None and self._due(received):
             note |= self._moment(features, targets if _asked(received).get(TARGETS) else None)
         return {NOTE: note}
