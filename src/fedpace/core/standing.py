@@ -87,6 +87,10 @@ class Standing(Roster):
         self._step = replace(step, answers=tuple(left))
         return self._step
 
+    def wait_at_least(self, seconds: float) -> None:
+        """Let no deadline end the wait that has begun before so many seconds: what a transport needs for itself."""
+        self.at.until = max(self.at.until, self.now + seconds)
+
     def forget_moments(self) -> None:
         """Forget everybody's moments, those in hand too: they are due again."""
         self.ledger.moments = moment_store()
