@@ -107,6 +107,8 @@ class Coordinator(Standing):
             self.ledger.check([answer])
         if now is not None:
             self.advance(now)
+            if isinstance(answer, Outcome) and math.isnan(answer.measured):
+                answer = replace(answer, measured=self.now - started.began)
         self.flight.settle(task, answer)
         return True
 

@@ -58,6 +58,12 @@ class Flight:
             self.flying -= 1
             self.held += not failed
 
+    def refuse(self, task: int) -> Task:
+        """Have an answer in hand count as failed, from the step on that it is part of."""
+        ended = self._answers[task][0]
+        self._answers[task] = (ended, Outcome(ended.client, finished=False))
+        return ended
+
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
         """Give tasks up that are in flight."""
         dropped = tuple(self.tasks.pop(task) for task in ids)

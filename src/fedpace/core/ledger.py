@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, number, sam
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
+from fedpace.core.trust import Trust
 
 
 class Ledger:
@@ -29,6 +31,7 @@ class Ledger:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         moments: an empty store to keep moments in, where not the usual one.
         accumulators: what the scheme wants remembered beside the facts.
+        trust: hold what clients claim against what is seen of them.
     """
 
     def __init__(
@@ -37,8 +40,10 @@ class Ledger:
         learn_delays: bool = True,
         moments: MomentStore | None = None,
         accumulators: Sequence[Accumulator] = (),
+        trust: bool = True,
     ) -> None:
         """Start with nobody."""
+        self.trust = Trust(on=trust)
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
@@ -105,6 +110,7 @@ class Ledger:
         self.tables = {name: grown(table, len(clients)) for name, table in self.tables.items()}
         self.moments.append(len(clients))
         self.accumulated.append(len(clients))
+        self.trust.append(len(clients))
         self._estimates = self._estimates.append(len(clients))
         return np.arange(first, len(self))
 
@@ -120,6 +126,7 @@ class Ledger:
         self.tables = {name: np.delete(table, rows, axis=0) for name, table in self.tables.items()}
         self.moments.remove(rows)
         self.accumulated.remove(rows)
+        self.trust.remove(rows)
         self._estimates = self._estimates.remove(rows)
 
     # -- facts -----------------------------------------------------------------------------------------------
@@ -199,22 +206,55 @@ class Ledger:
     def fold(self, outcomes: Sequence[Outcome], step: int) -> None:
         """Take in what clients reported at `step`; `check` has been passed."""
         rows = [self.row(outcome.client) for outcome in outcomes]
+        outcomes = self._screened(rows, outcomes)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._fold_facts(row, outcome, step)
-        seconds = [outcome.seconds for outcome in outcomes]
+        self._fold_moments({row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}, step)
+        seconds = [self.trust.seconds(outcome) for outcome in outcomes]
         finished = [outcome.finished for outcome in outcomes]
+        at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished, dtype=np.bool_)
+        if not self.learn_delays:
+            self.trust.time(at, self.columns["delay"][rows], took, done, step)
+        told = [(row, o.update) for row, o in zip(rows, outcomes, strict=True) if o.finished and o.update is not None]
+        if told:
+            self.trust.compare(np.array([row for row, _ in told]), np.array([update for _, update in told]), step)
         # Before expectations change by what came.
-        expected = self.columns["delay"][rows]
-        self.accumulated.answered(Settled(np.array(rows, np.int64), expected, np.array(seconds), np.array(finished)))
+        self.accumulated.answered(Settled(at, self.delays()[rows], took, done))
         if self.learn_delays:
             self._learn_delays(rows, seconds, finished, step)
+
+    def _screened(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return the outcomes without sketches of updates that no server would use."""
+        told = [place for place, outcome in enumerate(outcomes) if outcome.finished and outcome.update is not None]
+        bad = self.trust.screen([float(np.linalg.norm(np.asarray(outcomes[place].update))) for place in told])
+        if not bad.any():
+            return outcomes
+        refused = {place for place, is_bad in zip(told, bad.tolist(), strict=True) if is_bad}
+        self.trust.refuse([rows[place] for place in refused])
+        return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
+
+    def _fold_moments(self, told: Mapping[int, FloatArray], step: int) -> None:
+        """Keep moments, each in the size that the fleet's allow; others' change where the fleet's median did."""
+        if not told:
+            return
+        factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in told.items()}
+        self.columns["moment_step"][list(factors)] = step
+        before = self.trust.columns["scale"]
+        for row, scale in self.trust.weigh(factors).items():
+            if row in factors:
+                self.moments.put(row, factors[row] * math.sqrt(scale))
+            elif (kept := getattr(self.moments, "factor", lambda _: None)(row)) is not None:
+                self.moments.put(row, kept * math.sqrt(scale / before[row]))
+
+    def delays(self) -> FloatArray:
+        """(n,) estimated seconds of one round; NaN = never seen."""
+        if self.learn_delays or not self.trust.on:
+            return self.columns["delay"]
+        return np.asarray(self.columns["delay"] * self.trust.slower())
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
         column["asked"][row] = True
-        if outcome.moment is not None:
-            self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
-            column["moment_step"][row] = step
         if outcome.update is not None:
             self.set_updates({row: outcome.update}, step)
         for fact in REPORTED:
@@ -241,6 +281,7 @@ class Ledger:
         return {
             **{name: values for name, values in shown.items() if name not in stamps or stamps[name] in self.tables},
             **self.tables,
+            "delay": self.delays(),
             "moments": self.moments if self.moments.known.any() else None,
             "accumulated": self.accumulated.values,
         }
@@ -266,6 +307,8 @@ class Ledger:
         saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
         saved.update({f"delays/{name}": array for name, array in self._estimates.arrays().items()})
         saved.update({f"accumulated/{name}": values for name, values in self.accumulated.values.items()})
+        if self.trust.on:
+            saved.update({f"trust/{name}": values for name, values in self.trust.arrays().items()})
         return saved
 
     def load(self, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -279,6 +322,7 @@ class Ledger:
         self.tables = {name: arrays[name] for name in WIDE if name in arrays}
         self.moments.load(_below("moments/", arrays))
         self.accumulated.load(_below("accumulated/", arrays), len(ids))
+        self.trust.load(_below("trust/", arrays), len(ids))
         try:
             self._estimates = self._estimator.load(_below("delays/", arrays))
         except KeyError as cause:

@@ -40,7 +40,7 @@ def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledg
         now=now,
         clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
-        seconds=np.array([outcome.seconds for outcome in outcomes]),
+        seconds=np.array([ledger.trust.seconds(outcome) for outcome in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),

@@ -38,6 +38,7 @@ class Settings:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
+        trust: check what clients claim against what is seen of them, see `fedpace.core.trust`.
     """
 
     seed: int = 0
@@ -49,6 +50,7 @@ class Settings:
     deadline: float = math.inf
     moments_every: int = 1
     warmup_trains: bool = False
+    trust: bool = True
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -69,7 +71,9 @@ class Roster:
         self, settings: Settings, moments: MomentStore | None = None, accumulators: Sequence[Accumulator] = ()
     ) -> None:
         self.settings = settings
-        self.ledger = Ledger(learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators)
+        self.ledger = Ledger(
+            learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators, trust=settings.trust
+        )
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -120,12 +124,12 @@ class Roster:
         self.ledger.leave(clients)
 
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
-        """(n,) who can be reached."""
-        if available is None:
-            return np.ones(len(self.ledger), dtype=np.bool_)
-        mask = np.zeros(len(self.ledger), dtype=np.bool_)
-        mask[self.ledger.rows(available)] = True
-        return mask
+        """(n,) who can be reached, and is trusted enough to be asked."""
+        mask = np.ones(len(self.ledger), dtype=np.bool_)
+        if available is not None:
+            mask[:] = False
+            mask[self.ledger.rows(available)] = True
+        return self.ledger.trust.admitted(mask)
 
     def _shares(self) -> FloatArray:
         count = len(self.ledger)

@@ -18,7 +18,7 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Roster, Settings
 from fedpace.core.tasks import Kind, Policy, Task
-from fedpace.core.types import ClientId, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
+from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
 
 class Standing(Roster):
@@ -35,7 +35,7 @@ class Standing(Roster):
     ) -> None:
         check_traits(policy)
         super().__init__(settings, moments, policy.accumulates)
-        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()
         self.flight = Flight()
 
@@ -111,6 +111,14 @@ class Standing(Roster):
         due = (last < 0) | ((self.step - last >= every) if every > 0 else False)
         without = wanted - {Need.MOMENT, Need.TARGETS}
         return [wanted if asked else without for asked in due.tolist()]
+
+    def refuse(self, tasks: Iterable[int]) -> None:
+        """Have answers in hand count as failed, whose models must not be used (`fedpace.core.screening`)."""
+        refused = [self.flight.refuse(task) for task in tasks]
+        self.ledger.trust.refuse([self.ledger.row(task.client) for task in refused if task.client in self.ledger])
+
+    def _bound(self, cohort: Cohort, view: View) -> Cohort:
+        return self.ledger.trust.bound(cohort, view.share, self.ledger.columns["delay"])
 
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
         """Return what the policy would be shown."""

@@ -33,6 +33,7 @@ class Fleet:
         slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
             Data without classes are always judged by their features.
+        trust: check what clients claim against what is seen of them (`fedpace.core.trust`).
     """
 
     shares: ShareRule = "uniform"
@@ -43,6 +44,7 @@ class Fleet:
     delays: DelayKnowledge = "expected"
     slow_rare: float = 0.0
     rare: Literal["classes", "features"] = "classes"
+    trust: bool = True
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense; the session checks the others."""

@@ -19,15 +19,15 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, step_facts
-from fedpace.core.tasks import Due, Policy, Step
-from fedpace.core.types import DelayConfig, Selector
+from fedpace.core.stepping import Gather, ServerStep, norm, step_facts
+from fedpace.core.tasks import Due, Policy, Step, Task
+from fedpace.core.types import DelayConfig, Mode, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round
 from fedpace.server import server_step
-from fedpace.sim.clients import Clients
+from fedpace.sim.clients import KEPT, Clients
 from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
@@ -36,7 +36,7 @@ from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.trainer import Trainer
-from fedpace.sim.training import DivergedError, Training
+from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
@@ -214,7 +214,10 @@ class Simulation:
         weights = {task.id: weight for task, weight in step.answers}
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
         losses: list[float] = []
-        for task, result in self.clients.train(task for task, _ in step.answers):
+        trained = self.clients.train(task for task, _ in step.answers)
+        if self.coordinator.settings.trust and len(weights) * self.trainer.message_bytes <= KEPT:
+            trained, weights = self._screened(list(trained), weights, step.mode)
+        for task, result in trained:
             gather.add(result.parameters, self.models[task.step], weights[task.id])
             losses.append(result.loss)
         answers = gather.answers()
@@ -224,6 +227,21 @@ class Simulation:
             model = stepped.to(model.dtype)
         self.models[step.number] = model
         return losses, answers is not None
+
+    def _screened(
+        self, trained: list[tuple[Task, LocalResult]], weights: dict[int, float], mode: Mode
+    ) -> tuple[Iterator[tuple[Task, LocalResult]], dict[int, float]]:
+        """Return the answers that may count, and their weights: who is refused leaves its own to the others."""
+        lengths = [norm((result.parameters - self.models[task.step]).double()) for task, result in trained]
+        bad = self.coordinator.ledger.trust.screen(lengths)
+        if bad.any():
+            refused = [task.id for (task, _), is_bad in zip(trained, bad, strict=True) if is_bad]
+            self.coordinator.refuse(refused)
+            self.clients.forget(refused)
+            weights = {task: 0.0 if task in refused else weight for task, weight in weights.items()}
+            if mode == "average" and (total := sum(weights.values())) > 0:
+                weights = {task: weight / total for task, weight in weights.items()}
+        return (answer for answer, is_bad in zip(trained, bad, strict=True) if not is_bad), weights
 
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
         number, clock = self.coordinator.step, self.time.now
