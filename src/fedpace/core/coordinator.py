@@ -107,9 +107,7 @@ class Coordinator(Standing):
             self.ledger.check([answer])
         if now is not None:
             self.advance(now)
-            if isinstance(answer, Outcome) and math.isnan(answer.measured):
-                answer = replace(answer, measured=self.now - started.began)
-        self.flight.settle(task, answer)
+        self.flight.settle(task, answer, None if now is None else self.now)
         return True
 
     def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan) -> bool:

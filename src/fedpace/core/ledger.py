@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
 from fedpace.core.errors import InputError
-from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, number, same_width, valid_seconds
+from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, valid_seconds
+from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
@@ -185,72 +185,34 @@ class Ledger:
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Refuse reports that cannot be folded, before any of them changes anything."""
-        moment_width, update_width = self.moments.width, self._width("updates")
-        for outcome in outcomes:
-            row = self.row(outcome.client)
-            who = self.name(row)
-            if not math.isnan(number(outcome.seconds, f"the seconds of {who}")):
-                valid_seconds(outcome.seconds, who)
-            elif outcome.finished and self.learn_delays:
-                raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-            for fact in REPORTED:
-                fact.check(getattr(outcome, fact.name), who)
-            if outcome.moment is not None:
-                factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
-                if factor.shape[1] == 0:
-                    raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
-                moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
-            if outcome.update is not None:
-                update_width = WIDE["updates"].check(outcome.update, who, update_width).size
+        who = [self.name(self.row(outcome.client)) for outcome in outcomes]
+        check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
 
     def fold(self, outcomes: Sequence[Outcome], step: int) -> None:
         """Take in what clients reported at `step`; `check` has been passed."""
         rows = [self.row(outcome.client) for outcome in outcomes]
-        outcomes = self._screened(rows, outcomes)
+        outcomes = screened(self.trust, rows, outcomes)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._fold_facts(row, outcome, step)
-        self._fold_moments({row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}, step)
+        moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
+        self.columns["moment_step"][list(moments)] = step
+        fold_moments(self.trust, self.moments, moments)
         seconds = [self.trust.seconds(outcome) for outcome in outcomes]
-        finished = [outcome.finished for outcome in outcomes]
-        at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished, dtype=np.bool_)
+        finished = [bool(outcome.finished) for outcome in outcomes]
+        at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
         if not self.learn_delays:
             self.trust.time(at, self.columns["delay"][rows], took, done, step)
-        told = [(row, o.update) for row, o in zip(rows, outcomes, strict=True) if o.finished and o.update is not None]
-        if told:
-            self.trust.compare(np.array([row for row, _ in told]), np.array([update for _, update in told]), step)
+        pairs = zip(rows, outcomes, strict=True)
+        self.trust.compare({row: o.update for row, o in pairs if o.finished and o.update is not None}, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done))
         if self.learn_delays:
             self._learn_delays(rows, seconds, finished, step)
 
-    def _screened(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes without sketches of updates that no server would use."""
-        told = [place for place, outcome in enumerate(outcomes) if outcome.finished and outcome.update is not None]
-        bad = self.trust.screen([float(np.linalg.norm(np.asarray(outcomes[place].update))) for place in told])
-        if not bad.any():
-            return outcomes
-        refused = {place for place, is_bad in zip(told, bad.tolist(), strict=True) if is_bad}
-        self.trust.refuse([rows[place] for place in refused])
-        return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
-
-    def _fold_moments(self, told: Mapping[int, FloatArray], step: int) -> None:
-        """Keep moments, each in the size that the fleet's allow; others' change where the fleet's median did."""
-        if not told:
-            return
-        factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in told.items()}
-        self.columns["moment_step"][list(factors)] = step
-        before = self.trust.columns["scale"]
-        for row, scale in self.trust.weigh(factors).items():
-            if row in factors:
-                self.moments.put(row, factors[row] * math.sqrt(scale))
-            elif (kept := getattr(self.moments, "factor", lambda _: None)(row)) is not None:
-                self.moments.put(row, kept * math.sqrt(scale / before[row]))
-
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""
-        if self.learn_delays or not self.trust.on:
-            return self.columns["delay"]
-        return np.asarray(self.columns["delay"] * self.trust.slower())
+        claimed = self.columns["delay"]
+        return claimed if self.learn_delays else np.asarray(claimed * self.trust.slower())
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
@@ -303,12 +265,11 @@ class Ledger:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything but the ids."""
-        saved: dict[str, NDArray[Any]] = {**self.columns, **self.tables}
+        saved: dict[str, NDArray[Any]] = self.columns | self.tables
         saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
         saved.update({f"delays/{name}": array for name, array in self._estimates.arrays().items()})
         saved.update({f"accumulated/{name}": values for name, values in self.accumulated.values.items()})
-        if self.trust.on:
-            saved.update({f"trust/{name}": values for name, values in self.trust.arrays().items()})
+        saved.update({f"trust/{name}": values for name, values in self.trust.arrays().items()})
         return saved
 
     def load(self, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -151,12 +151,15 @@ class Trust:
 
     # -- updates ---------------------------------------------------------------------------------------------
 
-    def compare(self, rows: IntArray, updates: FloatArray, step: int) -> None:
+    def compare(self, told: Mapping[int, FloatArray], step: int) -> None:
         """Note whose update points away from those of the others of one step, which all trained from one model."""
         self._fade(step)
+        if not self.on or len(told) < ENOUGH:
+            return
+        rows, updates = np.array([*told]), np.array([*told.values()])
         lengths = np.linalg.norm(updates, axis=1)
         moved = lengths > 0
-        if not self.on or int(moved.sum()) < ENOUGH:
+        if int(moved.sum()) < ENOUGH:
             return
         units = updates[moved] / lengths[moved, None]
         others = units.sum(axis=0) - units
