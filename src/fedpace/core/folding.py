@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.checks import FloatArray, float_array, real
 from fedpace.core.errors import InputError
-from fedpace.core.facts import REPORTED, WIDE, number, same_width, valid_seconds
+from fedpace.core.facts import REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.trust import Trust
 
-LARGEST = 1e100
+LARGEST = 1e70
 """Of the numbers in moments and sketches: their products of four must be finite."""
 
 
@@ -37,11 +37,13 @@ def check_outcomes(
         learn_delays: whether a client that finished must say how long it took.
     """
     for outcome, who in zip(outcomes, names, strict=True):
-        if not math.isnan(number(outcome.seconds, f"the seconds of {who}")):
+        if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
+            raise InputError(f"finished and late of {who} must be True or False, but {outcome.finished!r} came")
+        if not math.isnan(real(outcome.seconds, f"the seconds of {who}")):
             valid_seconds(outcome.seconds, who)
         elif outcome.finished and learn_delays:
             raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-        if not math.isnan(number(outcome.measured, f"the measured seconds of {who}")):
+        if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
             valid_seconds(outcome.measured, who)
         for fact in REPORTED:
             fact.check(getattr(outcome, fact.name), who)

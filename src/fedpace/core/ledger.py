@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, listed
 from fedpace.core.errors import InputError
 from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, valid_seconds
 from fedpace.core.folding import check_outcomes, fold_moments, screened
@@ -116,7 +116,7 @@ class Ledger:
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients; the rows of those behind them move up."""
-        rows = np.unique(np.array([self.row(client) for client in clients], dtype=np.int64))
+        rows = np.unique(np.array([self.row(client) for client in listed(clients, "clients")], dtype=np.int64))
         if rows.size == 0:
             return
         gone = set(rows.tolist())
@@ -138,9 +138,7 @@ class Ledger:
 
     def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
         """Record delays that the host knows beforehand; where delays are learnt, they are the first observations."""
-        values = [
-            valid_seconds(float(value), self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)
-        ]
+        values = [valid_seconds(value, self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)]
         if self.learn_delays:
             self._learn_delays(rows.tolist(), values, [True] * len(values), 0)
         else:

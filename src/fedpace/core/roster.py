@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, float_array, one_of, shares
+from fedpace.core.checks import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    above,
+    at_least,
+    between,
+    float_array,
+    listed,
+    one_of,
+    shares,
+)
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.ledger import Ledger
 from fedpace.core.protocols import MomentStore
@@ -99,10 +110,10 @@ class Roster:
         """Add clients, at any time, with what is known of them already (one entry or row per client)."""
         if isinstance(clients, str | bytes):
             raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
-        ids = list(clients)
+        ids = listed(clients, "the clients that join")
         for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
-            if given is not None and len(given) != len(ids):  # type: ignore[arg-type]
-                raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
+            if given is not None and (count := len(listed(given, what))) != len(ids):  # type: ignore[arg-type]
+                raise InputError(f"{len(ids)} clients join with {count} {what}: give one for each")
         counts = None if samples is None else float_array(samples, "samples", finite=False)
         seconds = None if delays is None else float_array(delays, "delays", finite=False)
         rows = self.ledger.join(ids)
@@ -128,7 +139,7 @@ class Roster:
         mask = np.ones(len(self.ledger), dtype=np.bool_)
         if available is not None:
             mask[:] = False
-            mask[self.ledger.rows(available)] = True
+            mask[self.ledger.rows(listed(available, "the clients that are available"))] = True
         return self.ledger.trust.admitted(mask)
 
     def _shares(self) -> FloatArray:

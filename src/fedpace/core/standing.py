@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
 from fedpace.core.errors import InputError
 from fedpace.core.flight import Flight
 from fedpace.core.policies import Rounds
@@ -61,7 +61,7 @@ class Standing(Roster):
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
-        gone = list(clients)
+        gone = listed(clients, "the clients that leave")
         super().leave(gone)
         self.flight.lose(set(gone))
 
@@ -69,9 +69,10 @@ class Standing(Roster):
         """Note the time."""
         if now is None:
             return
-        if not (math.isfinite(now) and now >= self.now):
+        seconds = real(now, "now")
+        if not (math.isfinite(seconds) and seconds >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
-        self.at.now = float(now)
+        self.at.now = seconds
 
     def start(
         self,
