@@ -1,52 +1,43 @@
-"""Which updates of a step are refused before they touch the shared model: one rule for every host.
+"""Updates that are many times as long as the others': refused by one rule, whatever the host.
 
-Not finite is refused always. Too long is refused where the others say what is usual: further above the median of the
-cohort's updates, or of recent ones, than `SPREADS` robust standard deviations of their logarithms, and than a factor of
-`LENGTH`. Clients whose data
-are rare, or many, send updates a few times as long as the others'; one that is to undo the work of all others must be
-longer than theirs together.
+The length of an update is compared with the median of the last `REMEMBERED` lengths that came, those of this step
+included, refused ones too. So fewer than half of the replies cannot move what is usual, and where everybody's updates
+really grow (a larger learning rate, another loss) the rule follows instead of refusing everybody for good.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from statistics import median
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from fedpace.core.checks import BoolArray, FloatArray
-
-SPREADS, LENGTH = 5.0, 5.0
-"""See above."""
+REMEMBERED = 64
+"""Lengths that the usual one is the median of; a step with more answers is judged by all of its own."""
+LONGEST = 1e300
+"""What stands for infinity: files hold finite numbers."""
 FEWEST = 3
-"""Updates below which nothing is usual."""
-ESTABLISHED = 16
-"""Recent updates from which on a small cohort is judged by them too: most of it may be hostile."""
-LARGE = 10
-"""A cohort of so many shows by itself what is usual, and may show that updates have become longer."""
+"""Lengths without which nothing is called unusual: of two, either may be the wrong one."""
 
 
-def refused(lengths: ArrayLike, recent: ArrayLike = ()) -> BoolArray:
-    """(k,) True where an update must not count.
+class LengthScreen:
+    """What is usual, and what is not.
 
     Args:
-        lengths: Euclidean lengths of the updates of one step; NaN or infinite where any entry is.
-        recent: lengths of those that were accepted before.
+        factor: refuse updates longer than this many times the median; 0 = refuse none.
+        lengths: that came before.
     """
-    came, before = np.asarray(lengths, dtype=np.float64), np.asarray(recent, dtype=np.float64)
-    finite = np.isfinite(came)
-    moved = came[finite & (came > 0)]
-    here = longest(moved) if moved.size >= FEWEST else math.inf
-    limit = here
-    if before.size >= ESTABLISHED and moved.size < LARGE:
-        limit = min(here, longest(before))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(~finite | (came > limit))
 
+    def __init__(self, factor: float, lengths: Iterable[float] = ()) -> None:
+        self.factor = factor
+        self.lengths = list(lengths)[-REMEMBERED:]
 
-def longest(usual: FloatArray) -> float:
-    """Return the greatest length that is not refused where these are usual."""
-    logarithms = np.log(usual)
-    middle = float(np.median(logarithms))
-    spread = 1.4826 * float(np.median(np.abs(logarithms - middle)))
-    return math.exp(min(middle + max(math.log(LENGTH), SPREADS * spread), 700.0))
+    def unusual(self, lengths: Sequence[float]) -> dict[int, float]:
+        """Take in the lengths of a step's updates; return position -> how many times the median, of those to refuse."""
+        if not self.factor:
+            return {}
+        known = [*self.lengths, *(min(length, LONGEST) for length in lengths)]
+        self.lengths = known[-REMEMBERED:]
+        usual = median(known) if len(known) >= FEWEST else 0.0
+        if not 0 < usual < math.inf:
+            return {}
+        return {place: length / usual for place, length in enumerate(lengths) if length > self.factor * usual}

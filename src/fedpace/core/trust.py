@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.messages import Cohort, Outcome
-from fedpace.core.screening import refused
+from fedpace.core.outliers import refused, robust, trimmed
 
 ALLOWANCE = (0.25, 1.0)
 """What a report may be below the server's measurement: this part of it, and these seconds."""
@@ -116,7 +116,7 @@ class Trust:
         """(n,) what claimed delays are multiplied by."""
         if not self.on or self._recent.size < ENOUGH:
             return np.ones(self.columns["timed"].size)
-        middle, spread = _trimmed(self._recent)
+        middle, spread = trimmed(self._recent, LEAST_SPREAD)
         mean = self._lateness() - middle
         beyond = mean * np.sqrt(self.columns["timed"]) > LATE * max(spread, LEAST_SPREAD)
         return np.where(beyond, np.exp(mean), 1.0)
@@ -139,7 +139,7 @@ class Trust:
         known = np.isfinite(size)
         wanted = np.ones(size.size)
         if int(known.sum()) >= ENOUGH:
-            middle, spread = _robust(size[known])
+            middle, spread = robust(size[known])
             away = np.abs(size - middle) > max(math.log(SCALE), SPREADS * spread)
             # Kept while the median moves a little: to change a moment has everything computed anew.
             target = np.exp(middle - np.where(known, size, middle))
@@ -148,6 +148,11 @@ class Trust:
         changed = np.flatnonzero(wanted != scale).tolist()
         self.columns["scale"] = wanted
         return {row: float(wanted[row]) for row in {*changed, *moments}}
+
+    def forget_moments(self) -> None:
+        """Forget how large moments were: all are told anew."""
+        self.columns["size"][:] = math.nan
+        self.columns["scale"][:] = 1.0
 
     # -- updates ---------------------------------------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class Trust:
         units = updates[moved] / lengths[moved, None]
         others = units.sum(axis=0) - units
         cosine = (units * others).sum(axis=1) / np.maximum(np.linalg.norm(others, axis=1), 1e-300)
-        middle, spread = _robust(cosine)
+        middle, spread = robust(cosine)
         against = (cosine < 0) & (cosine < middle - LATE * max(spread, 0.05))
         column = self.columns["against"]
         column[rows[moved]] = np.maximum(column[rows[moved]] + np.where(against, 1.0, -1.0), 0.0)
@@ -283,16 +288,3 @@ def capped(weights: FloatArray, cap: float) -> FloatArray:
     result = (1.0 - cap) * others / others.sum()
     result[heaviest] = cap
     return np.asarray(result)
-
-
-def _robust(values: FloatArray) -> tuple[float, float]:
-    """Return the median, and the standard deviation as half of the values have it."""
-    middle = float(np.median(values))
-    return middle, 1.4826 * float(np.median(np.abs(values - middle)))
-
-
-def _trimmed(values: FloatArray) -> tuple[float, float]:
-    """Return the same of the values that are not far off, so that a fifth of liars does not look like spread."""
-    middle, spread = _robust(values)
-    near = values[np.abs(values - middle) <= 3 * max(spread, LEAST_SPREAD)]
-    return _robust(near)
