@@ -103,11 +103,10 @@ LONGEST = 1e12
 def valid_seconds(seconds: float, who: str) -> float:
     """Return a delay that is one."""
     came = real(seconds, f"the delay of {who}")
-    if not 0 <= came <= LONGEST:
-        raise InputError(
-            f"the delay of {who} must be a finite number of seconds, at least 0 and at most {LONGEST:g}, but it is "
-            f"{came}"
-        )
+    if not (math.isfinite(came) and came >= 0):
+        raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {came}")
+    if came > LONGEST:
+        raise InputError(f"the delay of {who} must be at most {LONGEST:g} s, but it is {came:g}")
     return came
 
 
