@@ -147,7 +147,7 @@ def test_the_hub_is_asked_once(tmp_path, parquet, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     decoded = hub.load("mnist")
     assert asked == [("ylecun/mnist", "train"), ("ylecun/mnist", "test")]
-    assert decoded.origin == "the Hugging Face Hub"
+    assert decoded.origin == "the Hugging Face Hub at main"
     assert len(decoded.splits["train"]) == 14
     hub.load("mnist")
     assert len(asked) == 2
@@ -329,3 +329,26 @@ def test_the_real_files(name, rows, owners, real):
     assert {split: len(part) for split, part in decoded.splits.items()} == rows
     assert len(decoded.owner_names) == owners
     assert len(np.unique(decoded.splits["train"].labels)) >= decoded.source.classes - 3
+
+
+def test_a_pinned_revision_is_asked_for_and_cached_apart(monkeypatch):
+    monkeypatch.delenv(hub.FOLDER_VARIABLE, raising=False)
+    source = hub.SOURCES["mnist"]
+    loose = hub.locate(source)
+    monkeypatch.setenv(hub.REVISION_VARIABLE, "mnist=abc123, cifar10=v1")
+    pinned = hub.locate(source)
+    assert (loose.revision, pinned.revision) == ("main", "abc123")
+    assert loose.digest(source) != pinned.digest(source)
+    assert "abc123" in pinned.words
+    asked = {}
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: asked.update(options) or iter(()))
+    with pytest.raises(InputError):
+        next(_decode._tables(source, pinned, "train"))
+    assert asked["revision"] == "abc123"
+
+
+@pytest.mark.parametrize("value", ["mnist", "nosuch=1", "mnist=../..", "mnist=a b"])
+def test_a_pin_that_is_none_is_refused(monkeypatch, value):
+    monkeypatch.setenv(hub.REVISION_VARIABLE, value)
+    with pytest.raises(InputError, match="NAME=REVISION"):
+        hub.revisions()

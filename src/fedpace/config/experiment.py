@@ -30,6 +30,8 @@ from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
 from fedpace.sim.trainer import Training
 
+FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
+"""How files end that are written where a scheme's folder is."""
 DEFAULT = "default.toml"
 """The embedded experiment: what `fedpace compare` runs without arguments."""
 
@@ -204,6 +206,8 @@ def _folder_name(name: str, what: str) -> str:
     """Refuse a name that cannot be a folder's, or would lead out of the one it is made in."""
     if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(name) > 100:
         raise InputError(f"{what} {name!r} cannot name a folder: use up to 100 letters, digits, blanks and dashes")
+    if name.lower().endswith(FILES):
+        raise InputError(f"{what} {name!r} is the name of a file beside the runs: leave the ending out")
     return name
 
 

@@ -31,7 +31,7 @@ from fedpace.core import saving
 from fedpace.core.checks import BoolArray, IntArray
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
-from fedpace.core.outcomes import make_report
+from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
@@ -97,21 +97,20 @@ class Coordinator(Standing):
 
     def receive(self, task: int, answer: Answer, now: float | None = None) -> bool:
         """Take in an answer; False = nobody waits for it any more. A refused one changes nothing: report it as lost."""
-        started = self.flight.tasks.get(task)
+        started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
+        check_answer(answer, started)
         if isinstance(answer, Outcome) and started.kind != "probe":
-            if answer.client != started.client:
-                raise InputError(f"task {task} is client {started.client!r}'s, not {answer.client!r}'s")
             self.ledger.check([answer])
         if now is not None:
             self.advance(now)
-        self.flight.settle(task, answer)
+        self.flight.settle(task, answer, None if now is None else self.now)
         return True
 
     def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan) -> bool:
         """Note that a task failed; `seconds` = how long it was waited for, where that says something of its speed."""
-        started = self.flight.tasks.get(task)
+        started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
         return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
 from fedpace.core.policies import Rounds
@@ -19,7 +19,7 @@ from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import moment_store
 from fedpace.core.roster import Roster, Settings
 from fedpace.core.tasks import Kind, Policy, Step, Task
-from fedpace.core.types import ClientId, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
+from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
 
 class Standing(Roster):
@@ -36,7 +36,7 @@ class Standing(Roster):
     ) -> None:
         check_traits(policy)
         super().__init__(settings, moments, policy.accumulates)
-        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()
         self.flight = Flight()
         self._step: Step | None = None
@@ -64,7 +64,7 @@ class Standing(Roster):
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
-        gone = list(clients)
+        gone = listed(clients, "the clients that leave")
         super().leave(gone)
         before = self.flight.flying + self.flight.held
         self.flight.lose(set(gone))
@@ -80,6 +80,8 @@ class Standing(Roster):
             raise OrderError("refuse() came without a step: due() says when one is to be made")
         step = self._step
         self.flight.refuse(tasks)
+        clients = [task.client for task, _ in step.answers if task.id in tasks]
+        self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
         left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
         total = sum(weight for _, weight in left)
         if step.mode == "average" and total > 0:
@@ -96,17 +98,19 @@ class Standing(Roster):
         self.ledger.moments = moment_store()
         self.ledger.moments.append(len(self.ledger))
         self.ledger.columns["moment_step"][:] = -1
+        self.ledger.trust.forget_moments()
         self.flight.forget_moments()
 
     def advance(self, now: float | None) -> None:
         """Note the time."""
         if now is None:
             return
-        if not (math.isfinite(now) and now >= self.now):
+        seconds = real(now, "now")
+        if not (math.isfinite(seconds) and seconds >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
         # Time passes between two events only, so that everybody in flight has worked through all of it.
-        self.at.turn.work += len(self.flight.tasks) * (float(now) - self.now)
-        self.at.now = float(now)
+        self.at.turn.work += len(self.flight.tasks) * (seconds - self.now)
+        self.at.now = seconds
 
     def start(
         self,
@@ -147,6 +151,9 @@ class Standing(Roster):
         due = (last < 0) | ((self.step - last >= every) if every > 0 else False)
         without = wanted - {Need.MOMENT, Need.TARGETS}
         return [wanted if asked else without for asked in due.tolist()]
+
+    def _bound(self, cohort: Cohort, view: View) -> Cohort:
+        return self.ledger.trust.bound(cohort, view.share, self.ledger.columns["delay"])
 
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
         """Return what the policy would be shown."""

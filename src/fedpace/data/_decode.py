@@ -64,7 +64,7 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
     try:
         # Streamed: the rows go straight into our arrays, and `datasets` keeps no second copy of its own.
         if origin.folder is None:
-            rows = datasets.load_dataset(source.repository, split=split, streaming=True)
+            rows = datasets.load_dataset(source.repository, split=split, streaming=True, revision=origin.revision)
         else:
             files = {split: [str(path) for path in origin.files[split]]}
             rows = datasets.load_dataset("parquet", data_files=files, split=split, streaming=True, batch_size=BATCH)

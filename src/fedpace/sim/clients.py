@@ -81,6 +81,12 @@ class Clients:
         self._arrived.pop(task.id)
         return self._outcomes.pop(task.id)
 
+    def forget(self, tasks: Iterable[int]) -> None:
+        """Drop what tasks would have told, whose answers were refused."""
+        for task in tasks:
+            self._arrived.pop(task, None)
+            self._outcomes.pop(task, None)
+
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, LocalResult]]:
         """Train, and yield the results one by one, so that not all need be in memory; no task is trained twice.
 
@@ -177,6 +183,7 @@ class Clients:
                 float(samples(client)),
                 moments.get(number),
                 updates.get(number),
+                measured=arrived[number][1],
             )
 
 
