@@ -32,6 +32,7 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.flat import mean_buffers
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
@@ -214,14 +215,18 @@ class Simulation:
         weights = {task.id: weight for task, weight in step.answers}
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
         losses: list[float] = []
+        buffers: list[tuple[torch.Tensor, float]] = []
+        trained = slice(self.trainer.trainable)
         for task, result in self.clients.train(task for task, _ in step.answers):
-            gather.add(result.parameters, self.models[task.step], weights[task.id])
+            gather.add(result.parameters[trained], self.models[task.step][trained], weights[task.id])
+            buffers.append((result.parameters[self.trainer.trainable :].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers()
         model = self.models[step.number - 1]
         if answers is not None:
-            stepped, self.server_state = self.server.apply(self.server_state, model, answers)
-            model = stepped.to(model.dtype)
+            stepped, self.server_state = self.server.apply(self.server_state, model[trained], answers)
+            tail = mean_buffers(model[self.trainer.trainable :], self.trainer.whole, buffers)
+            model = torch.cat([stepped.to(model.dtype), tail])
         self.models[step.number] = model
         return losses, answers is not None
 
@@ -240,7 +245,7 @@ class Simulation:
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
 
     def _zero(self) -> torch.Tensor:
-        return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)
+        return torch.zeros(self.trainer.trainable, dtype=torch.float64)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.engine.evaluate(self.parameters)
