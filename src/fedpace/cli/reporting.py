@@ -11,13 +11,10 @@ from fedpace.cli.common import print_json
 from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
-from fedpace.report.page import write_page
-from fedpace.report.plots import write_png
+from fedpace.report.folder import REPORTS, write_reports
 from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, render_table, summarise
-from fedpace.runner import Plan, read_plan
-
-REPORTS = ("report.html", "report.png", "comparison.json")
+from fedpace.report.tables import render_table
+from fedpace.runner import Plan, planned
 
 
 def report_folder(
@@ -33,10 +30,12 @@ def report_folder(
     `plan` and `records` are what is in it, where that is at hand.
     """
     runs = find_runs(folder) if records is None else in_order(records)
-    if records is None and not (folder / INFO).exists():
-        plan = read_plan(folder)
-    if plan is None or len(plan.experiments) == 1:
-        comparison = _write(runs, folder)
+    if plan is not None:
+        names = list(plan.experiments)
+    else:
+        names = [] if records is not None or (folder / INFO).exists() else list(planned(folder) or {})
+    if len(names) < 2:
+        comparison = write_reports(runs, folder)
         if as_json:
             print_json({"folder": str(folder), **comparison.as_json()})
             return
@@ -44,8 +43,8 @@ def report_folder(
         console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
         _name_files([folder], console)
         return
-    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in plan.experiments}
-    found = {name: _write(some, folder / name) for name, some in under.items() if some}
+    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}
+    found = {name: write_reports(some, folder / name) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
     with keeping(folder / "comparison.json"):
         write_atomically(folder / "comparison.json", json_bytes(content))
@@ -55,16 +54,6 @@ def report_folder(
     console.print(build_grid(found))
     _name_files([folder / name for name in found], console)
     console.print(f"  {folder / 'comparison.json'}", highlight=False, markup=False)
-
-
-def _write(runs: Sequence[RunRecord], folder: Path) -> Comparison:
-    comparison = summarise(runs)
-    title = str(runs[0].info.experiment.get("name", folder.name))
-    with keeping(folder / "comparison.json"):
-        write_atomically(folder / "comparison.json", json_bytes(comparison.as_json()))
-        write_page(runs, comparison, folder / "report.html", title=title)
-        write_png(runs, comparison, folder / "report.png")
-    return comparison
 
 
 def _name_files(folders: Sequence[Path], console: Console) -> None:

@@ -18,10 +18,11 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import runner
-from fedpace.cli.common import key_values, print_json
+from fedpace.cli.common import print_json
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.errors import StorageError
+from fedpace.core.naming import key_values
 from fedpace.progress import RunProgress
 from fedpace.records.run import INFO, RunRecord
 from fedpace.report.numbers import counted

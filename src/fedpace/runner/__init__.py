@@ -7,7 +7,7 @@ records = resume(Path("runs/mine"))
 from fedpace.runner.folders import check_folder, clear_folder
 from fedpace.runner.jobs import Job, SharedData
 from fedpace.runner.many import pending, resume, run_all, run_plan
-from fedpace.runner.plan import Plan, read_plan
+from fedpace.runner.plan import Plan, planned, read_plan
 from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "clear_folder",
     "clock_run",
     "pending",
+    "planned",
     "read_plan",
     "resume",
     "run_all",

@@ -54,7 +54,7 @@ class Trainer:
         self._flat = FlatModel(module, classification=data.classes is not None)
         self._test = _tensors(data.test)
         self.initial = self._flat.vector()
-        layers = linear_layers(module)
+        layers = linear_layers(module, data.input_shape)
         self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
         self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
 
@@ -76,7 +76,7 @@ class Trainer:
     def named(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return `parameters` as the module's tensors, by their names there."""
         self._flat.load(parameters)
-        named = self._flat.module.state_dict().items()
+        named = self._flat.module.tensors().items()
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named}
 
     @property
@@ -241,7 +241,7 @@ class Trainer:
             inputs, labels = inputs[rows], labels[rows]
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
         # A head with a bias sees one more feature, the constant 1.
-        bias = self._flat.module.head.bias is not None
+        bias = getattr(self._flat.module.head, "bias", None) is not None
         if not targets:
             return factor_from_features(features, bias=bias)
         return factor_from_features(features, bias=bias, labels=labels.numpy(), classes=self.data.classes)
