@@ -16,7 +16,9 @@ ExperimentFile = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
-DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
+DelayName = Annotated[
+    str | None, typer.Option("--delays", help='Another delay model: nycmesh, "lognormal(median=30)".')
+]
 Target = Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")]
 Hold = Annotated[
     int | None,
