@@ -10,8 +10,8 @@ from typing import Any
 from fedpace.config import Experiment, Scheme, parse_experiment
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
+from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, plain, read_info
-from fedpace.runner.folders import PLAN
 from fedpace.runner.jobs import Job
 from fedpace.sim.reclock import depends_on_delays
 
