@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -308,3 +310,13 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, monkeypatch)
     assert found["schemes"][0]["clients_per_round"] == 5
     assert found["seconds"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_report_of_a_folder_of_comparisons_reports_each(folder, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(folder, tmp_path / name)
+    shown = call("report", tmp_path)
+    assert shown.count("comparison.json") == 2
+    assert str(tmp_path / "one") in shown
+    found = json.loads(call("report", tmp_path, "--json"))["comparisons"]
+    assert [Path(each["folder"]).name for each in found] == ["one", "two"]

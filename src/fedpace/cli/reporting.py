@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedpace.cli.common import print_json
 from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
 from fedpace.report.folder import REPORTS, write_reports
@@ -29,6 +30,9 @@ def report_folder(
 
     `plan` and `records` are what is in it, where that is at hand.
     """
+    if records is None and (below := _comparisons(folder)):
+        _report_each(below, console, as_json=as_json)
+        return
     runs = find_runs(folder) if records is None else in_order(records)
     if plan is not None:
         names = list(plan.experiments)
@@ -54,6 +58,25 @@ def report_folder(
     console.print(build_grid(found))
     _name_files([folder / name for name in found], console)
     console.print(f"  {folder / 'comparison.json'}", highlight=False, markup=False)
+
+
+def _comparisons(folder: Path) -> list[Path]:
+    """Return the comparisons below a folder that is none itself."""
+    if (folder / INFO).exists() or (folder / PLAN).exists():
+        return []
+    return [place for place in comparison_folders(folder) if any(place.rglob(INFO))]
+
+
+def _report_each(folders: list[Path], console: Console, *, as_json: bool) -> None:
+    """Report several comparisons one after the other: their schemes share labels, and are not one another's rivals."""
+    if as_json:
+        found = [write_reports(find_runs(place), place) for place in folders]
+        content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
+        print_json({"comparisons": content})
+        return
+    for place in folders:
+        console.print(f"\n{place}", style="bold", highlight=False, markup=False)
+        report_folder(place, console, as_json=False)
 
 
 def _name_files(folders: Sequence[Path], console: Console) -> None:

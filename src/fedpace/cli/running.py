@@ -26,7 +26,7 @@ from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.errors import StorageError
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
-from fedpace.records.run import INFO, RunRecord
+from fedpace.records.run import INFO, ROUNDS, RunRecord
 from fedpace.report.numbers import counted
 from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan, span_of
 from fedpace.sim.engines.choice import EngineOptions
@@ -124,7 +124,7 @@ def _resumable(folder: Path) -> Iterator[None]:
     except StorageError as error:
         raise StorageError(f"{error} with {command}") from error
     except KeyboardInterrupt:
-        begun = folder.exists()
+        begun = any(folder.rglob(ROUNDS)) if folder.exists() else False
         then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
         sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
