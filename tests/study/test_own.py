@@ -152,6 +152,11 @@ def test_a_script_needs_no_guard(tmp_path):
     assert done.stderr.count("\n") == 1, "one line per run, on standard error"
 
 
+def test_without_schemes_random_is_of_a_size_that_fits():
+    results = fedpace.compare(CLIENTS, TEST, Net, rounds=2, seeds=1, progress=False)
+    assert [scheme.label for scheme in results.comparison.schemes] == ["random(k=3)", "pace"]
+
+
 # -- what is accepted --------------------------------------------------------------------------------------
 
 

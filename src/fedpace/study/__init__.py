@@ -50,7 +50,7 @@ def compare(
     model: Any = None,
     *,
     data: Any = None,
-    schemes: Any = ("random", "pace"),
+    schemes: Any = None,
     delays: Any = "lognormal",
     target: float | None = None,
     seeds: int | Sequence[int] = 3,
@@ -81,7 +81,8 @@ def compare(
         model: any `torch.nn.Module`, started from the weights that it has; what makes one when called, as its class
             does, which is called once per seed; or a model of fedpace, by name or as an object.
         data: instead of clients and test, a data set of fedpace, by name or as an object.
-        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either).
+        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either); None =
+            random, with ten clients or half of them where there are fewer, and pace.
         delays: a delay model by name or as an object; or seconds, one per client or rounds x clients.
         target: accuracy (or loss) to reach and hold; None = all rounds are run, and only what they end with compared.
         seeds: how many, or which.
@@ -103,13 +104,16 @@ def compare(
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
     at_least(rounds, 1, "rounds")
+    chosen = _seeds(seeds)
+    if schemes is None:
+        schemes = [f"random(k={max(1, min(10, ground.data.build(seed=chosen[0]).clients // 2))})", "pace"]
     experiment = Experiment(
         name=folder_name(name, "name"),
         data=ground.data,
         model=ground.model,
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
-        seeds=_seeds(seeds),
+        seeds=chosen,
         training=training or Training(epochs=epochs, batch=batch, lr=lr),
         fleet=fleet or Fleet(),
         availability=availability or Availability(),
