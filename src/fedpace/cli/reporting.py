@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from fedpace.cli.common import print_json
+from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
 from fedpace.report.folder import REPORTS, write_reports
+from fedpace.report.numbers import listed
+from fedpace.report.questions import at_time, retarget, short_of
 from fedpace.report.summary import sentences
-from fedpace.report.tables import render_table
+from fedpace.report.tables import render_costs, render_table
 from fedpace.runner import Plan, planned
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of runs that were recorded with something else in mind."""
+
+    target: float | None = None
+    hold: int | None = None
+    at: float | None = None
 
 
 def report_folder(
@@ -25,29 +38,44 @@ def report_folder(
     as_json: bool,
     plan: Plan | None = None,
     records: Sequence[RunRecord] | None = None,
+    question: Question | None = None,
 ) -> None:
     """Write and print the reports of all that `folder` holds: of one experiment, or of one per delay model.
 
-    `plan` and `records` are what is in it, where that is at hand.
+    `plan` and `records` are what is in it, where that is at hand. `question` asks for another target, or for a time.
     """
+    asked = question or Question()
     if records is None and (below := _comparisons(folder)):
-        _report_each(below, console, as_json=as_json)
+        _report_each(below, console, as_json=as_json, question=asked)
         return
-    runs = find_runs(folder) if records is None else in_order(records)
+    recorded = find_runs(folder) if records is None else in_order(records)
+    runs = retarget(recorded, asked.target, asked.hold)
     if plan is not None:
         names = list(plan.experiments)
     else:
         names = [] if records is not None or (folder / INFO).exists() else list(planned(folder) or {})
     if len(names) < 2:
         comparison = write_reports(runs, folder)
+        instant = None if asked.at is None else at_time(runs, asked.at)
         if as_json:
-            print_json({"folder": str(folder), **comparison.as_json()})
+            when = {} if instant is None else {"at": instant.as_json()}
+            print_json({"folder": str(folder), **comparison.as_json(), **when})
             return
         console.print(render_table(comparison))
-        console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
+        if (costs := render_costs(comparison)) is not None:
+            console.print(costs)
+        said = sentences(comparison)
+        if short := short_of(recorded, runs):
+            said.append(f"Some runs of {listed(short)} ended when they held the target that they were run with.")
+        if instant is not None:
+            said.append(instant.sentence())
+        console.print(" ".join(said), highlight=False, markup=False)
         _name_files([folder], console)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}
+    if asked.at is not None:
+        one = folder / next(iter(under))
+        raise InputError(f"{folder} holds runs under several delay models: ask --at of one of them, such as {one}")
     found = {name: write_reports(some, folder / name) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
     with keeping(folder / "comparison.json"):
@@ -67,16 +95,17 @@ def _comparisons(folder: Path) -> list[Path]:
     return [place for place in comparison_folders(folder) if any(place.rglob(INFO))]
 
 
-def _report_each(folders: list[Path], console: Console, *, as_json: bool) -> None:
+def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:
     """Report several comparisons one after the other: their schemes share labels, and are not one another's rivals."""
     if as_json:
-        found = [write_reports(find_runs(place), place) for place in folders]
+        asked = {place: retarget(find_runs(place), question.target, question.hold) for place in folders}
+        found = [write_reports(runs, place) for place, runs in asked.items()]
         content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
         print_json({"comparisons": content})
         return
     for place in folders:
         console.print(f"\n{place}", style="bold", highlight=False, markup=False)
-        report_folder(place, console, as_json=False)
+        report_folder(place, console, as_json=False, question=question)
 
 
 def _name_files(folders: Sequence[Path], console: Console) -> None:

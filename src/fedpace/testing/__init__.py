@@ -5,6 +5,7 @@
     def test_contract():
         check_selector(MyScheme(k=5))
 
+Whoever connects fedpace to a framework has `check_host` and its catalogue of bad replies (`fedpace.testing.hostile`).
 A policy, which works without rounds, is held to its own rules by `check_policy`. `check_dataset` and `check_model` load
 torch, when they are first named.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedpace.core.errors import MissingExtraError
+from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy
 from fedpace.testing.selectors import ContractError, ToyFleet, check_delay_model, check_selector
 
@@ -25,6 +27,7 @@ __all__ = [
     "ToyFleet",
     "check_dataset",
     "check_delay_model",
+    "check_host",
     "check_model",
     "check_policy",
     "check_selector",
