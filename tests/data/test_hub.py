@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -126,7 +127,7 @@ def test_nothing_found_says_where_was_looked(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPACE_DATA", "elsewhere")
     with pytest.raises(InputError) as caught:
         hub.load("cifar10")
-    for words in ("FEDPACE_DATA = elsewhere", "uoft-cs/cifar10", "Couldn't reach", "go online"):
+    for words in ("FEDPACE_DATA = elsewhere", "uoft-cs/cifar10", "Couldn't reach", "Go online"):
         assert words in str(caught.value)
     assert cached(tmp_path) == []
 
@@ -151,6 +152,20 @@ def test_the_hub_is_asked_once(tmp_path, parquet, monkeypatch):
     assert len(decoded.splits["train"]) == 14
     hub.load("mnist")
     assert len(asked) == 2
+
+
+def test_without_a_network_it_says_so_at_once(monkeypatch):
+    """`datasets` would try for most of a minute."""
+    import datasets
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        for variable in ("HF_HUB_OFFLINE", "FEDPACE_DATA", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("the Hub was asked"))
+        with pytest.raises(InputError, match=r"Go online, or set FEDPACE_DATA, or folder in \[data\]"):
+            hub.load("mnist")
 
 
 def broken_tables(parquet):

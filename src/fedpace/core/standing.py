@@ -18,6 +18,7 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import moment_store
 from fedpace.core.roster import Roster, Settings
+from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.tasks import Kind, Policy, Step, Task
 from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
@@ -39,6 +40,7 @@ class Standing(Roster):
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()
         self.flight = Flight()
+        self._warned = False
         self._step: Step | None = None
         """The step that is due, until it is made."""
 
@@ -186,6 +188,9 @@ class Standing(Roster):
             times[task.step, task.client] += 1
         for step, nth in sorted(groups):
             self.ledger.fold(groups[step, nth], step)
+        if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
+            self._warned = True
+            warn_of_silence(self)
 
     # -- probes ----------------------------------------------------------------------------------------------
 

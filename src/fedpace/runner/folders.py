@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from fedpace.core.errors import InputError, StorageError
+from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, ROUNDS
 from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
 
 MODEL = "model.safetensors"
-PLAN = "plan.json"
 
 OURS = frozenset({INFO, ROUNDS, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
 """Names of the files that fedpace writes into a folder of runs: all that `overwrite` may remove."""

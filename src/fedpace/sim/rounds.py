@@ -33,6 +33,7 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.flat import mean_buffers
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
@@ -196,19 +197,23 @@ class Simulation:
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
         shares = self.coordinator.shares()
         losses: list[float] = []
+        buffers: list[tuple[torch.Tensor, float]] = []
+        cut = self.trainer.trainable
         trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
         if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= KEPT:
             step, trained = self._screened(step, list(trained))
         weights = {task.id: weight for task, weight in step.answers}
         for task, result in trained:
             source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
-            gather.add(result.parameters, self.models[task.step], weights[task.id], source)
+            gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
+            buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1)
         model = self.models[step.number - 1]
         if answers is not None:
-            stepped, self.server_state = self.server.apply(self.server_state, model, answers)
-            model = stepped.to(model.dtype)
+            stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)
+            tail = mean_buffers(model[cut:], self.trainer.whole, buffers)
+            model = torch.cat([stepped.to(model.dtype), tail])
         self.models[step.number] = model
         return losses, answers is not None
 
@@ -242,7 +247,7 @@ class Simulation:
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
 
     def _zero(self) -> torch.Tensor:
-        return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)
+        return torch.zeros(self.trainer.trainable, dtype=torch.float64)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.engine.evaluate(self.parameters)
