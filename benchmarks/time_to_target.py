@@ -8,6 +8,8 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --variant bold=flanp:k=5,growth=3.0 --schemes random
     python benchmarks/time_to_target.py --reanalyse runs/grid --png docs/grid.png --markdown
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
+    python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
+    python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
@@ -50,16 +52,19 @@ def main() -> None:
     options = arguments()
     tasks: Sequence[Task] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     default = "runs/grid-images" if options.images else "runs/grid"
+    if options.natural:
+        tasks, default = grid_cells.NATURAL, "runs/grid-natural"
     if options.tables:
         tasks, default = tables.tasks(options.tables), "runs/grid-tables"
     folder = Path(options.reanalyse or options.out or default)
     tuned = Tuned(Path(options.tuned) if options.tuned else tuning.FILE)
-    cells = grid_cells.cells(tasks, matching=options.cells)
+    delays = grid_cells.delay_models(options.delays)
+    cells = grid_cells.cells(tasks, matching=options.cells, delays=delays)
     wanted = schemes.chosen(options.schemes, options.variant)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.tune == "rates":
         for task in {cell.task.name: cell.task for cell in cells}.values():
-            tuning.tune_rates(task, grid_cells.cells([task]), folder, options.jobs, tuned=tuned)
+            tuning.tune_rates(task, grid_cells.cells([task], delays=delays), folder, options.jobs, tuned=tuned)
         return
     if options.tune == "options":
         racing.tune_options(cells, wanted, folder, options.jobs, tuned=tuned, factors=options.factors)
@@ -209,6 +214,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schemes", default="", help="comma-separated labels; default: all but the parts of pace")
     parser.add_argument("--variant", action="append", default=[], metavar="LABEL=NAME:KEY=VALUE,...", help="repeatable")
     parser.add_argument("--cells", default="", help="parts of the cells' names, such as digits-0.3/nycmesh,quadratic")
+    parser.add_argument("--delays", default="", help="delay models (default: synthetic,nycmesh); devices: real phones")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="default: 0,1,2,3,4; 100 and above are for tuning")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--out", default="", metavar="DIR", help="where results are kept (default runs/grid)")
@@ -224,6 +230,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")
     parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
     parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
+    parser.add_argument("--natural", action="store_true", help="FEMNIST by writer, Shakespeare by role instead")
     parser.add_argument("--tables", default="", metavar="DIR", help="the tables of a folder instead")
     return parser.parse_args()
 

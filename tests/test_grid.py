@@ -137,7 +137,7 @@ def test_other_ways_to_judge(grid):
 
 
 def test_one_run_of_a_blind_scheme_is_that_of_every_cell(grid, task):
-    cells = grid.cells.cells([task])
+    cells = [*grid.cells.cells([task]), *grid.cells.cells([task], delays=grid.cells.delay_models("devices"))]
     random = grid.schemes.Scheme("random", "random", {"k": 4})
     assert random.blind("charged")
     targets = {"easy": 0.5, "hard": 0.7}
@@ -235,6 +235,29 @@ def test_step_sizes_are_extended_while_the_largest_is_the_best(grid, task, tmp_p
     found = json.loads((tmp_path / "tuned.json").read_text())["tiny"]
     assert set(found["plateaus"]) > {"0.01", "0.03"}
     assert grid.tuning.Tuned(tmp_path / "tuned.json").rate(cells[0]) == found["cells"][cells[0].name]
+
+
+def test_a_column_that_comes_later_leaves_targets_and_step_sizes_of_the_others(grid, task, tmp_path):
+    small = dataclasses.replace(task, rates=(0.1, 0.3), full_rounds=25, easy=0.2, hard=0.1)
+    first = grid.cells.cells([small])[:1]
+    tuned = grid.tuning.Tuned(tmp_path / "tuned.json")
+    grid.tuning.tune_rates(small, first, tmp_path, 1, tuned=tuned)
+    before = json.loads((tmp_path / "tuned.json").read_text())["tiny"]
+    later = grid.cells.cells([small], delays=grid.cells.delay_models("devices"))
+    assert [cell.name for cell in later] == ["tiny/devices/independent", "tiny/devices/rare"]
+    grid.tuning.tune_rates(small, later[:1], tmp_path, 1, tuned=tuned)
+    after = json.loads((tmp_path / "tuned.json").read_text())["tiny"]
+    assert set(after["cells"]) == {first[0].name, later[0].name}
+    assert {key: after[key] for key in ("reference", "plateaus")} == {
+        key: before[key] for key in ("reference", "plateaus")
+    }
+    assert after["cells"][first[0].name] == before["cells"][first[0].name]
+
+
+def test_the_grid_names_its_delay_models(grid):
+    assert [model.name for model in grid.cells.delay_models()] == ["synthetic", "nycmesh"], "the 32 cells stay"
+    with pytest.raises(InputError, match="known are synthetic, nycmesh, devices"):
+        grid.cells.delay_models("tractors")
 
 
 def test_schemes_have_the_options_that_were_chosen(grid, task, tmp_path):

@@ -13,10 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpace.core.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.fashion_mnist import FashionMnist
+from fedpace.data.femnist import Femnist
 from fedpace.data.mnist import Mnist
 from fedpace.data.quadratic import Quadratic
+from fedpace.data.shakespeare import Shakespeare
+from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.models.linear import Linear
@@ -172,11 +176,48 @@ PUBLIC = (
     ),
 )
 
+# Clients that nobody made: writers and speaking roles, with as much data as each has. Sizes that two cores can bear.
+NATURAL = (
+    Task(
+        "writers",
+        Femnist(clients=250, shrink=2),
+        Mlp(hidden=64),
+        Training(epochs=2, batch=20, lr=0.2),
+        (0.1, 0.2, 0.4),
+        larger=(0.8,),
+        full_rounds=100,
+        rare="features",
+    ),
+    Task(
+        "roles",
+        Shakespeare(clients=150, min_samples=300, samples=600, context=6),
+        Mlp(hidden=64),
+        Training(epochs=2, batch=20, lr=1.0),
+        (0.5, 1.0, 2.0),
+        larger=(4.0,),
+        full_rounds=60,
+        easy=0.03,
+        hard=0.01,
+    ),
+)
+
 DELAYS = (SyntheticDelays(), NycmeshDelays())
+"""Of the 32 cells."""
+ON_REQUEST = (DevicesDelays(),)
+"""Columns beside them: --delays devices."""
 
 
-def cells(tasks: Sequence[Task], *, matching: str = "") -> list[Cell]:
+def delay_models(names: str = "") -> tuple[Any, ...]:
+    """Return the delay models with these comma-separated names; those of the 32 cells when none is given."""
+    known = {model.name: model for model in (*DELAYS, *ON_REQUEST)}
+    for name in filter(None, names.split(",")):
+        if name not in known:
+            raise InputError(f"the grid has no delay model {name!r}: known are {', '.join(known)}")
+    return tuple(known[name] for name in names.split(",")) if names else DELAYS
+
+
+def cells(tasks: Sequence[Task], *, matching: str = "", delays: Sequence[Any] = DELAYS) -> list[Cell]:
     """Return the cells whose names contain one of the comma-separated pieces of `matching`."""
     pieces = matching.split(",")
-    every = [Cell(task, delays, rare) for task in tasks for delays in DELAYS for rare in (False, True)]
+    every = [Cell(task, model, rare) for task in tasks for model in delays for rare in (False, True)]
     return [cell for cell in every if any(piece in cell.name for piece in pieces)]

@@ -170,7 +170,12 @@ class _Clocked:
         if cell is not job.cells[0]:
             trainer = simulation.trainer
             delays = virtual_time(
-                trainer.data, cell.delays, fleet=cell.fleet(), model_bytes=trainer.message_bytes, seed=job.seed
+                trainer.data,
+                cell.delays,
+                fleet=cell.fleet(),
+                training=trainer.training,
+                model_bytes=trainer.message_bytes,
+                seed=job.seed,
             )
             self._again = reclock(iter(self._queue.popleft, None), delays)
         self.every = float(np.median(delays.expected))

@@ -46,7 +46,8 @@ class Tuned:
 
     def rate(self, cell: Cell) -> float:
         """Step size of a cell."""
-        return float(self.tasks[cell.task.name]["cells"][cell.name]) if self._has(cell.task) else cell.task.training.lr
+        known = self.tasks.get(cell.task.name, {}).get("cells", {})
+        return float(known.get(cell.name, cell.task.training.lr))
 
     def scheme(self, scheme: Scheme, cell: Cell) -> Scheme:
         """Return a scheme with what was chosen for it."""
@@ -68,9 +69,9 @@ class Tuned:
     def warn(self, cells: Iterable[Cell], schemes: Sequence[Scheme]) -> None:
         """Say what is not tuned."""
         cells = list(cells)
-        for task in {cell.task.name: cell.task for cell in cells}.values():
-            if not self._has(task):
-                print(f"{task.name} is not tuned: its lr is {task.training.lr} (--tune rates)", file=sys.stderr)
+        for cell in cells:
+            if cell.name not in self.tasks.get(cell.task.name, {}).get("cells", {}):
+                print(f"{cell.name} is not tuned: its lr is {self.rate(cell)} (--tune rates)", file=sys.stderr)
         for group, cell in {cell.group: cell for cell in cells}.items():
             bare = [one.label for one in schemes if one.runs_on(cell.task.data) and not self.has_options(one, cell)]
             if bare:
@@ -80,6 +81,18 @@ class Tuned:
         """Take over what was found for a task."""
         self.tasks.setdefault(task.name, {}).update(found)
         self._write()
+
+    def keep_cells(self, task: Task, rates: Mapping[str, float], random: Mapping[str, Any]) -> None:
+        """Take over the step sizes of cells, beside those of other cells."""
+        found = self.tasks.setdefault(task.name, {})
+        found.setdefault("cells", {}).update(rates)
+        found.setdefault("random_to_hard", {}).update(random)
+        self._write()
+
+    def has_others(self, task: Task, cells: Iterable[Cell]) -> bool:
+        """Whether other cells of a task were tuned before."""
+        known = self.tasks.get(task.name, {})
+        return "reference" in known and bool(set(known.get("cells", {})) - {cell.name for cell in cells})
 
     def keep_options(self, cell: Cell, label: str, found: Mapping[str, Any]) -> None:
         """Take over what was found for a scheme on a task under a delay model."""
@@ -104,18 +117,23 @@ def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def tune_rates(
     task: Task, cells: Sequence[Cell], folder: Path, processes: int, *, tuned: Tuned, seeds: Sequence[int] | None = None
 ) -> None:
-    """Choose the step sizes of a task and its cells, and write them down."""
+    """Choose the step sizes of a task and its cells, and write them down.
+
+    Cells that come later, such as those of another delay model, leave the reference as it is: targets do not move.
+    """
     seeds = task.tuning_seeds if seeds is None else seeds
+    fixed = tuned.reference(task) if tuned.has_others(task, cells) else None
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
     rates, larger = list(task.rates), list(task.larger)
     while True:
-        wanted = [FullJob(task, rate, seed) for rate in rates for seed in seeds]
+        tried_full = rates if fixed is None else [fixed]
+        wanted = [FullJob(task, rate, seed) for rate in tried_full for seed in seeds]
         wanted = [job for job in wanted if (task.name, job.rate, job.seed) not in targets]
         for row in spread(full_participation, wanted, processes):
             targets.add(row)
-        plateaus = {rate: _plateau(task, [targets.rows[task.name, rate, seed] for seed in seeds]) for rate in rates}
-        reference = (max if task.data.metric == "accuracy" else min)(rates, key=plateaus.__getitem__)
+        plateaus = {r: _plateau(task, [targets.rows[task.name, r, seed] for seed in seeds]) for r in tried_full}
+        reference = (max if task.data.metric == "accuracy" else min)(tried_full, key=plateaus.__getitem__)
         aims = {seed: targets.rows[task.name, reference, seed]["targets"] for seed in seeds}
 
         random = Scheme(BASELINE, BASELINE)
@@ -128,19 +146,18 @@ def tune_rates(
             for cell in cells
         }
         best = {name: min(found, key=found.__getitem__) for name, found in costs.items()}
-        if not larger or max(*best.values(), reference) < rates[-1]:
+        if not larger or max(*best.values(), reference if fixed is None else 0.0) < rates[-1]:
             break
         rates.append(larger.pop(0))
-    tuned.keep(
+    if fixed is None:
+        plain = {str(rate): _plain(value) for rate, value in plateaus.items()}
+        tuned.keep(task, {"reference": reference, "plateaus": plain})
+    tuned.keep_cells(
         task,
+        best,
         {
-            "reference": reference,
-            "plateaus": {str(rate): _plain(value) for rate, value in plateaus.items()},
-            "cells": best,
-            "random_to_hard": {
-                name: {str(rate): {"failed": failed, "seconds": _plain(mean)} for rate, (failed, mean) in found.items()}
-                for name, found in costs.items()
-            },
+            name: {str(rate): {"failed": failed, "seconds": _plain(mean)} for rate, (failed, mean) in found.items()}
+            for name, found in costs.items()
         },
     )
 

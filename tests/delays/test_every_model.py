@@ -13,6 +13,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.types import DelayConfig
 from fedpace.delays.async_hfl import AsyncHflDelays
 from fedpace.delays.constant import ConstantDelays
+from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.mixture import MixtureDelays
 from fedpace.delays.nycmesh import NycmeshDelays
@@ -32,6 +33,8 @@ MODELS: list[DelayConfig] = [
     NycmeshDelays(),
     NycmeshDelays(model_bytes=0, cap=300.0, round_sigma=0.0),
     AsyncHflDelays(),
+    DevicesDelays(),
+    DevicesDelays(samples=50, model_bytes=26_000_000, compute_variation=0.3),
 ]
 ALIKE: list[DelayConfig] = [ConstantDelays(), LognormalDelays(sigma=0.0, jitter=0.0)]
 FROM_FILES = {TraceDelays.name}

@@ -70,7 +70,6 @@ class Coordinator(Standing):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
         self.state: Any = self.policy.init()
-        self._step: Step | None = None
 
     # -- what transports call --------------------------------------------------------------------------------
 

@@ -33,8 +33,12 @@ class OwnedRows:
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
-        at_least(self.clients, 0, f"clients of {self.name}")
         one_of(self.partition, ("natural", "iid"), f"partition of {self.name}")
+        self.check_owned()
+
+    def check_owned(self) -> None:
+        """Refuse options, of those that all such sets have, that make no sense."""
+        at_least(self.clients, 0, f"clients of {self.name}")
         at_least(self.min_samples, 2, f"min_samples of {self.name}")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction of {self.name} must lie between 0 and 1, but {self.test_fraction} came")
@@ -51,12 +55,7 @@ class OwnedRows:
         """Draw the clients of `seed`."""
         decoded = hub.load(self.name, self.folder)
         rows = decoded.splits["train"]
-        if rows.owners is None:
-            raise InputError(f"{self.name} does not say whose its rows are")
-        held = [
-            self.hold_out(own, stream(seed, "data", self.name, "test", owner))
-            for owner, own in self._owners(rows.owners, seed)
-        ]
+        held = self.held(rows.owners, seed)
         trains, tests = [train for train, _ in held], [test for _, test in held]
         if self.partition == "iid":
             rng = stream(seed, "data", self.name, "partition")
@@ -74,11 +73,20 @@ class OwnedRows:
             test_sizes=tuple(len(test) for test in tests),
         )
 
-    def _owners(self, owners: Rows, seed: int) -> list[tuple[int, Rows]]:
+    def held(self, owners: Rows | None, seed: int, *, everybody: bool = False) -> list[tuple[Rows, Rows]]:
+        """Return the training and the test rows of the owners that take part: `clients` of them, or all."""
+        if owners is None:
+            raise InputError(f"{self.name} does not say whose its rows are")
+        return [
+            self.hold_out(own, stream(seed, "data", self.name, "test", owner))
+            for owner, own in self._owners(owners, seed, 0 if everybody else self.clients)
+        ]
+
+    def _owners(self, owners: Rows, seed: int, clients: int) -> list[tuple[int, Rows]]:
         """Return the rows of the owners that take part, drawn from those with enough."""
         counts = np.bincount(owners)
         eligible = np.flatnonzero(counts >= self.min_samples)
-        wanted = self.clients or len(eligible)
+        wanted = clients or len(eligible)
         if wanted > len(eligible) or not len(eligible):
             raise InputError(
                 f"{wanted} clients of {self.name} were asked for, but only {len(eligible)} of its {len(counts)} have "

@@ -96,7 +96,11 @@ class DataConfig(Protocol):
     """A named data set before it is drawn: a frozen dataclass whose fields are its options."""
 
     name: ClassVar[str]
-    metric: ClassVar[Metric]
+
+    @property
+    def metric(self) -> Metric:
+        """What runs are judged by; a class variable where it is the same for all options."""
+        ...
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`."""

@@ -1,36 +1,67 @@
 """FEMNIST: handwritten characters by writer, 62 classes, 28x28 pixels (LEAF, Caldas et al. 2018); `flwrlabs/femnist`.
 
 A client is a writer. LEAF has no test split: a share of every writer's images, drawn at random, is held out.
+
+`cloned` is ours, for fleets that are larger than the data: a client is a writer seen again, with some of its images,
+all turned by one small angle. What is held out of a writer is trained on by none of its clones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.core.checks import at_least, finite, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.data import hub
 from fedpace.data._images import standardised, unit_interval
 from fedpace.data._owned import OwnedRows, Rows
+from fedpace.data.federated import FederatedData, Samples
+from fedpace.data.rotation import rotate
 
 MEAN, DEVIATION = (0.9615,), (0.1633,)
 """Of the pixels in [0, 1], measured on 300 writers: paper is white, 1, and ink is dark."""
+SIDE = 28
 
 
 @dataclass(frozen=True)
 class Femnist(OwnedRows):
-    """FEMNIST over its writers (`natural`), or its images dealt out evenly (`iid`).
+    """FEMNIST over its writers (`natural`), their clones (`cloned`), or its images dealt out evenly (`iid`).
 
     Args:
-        clients: writers, drawn from those with enough images; 0 = all of them.
-        partition: `natural` (a client is a writer) or `iid` (the same images, dealt out at random).
+        clients: writers, drawn from those with enough images; 0 = all of them. Clones may be any number.
+        partition: `natural` (a client is a writer), `iid` (the same images, dealt out at random) or `cloned` (clients
+            are writers again and again, each with some of the images, turned by an angle of its own).
         min_samples: images that a writer must have.
         test_fraction: share of every writer's images that is held out.
         folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
+        samples: images that a clone trains on, drawn from its writer's.
+        max_rotation: degrees; a clone's angle is drawn from U[-max_rotation, max_rotation].
+        shrink: pixels a side that are averaged into one, 1, 2, 4 or 7: 2 makes 14x14 images, at a quarter of the work.
     """
 
     name: ClassVar[str] = "femnist"
+
+    partition: Literal["natural", "iid", "cloned"] = "natural"  # type: ignore[assignment]
+    samples: int = 40
+    max_rotation: float = 15.0
+    shrink: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        one_of(self.partition, ("natural", "iid", "cloned"), "partition of femnist")
+        self.check_owned()
+        at_least(self.samples, 1, "samples of femnist")
+        at_least(self.max_rotation, 0, "max_rotation of femnist")
+        finite(self.max_rotation, "max_rotation of femnist")
+        if self.shrink not in (1, 2, 4, 7):
+            raise InputError(f"shrink of femnist must be 1, 2, 4 or 7, but {self.shrink!r} came")
+        if self.partition == "cloned" and self.clients < 1:
+            raise InputError('partition = "cloned" of femnist needs to know how many clients: set `clients`')
 
     def hold_out(self, rows: Rows, rng: np.random.Generator) -> tuple[Rows, Rows]:
         """Return training rows and test rows, drawn at random."""
@@ -38,6 +69,42 @@ class Femnist(OwnedRows):
         held = max(1, round(self.test_fraction * len(rows)))
         return np.sort(order[held:]), np.sort(order[:held])
 
-    def prepared(self, inputs: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return normalised pixels."""
-        return standardised(unit_interval(inputs), MEAN, DEVIATION)
+    def prepared(self, inputs: NDArray[np.uint8], degrees: float = 0.0) -> NDArray[np.float32]:
+        """Return normalised pixels, turned and averaged."""
+        pixels = unit_interval(inputs)
+        if degrees:
+            pixels = 1 - rotate(1 - pixels, degrees)  # what comes from outside is paper
+        if self.shrink > 1:
+            side = SIDE // self.shrink
+            pixels = pixels.reshape(len(pixels), 1, side, self.shrink, side, self.shrink).mean(axis=(3, 5))
+        return standardised(pixels, MEAN, DEVIATION)
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Draw the clients of `seed`."""
+        return self._cloned(seed) if self.partition == "cloned" else super().build(seed=seed)
+
+    def angles(self, seed: int) -> NDArray[np.float64]:
+        """Return each clone's rotation in degrees."""
+        return stream(seed, "data", self.name, "angles").uniform(-self.max_rotation, self.max_rotation, self.clients)
+
+    def _cloned(self, seed: int) -> FederatedData:
+        rows = hub.load(self.name, self.folder).splits["train"]
+        held = self.held(rows.owners, seed, everybody=True)
+        angles = self.angles(seed)
+        train, tests = [], []
+        for client in range(self.clients):
+            own, test = held[client % len(held)]
+            rng = stream(seed, "data", self.name, "clone", client)
+            chosen = np.sort(rng.choice(own, min(self.samples, len(own)), replace=False))
+            tested = rng.choice(test, 1 + client % 2)  # one or two, so that ten thousand clients can be judged too
+            degrees = float(angles[client])
+            train.append(Samples(self.prepared(rows.inputs[chosen], degrees), rows.labels[chosen]))
+            tests.append(Samples(self.prepared(rows.inputs[tested], degrees), rows.labels[tested]))
+        return FederatedData(
+            name=self.name,
+            train=tuple(train),
+            test=Samples(np.concatenate([t.inputs for t in tests]), np.concatenate([t.targets for t in tests])),
+            classes=hub.SOURCES[self.name].classes,
+            metric=self.metric,
+            test_sizes=tuple(len(test) for test in tests),
+        )

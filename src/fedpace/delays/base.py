@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpace.core.checks import FloatArray, IntArray, frozen
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
+from fedpace.core.types import DelayConfig, DelayModel
 
 WIDEST = 10.0
 """Largest sigma of a log-normal: beyond it single draws leave the range of a float."""
+
+
+@runtime_checkable
+class DelaysOfWork(DelayConfig, Protocol):
+    """Delays that depend on how much each client has to do: a host that knows tells them."""
+
+    def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the delays of clients that train on so many `samples` per round, epochs included."""
+        ...
 
 
 def count_of(clients: int) -> int:

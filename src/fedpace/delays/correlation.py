@@ -10,7 +10,7 @@ slowest ones. Nobody's delay is invented, so a fleet's distribution stays what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,12 +41,28 @@ class ReorderedDelays:
         return frozen(self._model.draw(step)[self.source])
 
 
-def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> ReorderedDelays:
+@runtime_checkable
+class Phones(DelayModel, Protocol):
+    """Delays of clients that each have a device and each an amount of work: the devices alone are dealt out anew."""
+
+    def speeds(self) -> FloatArray:
+        """(n,) seconds that each device would take for the same work."""
+        ...
+
+    def dealt_anew(self, source: IntArray) -> DelayModel:
+        """Return the same clients with other devices: client i has the one that client `source[i]` had."""
+        ...
+
+
+def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> DelayModel:
     """Return `model` with its slow rows given to the clients with large `scores`.
 
     `strength` is the correlation between score and delay on the scale of normal scores: 0 leaves every delay where it
-    was, 1 sorts them completely. Clients with equal scores keep their order among themselves.
+    was, 1 sorts them completely. Clients with equal scores keep their order among themselves. Where a delay is made of
+    a device and of work, the slow devices are given, and everybody keeps its work.
     """
+    if isinstance(model, Phones):
+        return model.dealt_anew(reorder_by(scores, model.speeds(), strength=strength))
     return ReorderedDelays(model, reorder_by(scores, model.expected(), strength=strength))
 
 

@@ -21,12 +21,13 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, frozen
+from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
 from fedpace.core.errors import InputError
 from fedpace.core.rng import seed_sequence, stream
 from fedpace.core.types import DelayConfig, DelayModel
-from fedpace.delays.base import count_of, number, size_of, step_of
+from fedpace.delays.base import DelaysOfWork, count_of, number, size_of, step_of
 
 Part = Mapping[str, Any]
 
@@ -79,7 +80,14 @@ class MixtureDelays:
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients, each in one of the parts."""
-        clients = count_of(clients)
+        return self._build(count_of(clients), None, model_bytes, seed)
+
+    def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the same for clients that train on so many samples per round, for the parts that ask."""
+        work = float_array(samples, "samples of the mixture")
+        return self._build(count_of(work.size), work, model_bytes, seed)
+
+    def _build(self, clients: int, work: FloatArray | None, model_bytes: int, seed: int) -> DelayModel:
         size_of(model_bytes)
         shares = np.array([part["share"] for part in self.parts], dtype=np.float64)
         edges = np.cumsum(shares / shares.sum())[:-1]
@@ -91,7 +99,11 @@ class MixtureDelays:
             if rows.size:
                 own = int(seed_sequence(seed, "delay", self.name, place).generate_state(1, np.uint64)[0])
                 members.append(rows)
-                models.append(_config(part, place).build(rows.size, model_bytes=model_bytes, seed=own))
+                config = _config(part, place)
+                if work is not None and isinstance(config, DelaysOfWork):
+                    models.append(config.build_for(work[rows], model_bytes=model_bytes, seed=own))
+                else:
+                    models.append(config.build(rows.size, model_bytes=model_bytes, seed=own))
         return MixtureModel(clients, members, models)
 
 

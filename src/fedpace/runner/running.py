@@ -154,6 +154,7 @@ def time_of(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
         fleet=experiment.fleet,
         availability=experiment.availability,
         clock=experiment.clock,
+        training=experiment.training,
         model_bytes=model_bytes,
         seed=seed,
     )

@@ -15,6 +15,7 @@ from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel
+from fedpace.delays.daily import TimedAvailability
 
 LONGEST_WAIT = 1000
 """Rounds without a single available client after which the configuration is taken to be wrong."""
@@ -53,7 +54,9 @@ class VirtualTime:
     ahead of rounds.
     """
 
-    def __init__(self, delays: DelayModel, availability: AvailabilityModel, clock: Clock, *, clients: int) -> None:
+    def __init__(
+        self, delays: DelayModel, availability: AvailabilityModel | TimedAvailability, clock: Clock, *, clients: int
+    ) -> None:
         self.delays = delays
         self.availability = availability
         self.clock = clock
@@ -69,7 +72,13 @@ class VirtualTime:
         return checks.delays(self.delays.expected(), count=self.clients)
 
     def wait(self, step: int) -> tuple[int, IntArray]:
-        """Return the tick of selection `step`, and who is there; while nobody is, time goes by at the median's pace."""
+        """Return the tick of selection `step`, and who is there; while nobody is, time goes by.
+
+        Absences that count in rounds let it go by at the median's pace, and those by the clock until somebody is back.
+        """
+        if isinstance(self.availability, TimedAvailability):
+            self.now = self.availability.back_at(self.now)
+            return step + 1, np.flatnonzero(self.availability.available_at(self.now))
         for _ in range(LONGEST_WAIT):
             tick = step + 1 + self.skipped
             present = np.flatnonzero(self.availability.available(tick))

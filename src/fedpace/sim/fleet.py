@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from fedpace.core import checks
 from fedpace.core.errors import InputError
 from fedpace.core.roster import ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel
 from fedpace.data.federated import FederatedData
 from fedpace.delays.availability import Availability, AvailabilityModel
+from fedpace.delays.base import DelaysOfWork
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.sim.clock import Clock, VirtualTime
+from fedpace.sim.training import Training
 
 DelayKnowledge = Literal["expected", "observed"]
 
@@ -33,6 +37,8 @@ class Fleet:
         slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
             Data without classes are always judged by their features.
+        slow_large: in [-1, 1]: how strictly the slow clients are those that hold the most samples; below 0, the fewest.
+            `slow_away` of [availability] ties the third of the three, who is there, to speed.
     """
 
     shares: ShareRule = "uniform"
@@ -43,6 +49,7 @@ class Fleet:
     delays: DelayKnowledge = "expected"
     slow_rare: float = 0.0
     rare: Literal["classes", "features"] = "classes"
+    slow_large: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense; the session checks the others."""
@@ -50,6 +57,10 @@ class Fleet:
         checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
         if not 0 <= self.slow_rare <= 1:
             raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
+        if not -1 <= self.slow_large <= 1:
+            raise InputError(f"slow_large of fleet must lie in [-1, 1], but {self.slow_large} came")
+        if self.slow_rare and self.slow_large:
+            raise InputError("slow_rare and slow_large of fleet both say who is slow: leave one of them out")
 
 
 def virtual_time(
@@ -59,13 +70,18 @@ def virtual_time(
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
+    training: Training | None = None,
     model_bytes: int,
     seed: int,
 ) -> VirtualTime:
-    """Return the time of a run before its first round. It depends on the data only where `slow_rare` ties them."""
+    """Return the time of a run before its first round.
+
+    It depends on the data where `slow_rare` ties the two, and on the data and `training` where the delay model asks how
+    much each client has to do.
+    """
     fleet = fleet or Fleet()
-    drawn = delays.build(data.clients, model_bytes=model_bytes, seed=seed)
-    present = _availability(drawn, availability or Availability(), data.clients, seed)
+    drawn = _delays(delays, data, training or Training(), model_bytes=model_bytes, seed=seed)
+    recorded = _recorded(drawn, availability)
     if fleet.slow_rare:
         histograms = data.label_histograms()
         if histograms is None or fleet.rare == "features":
@@ -73,11 +89,22 @@ def virtual_time(
         else:
             scores = rarity(histograms)
         drawn = correlated(drawn, scores, strength=fleet.slow_rare)
+    elif fleet.slow_large:
+        sizes = np.copysign([len(client) for client in data.train], fleet.slow_large)
+        drawn = correlated(drawn, sizes, strength=abs(fleet.slow_large))
+    config = availability or Availability()
+    present = recorded or config.build(data.clients, seed=seed, delays=drawn.expected())
     return VirtualTime(drawn, present, clock or Clock(), clients=data.clients)
 
 
-def _availability(delays: DelayModel, config: Availability, clients: int, seed: int) -> AvailabilityModel:
-    """Who is there: as configured, or as a trace recorded it along with the delays."""
-    if isinstance(delays, AvailabilityModel) and config == Availability():
-        return delays
-    return config.build(clients, seed=seed)
+def _delays(delays: DelayConfig, data: FederatedData, training: Training, *, model_bytes: int, seed: int) -> DelayModel:
+    if not isinstance(delays, DelaysOfWork):
+        return delays.build(data.clients, model_bytes=model_bytes, seed=seed)
+    samples = [training.epochs * len(client) for client in data.train]
+    return delays.build_for(samples, model_bytes=model_bytes, seed=seed)
+
+
+def _recorded(delays: DelayModel, config: Availability | None) -> AvailabilityModel | None:
+    """Return who was there, where a trace recorded it along with the delays and nothing else is configured."""
+    untouched = config is None or config == Availability()
+    return delays if isinstance(delays, AvailabilityModel) and untouched else None

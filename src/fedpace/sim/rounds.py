@@ -6,9 +6,10 @@ them is known here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -41,46 +42,17 @@ from fedpace.sim.training import DivergedError, Training
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
+P = ParamSpec("P")
 Evaluate = Callable[[int, float], bool]
 """Whether a round is evaluated, by its number and by the virtual seconds at its end."""
 
 
-def simulate(
-    data: DataConfig,
-    model: ModelConfig,
-    delays: DelayConfig,
-    selector: Selector[Any] | Policy[Any],
-    *,
-    training: Training | None = None,
-    fleet: Fleet | None = None,
-    availability: Availability | None = None,
-    clock: Clock | None = None,
-    engine: EngineOptions | None = None,
-    server: ServerStep[Any] | None = None,
-    seed: int = 0,
-) -> Iterator[Round]:
-    """Run a federation and yield its rounds for as long as they are asked for.
+class Simulation:
+    """The pieces of one run.
 
     Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs under one seed are
-    paired. Everything that can be wrong with the configuration is found before this returns, not at the first `next`.
+    paired. Everything that can be wrong with the configuration is found here, not in the first round.
     """
-    return Simulation(
-        data,
-        model,
-        delays,
-        selector,
-        training=training,
-        fleet=fleet,
-        availability=availability,
-        clock=clock,
-        engine=engine,
-        server=server,
-        seed=seed,
-    ).rounds()
-
-
-class Simulation:
-    """The pieces of one run. Arguments as for `simulate`."""
 
     def __init__(
         self,
@@ -110,6 +82,7 @@ class Simulation:
             fleet=fleet,
             availability=availability,
             clock=clock,
+            training=trainer.training,
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
@@ -259,3 +232,15 @@ class Simulation:
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
+
+
+def _rounds_of(build: Callable[P, Simulation]) -> Callable[P, Iterator[Round]]:
+    def simulate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Round]:
+        """Run a federation and yield its rounds for as long as they are asked for; arguments as for `Simulation`."""
+        return build(*args, **kwargs).rounds()
+
+    simulate.__signature__ = inspect.signature(build)  # type: ignore[attr-defined]
+    return simulate
+
+
+simulate = _rounds_of(Simulation)

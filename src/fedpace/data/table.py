@@ -1,0 +1,229 @@
+"""`table`: any CSV or parquet file in which a column says whose each row is. Ours; how users bring data of their own.
+
+    data = { name = "table", path = "visits.csv", client = "clinic", target = "returned" }
+
+Columns of numbers are standardised, with the mean and deviation of the rows that are trained on; columns of words
+become one 0/1 column per word but the first. A target of words is a class; one of numbers is predicted by regression,
+on the scale of its own variance: a loss of 1 is that of always saying the mean, 0 is perfect (1 - R^2). Whole numbers
+of few values could be either, so there `task` must say. A share of every client's rows, drawn at random for each seed,
+is held out and tested on, unless a column `split` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import at_least, one_of
+from fedpace.core.errors import InputError
+from fedpace.core.rng import stream
+from fedpace.data._columns import Column, Columns, read_columns
+from fedpace.data.federated import FederatedData, Metric, Samples
+
+FEW = 20
+"""Different whole numbers up to which a target could be a class as well."""
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a CSV or parquet file, each client's own.
+
+    Args:
+        path: the file, from where the command is run.
+        client: column that says whose a row is.
+        target: column to predict.
+        features: columns to predict it from; empty = all others.
+        categories: columns of numbers that are names, such as a postcode; words need not be listed.
+        task: `classification`, `regression`, or `auto`: words are classes, numbers are not.
+        missing: rows with empty cells: `refuse` them, `drop` them, or `fill` in the mean, or a word of its own.
+        clients: at the most, drawn from those with enough rows; 0 = all of them.
+        min_samples: rows that a client must have to take part.
+        test_fraction: share of every client's rows that is held out.
+        split: column that says `train` or `test` instead; empty = rows are drawn.
+        max_categories: different words in a column at the most.
+    """
+
+    name: ClassVar[str] = "table"
+
+    path: str
+    client: str
+    target: str
+    features: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    task: Literal["auto", "classification", "regression"] = "auto"
+    missing: Literal["refuse", "drop", "fill"] = "refuse"
+    clients: int = 0
+    min_samples: int = 5
+    test_fraction: float = 0.2
+    split: str = ""
+    max_categories: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        one_of(self.task, ("auto", "classification", "regression"), "task of table")
+        one_of(self.missing, ("refuse", "drop", "fill"), "missing of table")
+        at_least(self.clients, 0, "clients of table")
+        at_least(self.min_samples, 2, "min_samples of table")
+        at_least(self.max_categories, 2, "max_categories of table")
+        if not 0 < self.test_fraction < 1:
+            raise InputError(f"test_fraction of table must lie between 0 and 1, but {self.test_fraction} came")
+        object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "categories", tuple(self.categories))
+        for column in (self.client, self.target, self.split):
+            if column and column in self.features:
+                raise InputError(
+                    f"features of table may not name the column {column!r}, which has another part to play"
+                )
+        if stray := set(self.categories) & {self.client, self.target, self.split}:
+            raise InputError(f"categories of table are features, but {sorted(stray)[0]!r} is none")
+
+    @property
+    def metric(self) -> Metric:
+        """What runs are judged by: known when the file was read."""
+        return "accuracy" if self._classifies(read_columns(self.path)) else "loss"
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Draw the clients of `seed`, and what they are tested on."""
+        columns = read_columns(self.path)
+        classifies = self._classifies(columns)
+        features = {
+            name: columns.named(name) if name in self.categories else columns[name] for name in self._features(columns)
+        }
+        kept = self._kept(columns, features)
+        held = [self._hold_out(columns, rows, number, seed) for number, rows in self._owners(columns, kept, seed)]
+        trains, tests = [train for train, _ in held], [test for _, test in held]
+        training = np.concatenate(trains)
+        inputs = np.concatenate([self._encoded(column, name, training) for name, column in features.items()], axis=1)
+        target = columns.named(self.target)
+        if not classifies:
+            assert target.values is not None
+            targets: NDArray[np.float32] | Rows = _standardised(target.values, training)
+        else:
+            targets = target.codes
+        tested = np.concatenate(tests)
+        return FederatedData(
+            name=Path(self.path).stem,
+            train=tuple(Samples(inputs[rows], targets[rows]) for rows in trains),
+            test=Samples(inputs[tested], targets[tested]),
+            classes=len(target.words) if classifies else None,
+            metric="accuracy" if classifies else "loss",
+            # The plain loss is half a square, and that of always saying the mean is half the variance.
+            loss_scale=1.0 if classifies else 2.0,
+            test_sizes=tuple(len(rows) for rows in tests),
+        )
+
+    def _classifies(self, columns: Columns) -> bool:
+        target = columns.named(self.target) if self.task == "classification" else columns[self.target]
+        distinct = len(target.words)
+        if distinct < 2:
+            raise InputError(f"{target.where}: expected a target with at least two values, but {distinct} came")
+        if self.task == "regression" and (target.values is None or target.flags):
+            raise InputError(
+                f"{target.where}: regression needs a target of numbers, but words such as {target.words[0]!r} came"
+            )
+        if self.task == "classification" and distinct > max(self.max_categories, 2):
+            raise InputError(
+                f"{target.where}: {distinct} different values are more classes than max_categories = "
+                f'{self.max_categories}; for a number to predict, say task = "regression"'
+            )
+        if self.task != "auto":
+            return self.task == "classification"
+        if target.values is not None and not target.flags and target.whole and distinct <= FEW:
+            shown = ", ".join(target.words[:5]) + (", ..." if distinct > 5 else "")
+            raise InputError(
+                f"{target.where}: the whole numbers {shown} could be classes or amounts: say task = "
+                '"classification" or task = "regression"'
+            )
+        return target.values is None or target.flags
+
+    def _features(self, columns: Columns) -> tuple[str, ...]:
+        others = tuple(name for name in columns.names if name not in (self.client, self.target, self.split))
+        columns.named(self.client)  # a misspelt name is told before anything else
+        chosen = self.features or others
+        if not chosen:
+            raise InputError(
+                f"{self.path} has no columns besides the client's and the target's: nothing to predict from"
+            )
+        for name in self.categories:
+            if name not in chosen:
+                raise InputError(
+                    f"categories of table names {name!r}, which is not among the features {', '.join(chosen)}"
+                )
+        return chosen
+
+    def _kept(self, columns: Columns, features: dict[str, Column]) -> NDArray[np.bool_]:
+        """Rows that can be used; those without a client or a target never can."""
+        needed = [columns.named(name) for name in (self.client, self.target, self.split) if name]
+        asked = [*needed, *features.values()] if self.missing != "fill" else needed
+        empty = np.zeros(columns.rows, dtype=np.bool_)
+        for column in asked:
+            if self.missing == "refuse" and column.empty.any():
+                where, count = column.row(int(np.argmax(column.empty))), int(column.empty.sum())
+                raise InputError(
+                    f"{where}: the cell is empty, and {count} of the {columns.rows} in this column are: "
+                    'say missing = "drop" to leave such rows out, or "fill"'
+                )
+            empty |= column.empty
+        if empty.all():
+            raise InputError(
+                f'{self.path}: every row has an empty cell: say missing = "fill", or choose other features'
+            )
+        return ~empty
+
+    def _owners(self, columns: Columns, kept: NDArray[np.bool_], seed: int) -> list[tuple[int, Rows]]:
+        """Rows of the clients that take part, in the order of their names."""
+        owner = np.where(kept, columns.named(self.client).codes, -1)
+        counts = np.bincount(owner[kept], minlength=len(columns.named(self.client).words))
+        eligible = np.flatnonzero(counts >= self.min_samples)
+        wanted = self.clients or len(eligible)
+        if not len(eligible) or wanted > len(eligible):
+            raise InputError(
+                f"{self.path}: {wanted or 'some'} clients were asked for, but {len(eligible)} of the {len(counts)} in "
+                f"column {self.client!r} have min_samples = {self.min_samples} rows or more: lower one of the two"
+            )
+        chosen = np.sort(stream(seed, "data", self.name, "owners").choice(eligible, wanted, replace=False))
+        order = np.argsort(owner, kind="stable")
+        starts = np.searchsorted(owner[order], np.arange(len(counts) + 1))
+        return [(int(one), order[starts[one] : starts[one + 1]]) for one in chosen]
+
+    def _hold_out(self, columns: Columns, rows: Rows, owner: int, seed: int) -> tuple[Rows, Rows]:
+        if not self.split:
+            shuffled = stream(seed, "data", self.name, "test", owner).permutation(rows)
+            held = min(max(1, round(self.test_fraction * rows.size)), rows.size - 1)
+            return np.sort(shuffled[held:]), np.sort(shuffled[:held])
+        column = columns.named(self.split)
+        if not {word.lower() for word in column.words} <= {"train", "test"}:
+            raise InputError(f"{column.where}: a split says train or test, but {', '.join(column.words[:5])} came")
+        tested = np.array([word.lower() == "test" for word in column.words])[column.codes[rows]]
+        if tested.all():
+            name = columns.named(self.client).words[owner]
+            raise InputError(f"{self.path}: client {name!r} has rows to test on, but none to train on: leave it out")
+        return rows[~tested], rows[tested]
+
+    def _encoded(self, column: Column, name: str, training: Rows) -> NDArray[np.float32]:
+        if column.values is not None and name not in self.categories:
+            return _standardised(column.values, training)[:, None]
+        if len(column.words) > self.max_categories:
+            raise InputError(
+                f"{column.where}: {len(column.words)} different words are more than max_categories = "
+                f"{self.max_categories}: leave the column out of `features`"
+            )
+        # One word says by its absence what another would say. An empty cell is none of them.
+        first = 1 if len(column.words) and not column.empty.any() else 0
+        said: NDArray[np.float32] = (column.codes[:, None] == np.arange(first, len(column.words))).astype(np.float32)
+        return said
+
+
+def _standardised(values: NDArray[np.float64], training: Rows) -> NDArray[np.float32]:
+    """Mean 0 and deviation 1 over the rows that are trained on; empty cells become the mean."""
+    known = values[training]
+    known = known[~np.isnan(known)]
+    mean, deviation = (known.mean(), known.std()) if known.size else (0.0, 0.0)
+    scaled = (values - mean) / (deviation if deviation > 0 else 1.0)
+    return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
