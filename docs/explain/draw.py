@@ -30,7 +30,12 @@ def draw_prefix(path: Path) -> None:
     found = best_prefix(apart, delay)
     figure = new_figure(7.5, 4.4)
     axes = figure.subplots()
-    tidy(axes, "All 2,047 subsets of 11 clients", "seconds of a round: the slowest client in the set", "heterogeneity h(S)")
+    tidy(
+        axes,
+        "All 2,047 subsets of 11 clients",
+        "seconds of a round: the slowest client in the set",
+        "heterogeneity h(S)",
+    )
     sets = [rows for size in range(1, clients + 1) for rows in combinations(range(clients), size)]
     times = [delay[list(rows)].max() for rows in sets]
     spread = [apart[list(rows)].min(axis=0).mean() for rows in sets]
@@ -64,7 +69,9 @@ def draw_moments(path: Path) -> None:
         matched.append(_miss(weights @ mine, goal))
     figure = new_figure(7.5, 4.2)
     axes = figure.subplots()
-    tidy(axes, "Digits over 60 clients, Dirichlet 0.3", "clients in the cohort", "distance from the population's moment")
+    tidy(
+        axes, "Digits over 60 clients, Dirichlet 0.3", "clients in the cohort", "distance from the population's moment"
+    )
     axes.plot(sizes, equal, color=NEUTRAL, linewidth=2, label="equal weights")
     axes.plot(sizes, matched, color=PALETTE[0], linewidth=2, label="weights that match the moment")
     axes.set_ylim(bottom=0)
@@ -96,10 +103,11 @@ def draw_staleness(path: Path) -> None:
     axes = figure.subplots()
     tidy(axes, "Tasks without rounds: a step after every third answer", "seconds", "")
     for client, began, end, _, lag in done:
-        old = PALETTE[0] if not lag else PALETTE[4] if lag < 4 else PALETTE[1]
-        axes.barh(client, end - began - 0.08, left=began + 0.04, height=0.62, color=old if lag is not None else "#cccccc")
-        if lag is not None:
-            axes.text((began + end) / 2, client, str(lag), ha="center", va="center", fontsize=8, color="white" if old == PALETTE[0] else INK)
+        if lag is None:
+            continue  # answered, and in hand still
+        colour, ink = (PALETTE[0], "white") if not lag else (PALETTE[4] if lag < 4 else PALETTE[1], INK)
+        axes.barh(client, end - began - 0.08, left=began + 0.04, height=0.62, color=colour)
+        axes.text((began + end) / 2, client, str(lag), ha="center", va="center", fontsize=8, color=ink)
     for step in steps:
         axes.axvline(step, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axes.set_yticks(range(len(delays)), [f"client of {delay:g} s" for delay in delays])
