@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: setup demo test test-slow test-flower test-nvflare test-ray bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-flower test-nvflare test-ray test-browser docs bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -45,6 +45,11 @@ test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopb
 
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
 	$(ONE_THREAD) $(BIN)/python -m pytest -v -m ray tests/sim/test_ray_engine.py
+
+test-browser: setup  ## the page in a real browser; SHOTS=FOLDER keeps pictures of it
+	@command -v chromedriver >/dev/null && command -v chromium >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+	FEDPACE_SHOTS=$(SHOTS) $(BIN)/python -m pytest -v -rP -m browser tests/browser
 
 bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

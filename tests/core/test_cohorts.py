@@ -86,10 +86,10 @@ def test_a_refused_cohort_leaves_the_session_idle_and_the_state_as_it_was():
     session.join(["a"])
     with pytest.raises(InputError, match="sum to 2"):
         session.select()
-    assert session._state == Memory(0)
+    assert session.coordinator.state == Memory(0)
     session.select(now=1.0)
     session.observe([Outcome("a", seconds=1.0)])
-    assert session._state == Memory(1)
+    assert session.coordinator.state == Memory(1)
 
 
 @pytest.mark.parametrize("weights", [[0.5, 0.6], [-0.5, 3.0], [0.0, 0.0]])

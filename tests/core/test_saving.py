@@ -81,8 +81,8 @@ def make(selector=None):
 
 def same_session(one, two):
     assert (one.step, one.now, one.clients) == (two.step, two.now, two.clients)
-    assert one._state == two._state
-    left, right = one._ledger.arrays(), two._ledger.arrays()
+    assert one.coordinator.state == two.coordinator.state
+    left, right = one.coordinator.ledger.arrays(), two.coordinator.ledger.arrays()
     assert set(left) == set(right)
     for name, array in left.items():
         np.testing.assert_array_equal(right[name], array, err_msg=name)

@@ -107,7 +107,7 @@ def test_clients_come_and_go_between_select_and_observe():
     session.leave(["a"])
     session.join(["d"], delays=[3.0])
     session.observe([Outcome("b", seconds=2.0), Outcome("c", seconds=4.0)])
-    (report,) = session._state.reports
+    (report,) = session.coordinator.state.reports
     assert report.clients.tolist() == [0, 1], "rows of b and c after a left"
     assert report.seconds.tolist() == [2.0, 4.0]
     np.testing.assert_allclose(report.weights, selection.weights[1:])
@@ -119,7 +119,7 @@ def test_who_left_may_be_reported_and_is_ignored():
     selection = session.select()
     session.leave(["a"])
     session.observe(settled(selection))
-    assert session._state.reports[0].clients.size == 2
+    assert session.coordinator.state.reports[0].clients.size == 2
 
 
 def test_everybody_may_leave_in_the_middle_of_a_round():
@@ -128,7 +128,7 @@ def test_everybody_may_leave_in_the_middle_of_a_round():
     session.leave(["a", "b", "c"])
     session.observe([])
     assert session.step == 1
-    assert session._state.reports[0].clients.size == 0
+    assert session.coordinator.state.reports[0].clients.size == 0
     with pytest.raises(InputError, match="there are no clients to choose from: let some join first"):
         session.select()
 
@@ -162,11 +162,11 @@ def test_facts_given_when_joining_are_shown():
 )
 def test_a_bad_join_changes_nothing(facts, words):
     session = warmed()
-    before = {name: array.copy() for name, array in session._ledger.arrays().items()}
+    before = {name: array.copy() for name, array in session.coordinator.ledger.arrays().items()}
     with pytest.raises(InputError, match=words):
         session.join(["d", "e"], **facts)
     assert session.clients == ("a", "b", "c")
-    after = session._ledger.arrays()
+    after = session.coordinator.ledger.arrays()
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
 
@@ -388,16 +388,16 @@ def test_a_bad_outcome_in_the_middle_changes_nothing(fault, fresh):
     if not fresh:
         session.observe([Outcome(client, **good) for client in session.select().clients])
     session.select()
-    before = {name: array.copy() for name, array in session._ledger.arrays().items()}
-    state, step = session._state, session.step
+    before = {name: array.copy() for name, array in session.coordinator.ledger.arrays().items()}
+    state, step = session.coordinator.state, session.step
     report = [Outcome("a", **good), Outcome("b", **(good | fault)), Outcome("c", **good)]
     with pytest.raises(InputError, match="client 'b'"):
         session.observe(report, now=50.0)
-    after = session._ledger.arrays()
+    after = session.coordinator.ledger.arrays()
     assert set(after) == set(before)
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
-    assert (session._state, session.step, session.now) == (state, step, 0.0)
+    assert (session.coordinator.state, session.step, session.now) == (state, step, 0.0)
     session.observe([Outcome(client, **good) for client in ("c", "b", "a")], now=50.0)
     assert session.step == step + 1
 
@@ -413,7 +413,7 @@ def test_the_selector_learns_what_came_back():
         ],
         now=10.0,
     )
-    (report,) = session._state.reports
+    (report,) = session.coordinator.state.reports
     assert (report.step, report.now) == (0, 10.0)
     assert report.clients.tolist() == [0, 1, 2], "in cohort order, however they were reported"
     assert report.finished.tolist() == [False, True, True]

@@ -50,8 +50,8 @@ def one_round(scheme, site, *, rule=None, rounds=1, **settings):
             result.meta = {**(result.meta or {}), "client_name": name, "props": model.meta}
             tasks.answered(result)
 
-    tasks = Broadcasts(broadcast, lambda: False, "")
-    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    tasks = Broadcasts(broadcast, lambda: False, (8, 0))
+    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model = CURRENT
     for _ in range(rounds):
         shared = server.share(model)
@@ -112,10 +112,10 @@ def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
             result.meta |= {"client_name": name, "props": model.meta}
             kept.append(result) if name == "site-3" and not kept else tasks.answered(result)
 
-    tasks = Broadcasts(broadcast, lambda: False, "")
+    tasks = Broadcasts(broadcast, lambda: False, (8, 0))
     settings = Settings(warmup="full", warmup_wait=0.5, warmup_trains=True)
     server = Server(fedpace.make_selector("oort", k=2), settings, HOST)
-    server.join({name: Note() for name in ("site-1", "site-2", "site-3")})
+    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model, moved = CURRENT, []
     for number in range(3):
         if number == 2:
@@ -157,9 +157,48 @@ def test_a_wrong_answer_is_a_failure_of_that_site_alone(lie):
     assert server.coordinator.ledger.columns["failures"].tolist() == [0, 1, 0]
 
 
-def test_a_scheme_that_asks_first_is_refused():
-    with pytest.raises(InputError, match="asks clients before it chooses"):
-        one_round(fedpace.make_selector("folb", k=2), shifted, rounds=2)
+@pytest.mark.parametrize("scheme", ["folb", "power-of-choice"])
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_scheme_asks_before_it_chooses(scheme, heeds):
+    """A script that does not look at the question trains, and what comes of it is the answer."""
+    asked, reporter = [], Reporter()
+
+    def site(name, model):
+        question = reporter.asked(model)
+        asked.append(question)
+        if not question or not heeds:
+            return shifted(name, model, loss=float(name[-1]))
+        number = int(name[-1])
+        return reporter.answer(
+            model, loss=float(number), step={"w": np.full(2, number, np.float32), "count": np.array(number)}
+        )
+
+    _, _, server = one_round(fedpace.make_selector(scheme, k=2), site, rounds=2)
+    kind = {"folb": "gradient", "power-of-choice": "loss"}[scheme]
+    assert asked.count(kind) >= 2
+    assert set(asked) == {kind, ""}
+    view = server.coordinator.view()
+    if kind == "loss":
+        np.testing.assert_array_equal(view.loss, [1, 2, 3])
+    else:
+        # Sketches are linear and seeded: those of clients that moved alike, only further, are multiples.
+        known = np.flatnonzero(np.isfinite(view.updates).all(axis=1))
+        assert known.size >= 2
+        np.testing.assert_allclose(
+            view.updates[known] / (known + 1)[:, None],
+            view.updates[[known[0]] * known.size] / (known[0] + 1),
+            rtol=1e-6,
+        )
+
+
+def test_a_question_must_be_answered_with_what_was_asked():
+    asked = FLModel(
+        params={"w": np.zeros(2)}, meta={NOTE: {"probe": "gradient", "sketch_width": 4, "sketch_seed": "0"}}
+    )
+    with pytest.raises(InputError, match="the step should be finite"):
+        Reporter().answer(asked, step={"w": np.zeros(3)})
+    with pytest.raises(InputError, match="given none"):
+        Reporter().answer(FLModel(params={}, meta={NOTE: {"probe": "loss"}}))
 
 
 def test_metrics_that_everybody_reports_are_averaged():

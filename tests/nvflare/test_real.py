@@ -73,6 +73,14 @@ def test_the_simulator_reaches_the_target_and_a_second_job_goes_on(digits, tmp_p
     assert accuracy(second) >= 0.85
 
 
+def test_a_scheme_that_asks_first(digits, tmp_path):
+    """The question, its answer without training, and the round: all through NVFlare's simulator."""
+    rounds, _ = digits("--sites", "3", "--k", "2", "--rounds", "2", "--selector", "folb", "--target", "1.0")
+    assert len(rounds) == 2
+    assert [bool(entry.probed) for entry in rounds] == [False, True]  # its first round is drawn at random
+    assert all(len(entry.clients) <= 2 for entry in rounds)
+
+
 def test_a_deployment_survives_a_client_that_fails(digits, tmp_path):
     """Server and three sites as processes of their own; times are measured."""
     rounds, output = digits(

@@ -80,8 +80,8 @@ def test_every_case_makes_a_picture_and_a_page(case, make_run, tmp_path):
     assert not ink[:, -1].any()
     page = render_page(runs, comparison, title="t", plotly="")
     for name, figure in embedded(page).items():
-        for part in figure.values() if name == "metric" else [figure]:
-            go.Figure(part)  # refuses whatever plotly does not know
+        for part in figure.values() if name in ("metric", "speed") else [figure]:
+            go.Figure(part)  # refuses whatever plotly does not know; the map is put together by the page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.png"]
 
 
@@ -118,9 +118,10 @@ def test_what_users_typed_is_escaped_everywhere(make_run):
     ]
     page = render_page(runs, summarise(runs, baseline=EVIL), title=EVIL, plotly="")
     assert EVIL not in page
-    assert page.count("<script") == page.count("</script>") == 3
+    assert page.count("<script") == page.count("</script>") == 4
     assert html.escape(EVIL) in page
-    assert "<" not in page.split('id="figures">')[1].split("</script>")[0]  # JSON cannot close its element
+    for name in ("figures", "data"):
+        assert "<" not in page.split(f'id="{name}">')[1].split("</script>")[0]  # JSON cannot close its element
     # Plotly reads its texts as HTML of its own, so they are escaped once more inside of the JSON.
     names = {trace.get("name") for trace in embedded(page)["metric"]["time"]["data"]}
     assert html.escape(EVIL) in names
@@ -134,12 +135,13 @@ def test_the_page_says_what_the_table_says(three_schemes):
     assert "quick was the fastest" in page
     assert "abc123+" in page
     assert "fedpace 0.1.0" in page
-    assert set(embedded(page)) == {"metric", "times", "cohort", "delays"}
+    assert set(embedded(page)) == {"metric", "times", "map", "speed", "cohort", "delays"}
 
 
 def test_the_page_without_a_target_has_no_times(make_run):
     runs = [make_run("a", 0, [(1, 0.8)], target=None)]
-    assert set(embedded(render_page(runs, summarise(runs), title="t", plotly=""))) == {"metric", "cohort", "delays"}
+    found = set(embedded(render_page(runs, summarise(runs), title="t", plotly="")))
+    assert found == {"metric", "map", "speed", "cohort", "delays"}
 
 
 def test_marks_of_seeds_tell_who_arrived(three_schemes):

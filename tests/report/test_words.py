@@ -76,8 +76,14 @@ def test_the_summary_of_three_schemes(three_schemes):
     text = " ".join(sentences(summarise(three_schemes)))
     assert text.startswith("quick was the fastest to reach the target accuracy of 0.9: it took 50.0 s of virtual time")
     assert "2.83 times as fast as random" in text
-    assert "the interval contains 1" in text
+    assert "too few for intervals" in text
     assert "stuck did not reach the target in any run." in text
+
+
+def test_seeds_that_do_not_settle_it(make_run):
+    runs = [make_run("random", seed, [(100, 0.95)]) for seed in range(3)]
+    runs += [make_run("quick", seed, [(seconds, 0.95)]) for seed, seconds in enumerate((20, 50, 180))]
+    assert "the interval contains 1" in " ".join(sentences(summarise(runs)))
 
 
 def test_the_summary_never_calls_a_partial_scheme_the_fastest(make_run):

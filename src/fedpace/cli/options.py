@@ -1,9 +1,12 @@
-"""Options that several commands have: their types and what their help says."""
+"""Options that several commands have: their types and what their help says, alone or in groups."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -16,52 +19,81 @@ ExperimentFile = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
-DelayName = Annotated[str | None, typer.Option("--delays", help="Another delay model, with its defaults.")]
-Target = Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")]
-Hold = Annotated[
-    int | None,
-    typer.Option(
-        help="Instants over which the mean must meet the target (default 10); 1 = the first crossing counts.",
-        show_default=False,
-    ),
-]
-ChargeWarmup = Annotated[bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")]
-WarmupWait = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of the clients that a charged warm-up waits for; others are known when they answer (default 1).",
-        show_default=False,
-    ),
-]
-ServerStep = Annotated[
-    str | None,
-    typer.Option(
-        "--server",
-        help="Server step of all schemes, as NAME or NAME:KEY=VALUE,... (default: what each scheme asks for).",
-        show_default=False,
-    ),
-]
-MaxRounds = Annotated[int | None, typer.Option(help="Stop after this many rounds.")]
-EvaluateEvery = Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")]
-CheckpointEvery = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds between checkpoints; 0 = after every round, inf = none (default: as often as costs little).",
-        show_default=False,
-    ),
-]
-KeepModel = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep-model/--drop-model", help="Keep final models (default: those of up to 16 MiB).", show_default=False
-    ),
-]
 Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core where one run cannot use all cores.")]
-EngineNamed = Annotated[
-    EngineName, typer.Option("--engine", help="Where clients are trained; it changes the speed, never the outcome.")
-]
-Workers = Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="Ray cluster to use with --engine ray; `auto` finds the one around.", show_default=False),
-]
+
+
+def described(text: str, *names: str) -> Any:
+    """Return an option whose help says what happens without it."""
+    return typer.Option(*names, help=text, show_default=False)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a command may change in an experiment, whatever it runs; called as in `fedpace.config.Overrides`."""
+
+    server: Annotated[
+        str | None,
+        described("Server step of all schemes, as NAME or NAME:KEY=VALUE,... (default: what each scheme asks for)."),
+    ] = None
+    target: Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")] = None
+    hold: Annotated[
+        int | None,
+        described("Instants over which the mean must meet the target (default 10); 1 = the first crossing counts."),
+    ] = None
+    max_rounds: Annotated[int | None, typer.Option(help="Stop after this many rounds.")] = None
+    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")] = (
+        None
+    )
+    charge_warmup: Annotated[
+        bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")
+    ] = False
+    warmup_wait: Annotated[
+        float | None,
+        described(
+            "Share of the clients that a charged warm-up waits for; others are known when they answer (default 1)."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """How runs are carried out: none of it changes what comes out."""
+
+    engine: Annotated[
+        EngineName, typer.Option(help="Where clients are trained; it changes the speed, never the outcome.")
+    ] = "auto"
+    workers: Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")] = 0
+    ray_address: Annotated[
+        str | None, described("Ray cluster to use with --engine ray; `auto` finds the one around.")
+    ] = None
+    checkpoint_every: Annotated[
+        float | None,
+        described(
+            "Seconds between checkpoints; 0 = after every round, inf = none (default: as often as costs little)."
+        ),
+    ] = None
+    keep_model: Annotated[
+        bool | None,
+        described("Keep final models (default: those of up to 16 MiB).", "--keep-model/--drop-model"),
+    ] = None
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of the groups above that it takes, in their place."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    def expanded(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    taken: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        options = inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
+        types = get_type_hints(groups[name], include_extras=True) if name in groups else hints
+        taken += [option.replace(kind=parameter.kind, annotation=types[option.name]) for option in options]
+    expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
+    expanded.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
+    return expanded

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from fedpace.cli.common import print_json
+from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
+from fedpace.report.numbers import listed
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png
+from fedpace.report.questions import at_time, retarget, short_of
 from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, render_table, summarise
+from fedpace.report.tables import Comparison, render_costs, render_table, summarise
 from fedpace.runner import Plan, read_plan
 
 REPORTS = ("report.html", "report.png", "comparison.json")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of runs that were recorded with something else in mind."""
+
+    target: float | None = None
+    hold: int | None = None
+    at: float | None = None
 
 
 def report_folder(
@@ -27,24 +40,39 @@ def report_folder(
     as_json: bool,
     plan: Plan | None = None,
     records: Sequence[RunRecord] | None = None,
+    question: Question | None = None,
 ) -> None:
     """Write and print the reports of all that `folder` holds: of one experiment, or of one per delay model.
 
-    `plan` and `records` are what is in it, where that is at hand.
+    `plan` and `records` are what is in it, where that is at hand. `question` asks for another target, or for a time.
     """
-    runs = find_runs(folder) if records is None else in_order(records)
+    asked = question or Question()
+    recorded = find_runs(folder) if records is None else in_order(records)
+    runs = retarget(recorded, asked.target, asked.hold)
     if records is None and not (folder / INFO).exists():
         plan = read_plan(folder)
     if plan is None or len(plan.experiments) == 1:
         comparison = _write(runs, folder)
+        instant = None if asked.at is None else at_time(runs, asked.at)
         if as_json:
-            print_json({"folder": str(folder), **comparison.as_json()})
+            when = {} if instant is None else {"at": instant.as_json()}
+            print_json({"folder": str(folder), **comparison.as_json(), **when})
             return
         console.print(render_table(comparison))
-        console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
+        if (costs := render_costs(comparison)) is not None:
+            console.print(costs)
+        said = sentences(comparison)
+        if short := short_of(recorded, runs):
+            said.append(f"Some runs of {listed(short)} ended when they held the target that they were run with.")
+        if instant is not None:
+            said.append(instant.sentence())
+        console.print(" ".join(said), highlight=False, markup=False)
         _name_files([folder], console)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in plan.experiments}
+    if asked.at is not None:
+        one = folder / next(iter(under))
+        raise InputError(f"{folder} holds runs under several delay models: ask --at of one of them, such as {one}")
     found = {name: _write(some, folder / name) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
     with keeping(folder / "comparison.json"):

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import runner
 from fedpace.cli.common import key_values, print_json
+from fedpace.cli.options import Carrying, Changes
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.errors import StorageError
@@ -27,14 +28,9 @@ from fedpace.records.run import INFO, RunRecord
 from fedpace.report.numbers import counted
 from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.names import EngineName
-
-__all__ = ["Overrides", "compare", "execution", "load_under", "resume", "run", "server"]
 
 
-def execution(
-    engine: EngineName, workers: int, ray_address: str | None, checkpoint_every: float | None, keep_model: bool | None
-) -> Execution:
+def execution(how: Carrying) -> Execution:
     """Return how runs are carried out; from here on this process has one thread.
 
     The models of these commands are small: more threads cost more than they give, and with one the rounds of a seed are
@@ -42,7 +38,13 @@ def execution(
     """
     torch.set_num_threads(1)
     threadpool_limits(limits=1)
-    return Execution(EngineOptions(engine, workers, ray_address), checkpoint_every, keep_model)
+    engine = EngineOptions(how.engine, how.workers, how.ray_address)
+    return Execution(engine, how.checkpoint_every, how.keep_model)
+
+
+def overrides(changes: Changes, **which: Any) -> Overrides:
+    """Return what a command changes in an experiment; `which` schemes, seeds and delays it has said otherwise."""
+    return Overrides(**vars(changes) | {"server": _server(changes.server)} | which)
 
 
 def load_under(path: Path | None, overrides: Overrides, delays: Sequence[str] | None = None) -> list[Experiment]:
@@ -164,7 +166,7 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
     console.print(f"Recorded in {folder}", highlight=False, markup=False)
 
 
-def server(text: str | None) -> dict[str, Any] | None:
+def _server(text: str | None) -> dict[str, Any] | None:
     """Read `NAME` or `NAME:KEY=VALUE,...`."""
     if text is None:
         return None

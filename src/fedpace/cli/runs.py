@@ -10,30 +10,13 @@ from typing import Annotated
 
 import typer
 
-from fedpace.cli.options import (
-    AsJson,
-    ChargeWarmup,
-    CheckpointEvery,
-    DelayName,
-    EngineNamed,
-    EvaluateEvery,
-    ExperimentFile,
-    Hold,
-    Jobs,
-    KeepModel,
-    MaxRounds,
-    Out,
-    Overwrite,
-    RayAddress,
-    ServerStep,
-    Target,
-    WarmupWait,
-    Workers,
-)
+from fedpace.cli.options import AsJson, Carrying, Changes, ExperimentFile, Jobs, Out, Overwrite, grouped
 from fedpace.core.errors import InputError
 
 
+@grouped
 def compare(
+    *,
     experiment: ExperimentFile = None,
     selectors: Annotated[
         str | None, typer.Option(help="Comma-separated labels or names of schemes; others are left out.")
@@ -42,19 +25,9 @@ def compare(
         str | None, typer.Option(help="Another delay model with its defaults, or several, separated by commas.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
-    server: ServerStep = None,
-    target: Target = None,
-    hold: Hold = None,
-    max_rounds: MaxRounds = None,
-    evaluate_every: EvaluateEvery = None,
-    charge_warmup: ChargeWarmup = False,
-    warmup_wait: WarmupWait = None,
+    changes: Changes,
     jobs: Jobs = 0,
-    engine: EngineNamed = "auto",
-    workers: Workers = 0,
-    ray_address: RayAddress = None,
-    checkpoint_every: CheckpointEvery = None,
-    keep_model: KeepModel = None,
+    how: Carrying,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -66,42 +39,23 @@ def compare(
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
     from fedpace.cli import running
 
-    execution = running.execution(engine, workers, ray_address, checkpoint_every, keep_model)
-    overrides = running.Overrides(
-        names,
-        None,
-        None if seeds is None else range(seeds),
-        target,
-        max_rounds,
-        charge_warmup,
-        warmup_wait,
-        evaluate_every,
-        hold,
-        running.server(server),
-    )
+    execution = running.execution(how)
+    overrides = running.overrides(changes, selectors=names, seeds=None if seeds is None else range(seeds))
     chosen = running.load_under(experiment, overrides, models)
     running.compare(chosen, out, execution, jobs=jobs, overwrite=overwrite, as_json=as_json)
 
 
+@grouped
 def run(
+    *,
     experiment: ExperimentFile = None,
     selector: Annotated[
         str | None, typer.Option(help="Label or name of the scheme (default: the first).", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
-    delays: DelayName = None,
-    server: ServerStep = None,
-    target: Target = None,
-    hold: Hold = None,
-    max_rounds: MaxRounds = None,
-    evaluate_every: EvaluateEvery = None,
-    charge_warmup: ChargeWarmup = False,
-    warmup_wait: WarmupWait = None,
-    engine: EngineNamed = "auto",
-    workers: Workers = 0,
-    ray_address: RayAddress = None,
-    checkpoint_every: CheckpointEvery = None,
-    keep_model: KeepModel = None,
+    delays: Annotated[str | None, typer.Option(help="Another delay model, with its defaults.")] = None,
+    changes: Changes,
+    how: Carrying,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -111,31 +65,18 @@ def run(
         raise InputError(f"--seed must be at least 0, but {seed} came")
     from fedpace.cli import running
 
-    execution = running.execution(engine, workers, ray_address, checkpoint_every, keep_model)
-    overrides = running.Overrides(
-        None if selector is None else [selector],
-        delays,
-        [seed],
-        target,
-        max_rounds,
-        charge_warmup,
-        warmup_wait,
-        evaluate_every,
-        hold,
-        running.server(server),
-    )
-    (chosen,) = running.load_under(experiment, overrides)
+    execution = running.execution(how)
+    names = None if selector is None else [selector]
+    (chosen,) = running.load_under(experiment, running.overrides(changes, selectors=names, delays=delays, seeds=[seed]))
     running.run(chosen, seed, out, execution, overwrite=overwrite, as_json=as_json)
 
 
+@grouped
 def resume(
+    *,
     folder: Annotated[Path, typer.Argument(help="Folder of a `fedpace compare` or `fedpace run` that was stopped.")],
     jobs: Jobs = 0,
-    engine: EngineNamed = "auto",
-    workers: Workers = 0,
-    ray_address: RayAddress = None,
-    checkpoint_every: CheckpointEvery = None,
-    keep_model: KeepModel = None,
+    how: Carrying,
     as_json: AsJson = False,
 ) -> None:
     """Go on where a run or a comparison was stopped, as if it never had been.
@@ -145,20 +86,29 @@ def resume(
     """
     from fedpace.cli import running
 
-    execution = running.execution(engine, workers, ray_address, checkpoint_every, keep_model)
-    running.resume(folder, execution, jobs=jobs, as_json=as_json)
+    running.resume(folder, running.execution(how), jobs=jobs, as_json=as_json)
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of `fedpace compare` or `fedpace run`.")],
+    target: Annotated[
+        float | None, typer.Option(help="Another target than the runs had; nothing is run.", show_default=False)
+    ] = None,
+    hold: Annotated[
+        int | None,
+        typer.Option(help="Instants over which it must be held.", show_default=False),
+    ] = None,
+    at: Annotated[
+        float | None, typer.Option(help="Say how far every scheme was after so many seconds.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build table, page and picture anew from recorded runs, finished or not."""
     from rich.console import Console
 
-    from fedpace.cli.reporting import report_folder
+    from fedpace.cli.reporting import Question, report_folder
 
-    report_folder(folder, Console(), as_json=as_json)
+    report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at))
 
 
 def _listed(text: str | None, nothing: str) -> list[str] | None:

@@ -70,7 +70,6 @@ class Coordinator(Standing):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
         self.state: Any = self.policy.init()
-        self._step: Step | None = None
 
     # -- what transports call --------------------------------------------------------------------------------
 
@@ -141,8 +140,7 @@ class Coordinator(Standing):
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
         self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
-        turn.clients, turn.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
-        turn.failed = [task.client for task, outcome in ended if not outcome.finished]
+        turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         return turn
 
@@ -172,8 +170,9 @@ class Coordinator(Standing):
         measuring = [task.client for task in self.tasks if task.kind == "measure"]
         self.ledger.columns["asked"][self.ledger.rows(measuring)] = False
         at = self.at
+        turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
         self.flight, self._step = Flight(), None
-        self.at = Progress(at.step, at.now, Turn(began=at.now), at.next_task, at.decisions)
+        self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
 
     # -- waiting ---------------------------------------------------------------------------------------------
 

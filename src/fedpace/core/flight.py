@@ -58,6 +58,20 @@ class Flight:
             self.flying -= 1
             self.held += not failed
 
+    def refuse(self, ids: Iterable[int]) -> None:
+        """Take answers of the policy's that are in hand for failures."""
+        for task in ids:
+            ended = self._answers[task][0]
+            self._answers[task] = (ended, Outcome(ended.client, finished=False))
+            self._lost.add(task)
+            self.held -= 1
+
+    def forget_moments(self) -> None:
+        """Drop the moments in answers that are in hand."""
+        for task in list(self._answers):
+            ended, outcome = self._told(task)
+            self._answers[task] = (ended, replace(outcome, moment=None))
+
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
         """Give tasks up that are in flight."""
         dropped = tuple(self.tasks.pop(task) for task in ids)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fedpace.core.tasks import Wait
-from fedpace.core.types import ClientId, Diagnostics, Mode
+from fedpace.core.tasks import Task, Wait
+from fedpace.core.types import ClientId, Diagnostics, Mode, Outcome
 
 
 @dataclass(eq=False)
@@ -31,6 +33,41 @@ class Turn:
     """Who of them crashed or was late."""
     seconds: float = 0.0
     """How long they were waited for."""
+    work: float = 0.0
+    """Client-seconds since the step before: every client with a task works until it answers, fails or is given up."""
+    sent: int = 0
+    """Models that were sent out, with tasks of any kind."""
+    returned: int = 0
+    """Trained models that came back, of the tasks that ended in the step."""
+    reported: int = 0
+    """Bytes of the moments and update sketches that came with them, and of what was measured or probed."""
+    wasted: int = 0
+    """Tasks to train that ended without a part in a step: they failed, were given up, or weighed nothing."""
+
+    def settle(self, ended: Sequence[tuple[Task, Outcome]]) -> None:
+        """Note what became of the tasks that ended in the step, in the order in which they began."""
+        self.clients, self.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
+        self.failed = [task.client for task, outcome in ended if not outcome.finished]
+        self.returned += len(ended) - len(self.failed)
+        self.wasted += sum(not outcome.finished or task.weight == 0 for task, outcome in ended)
+
+    def explained(self, ids: Sequence[ClientId]) -> dict[str, Any]:
+        """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
+        chosen = set(self.clients)
+        told = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
+        return {**self.why.facts, "reasons": told} if told else dict(self.why.facts)
+
+    def hear(self, outcomes: Iterable[Outcome]) -> None:
+        """Count the bytes of what was reported."""
+        self.reported += sum(
+            getattr(fact, "nbytes", 0) for outcome in outcomes for fact in (outcome.moment, outcome.update)
+        )
+
+    def give_up(self, tasks: int, now: float) -> Turn:
+        """Return a turn that begins now, after so many tasks were given up with it: what they cost is not forgotten."""
+        kept = Turn(began=now, work=self.work, sent=self.sent, returned=self.returned, reported=self.reported)
+        kept.wasted = self.wasted + tasks
+        return kept
 
 
 @dataclass(eq=False)

@@ -25,7 +25,6 @@ from fedpace.core import saving
 from fedpace.core.checks import FloatArray
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.ledger import Ledger
 from fedpace.core.outcomes import settled_outcomes
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings, ShareRule, Warmup
@@ -106,14 +105,6 @@ class Session:
         """Everybody in the roster, in order of joining: the rows of the View."""
         return self.coordinator.clients
 
-    @property
-    def _ledger(self) -> Ledger:
-        return self.coordinator.ledger
-
-    @property
-    def _state(self) -> Any:
-        return self.coordinator.state
-
     def __len__(self) -> int:
         """Clients in the roster."""
         return len(self.coordinator)
@@ -193,7 +184,7 @@ class Session:
         selection = self.pending
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
-        settled = settled_outcomes(selection, list(outcomes), self._ledger)
+        settled = settled_outcomes(selection, list(outcomes), self.coordinator.ledger)
         measuring = {task.client for task in self.coordinator.tasks if task.kind == "measure"}
         for outcome in settled:
             if outcome.late and outcome.finished:
@@ -202,7 +193,7 @@ class Session:
                 raise InputError(
                     f"client {outcome.client!r} is reported as late, but only a warm-up can wait: it failed"
                 )
-        self._ledger.check(settled)
+        self.coordinator.ledger.check(settled)
         self.coordinator.advance(now)
         self._take_in(outcome for outcome in settled if not outcome.late)
         if selection.warmup:
@@ -219,10 +210,10 @@ class Session:
         heard = list(outcomes)
         late = {task.client for task in self.coordinator.tasks}
         for outcome in heard:
-            self._ledger.row(outcome.client)
+            self.coordinator.ledger.row(outcome.client)
             if outcome.client not in late or outcome.late:
                 raise InputError(f"client {outcome.client!r} is reported, but it was not late")
-        self._ledger.check(heard)
+        self.coordinator.ledger.check(heard)
         self.coordinator.advance(now)
         self._take_in(heard)
         self.coordinator.go_on()
@@ -275,7 +266,7 @@ class Session:
     def _selection(self, due: Due) -> Selection:
         turn, wait = self.coordinator.at.turn, self.coordinator.at.wait or Wait()
         clients = tuple(task.client for task in due.tasks)
-        rows = self._ledger.rows(clients)
+        rows = self.coordinator.ledger.rows(clients)
         if due.warmup:
             why = Diagnostics(
                 status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",

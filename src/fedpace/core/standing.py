@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
 from fedpace.core.policies import Rounds
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
+from fedpace.core.providers import moment_store
 from fedpace.core.roster import Roster, Settings
-from fedpace.core.tasks import Kind, Policy, Task
+from fedpace.core.tasks import Kind, Policy, Step, Task
 from fedpace.core.types import ClientId, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
 
@@ -38,6 +39,8 @@ class Standing(Roster):
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
         self.at = Progress()
         self.flight = Flight()
+        self._step: Step | None = None
+        """The step that is due, until it is made."""
 
     @property
     def step(self) -> int:
@@ -63,7 +66,33 @@ class Standing(Roster):
         """Forget clients, at any time, and what they were doing."""
         gone = list(clients)
         super().leave(gone)
+        before = self.flight.flying + self.flight.held
         self.flight.lose(set(gone))
+        self.at.turn.wasted += before - self.flight.flying - self.flight.held
+
+    def refuse(self, tasks: Collection[int]) -> Step:
+        """Take answers of the step that is due for failures, and return what is left of it.
+
+        For what shows only beside the others' answers, such as an update many times as long as theirs. Who is refused
+        leaves its weight to the others, as who fails does; in delta mode its step is simply missing.
+        """
+        if self._step is None:
+            raise OrderError("refuse() came without a step: due() says when one is to be made")
+        step = self._step
+        self.flight.refuse(tasks)
+        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
+        total = sum(weight for _, weight in left)
+        if step.mode == "average" and total > 0:
+            left = [(task, weight / total) for task, weight in left]
+        self._step = replace(step, answers=tuple(left))
+        return self._step
+
+    def forget_moments(self) -> None:
+        """Forget everybody's moments, those in hand too: they are due again."""
+        self.ledger.moments = moment_store()
+        self.ledger.moments.append(len(self.ledger))
+        self.ledger.columns["moment_step"][:] = -1
+        self.flight.forget_moments()
 
     def advance(self, now: float | None) -> None:
         """Note the time."""
@@ -71,6 +100,8 @@ class Standing(Roster):
             return
         if not (math.isfinite(now) and now >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
+        # Time passes between two events only, so that everybody in flight has worked through all of it.
+        self.at.turn.work += len(self.flight.tasks) * (float(now) - self.now)
         self.at.now = float(now)
 
     def start(
@@ -94,6 +125,7 @@ class Standing(Roster):
         )
         jobs[rows] += kind == "train"
         self.at.next_task += len(started)
+        self.at.turn.sent += len(started)
         self.flight.start(started)
         if kind == "measure":
             self.ledger.columns["asked"][rows] = True
@@ -135,6 +167,7 @@ class Standing(Roster):
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        self.at.turn.hear(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
         times = Counter[tuple[int, ClientId]]()
         for task, outcome in settled:
@@ -148,6 +181,7 @@ class Standing(Roster):
     def take_probes(self) -> None:
         """Fold what was answered to a probe; what is no number was not answered."""
         answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        self.at.turn.hear(outcome for _, outcome in answered)
         if answered and answered[0][0].probe == "loss":
             self.heard_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:

@@ -1,16 +1,20 @@
-"""From the answers that make a step to the messages that the inner strategy aggregates."""
+"""What the inner strategy aggregates: the answers that make a step, and evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedpace.core.types import Mode
-from fedpace.hosting.replies import Reply
+from fedpace.hosting.replies import Reply, short
 from fedpace.hosting.sketch import Arrays
+
+log = logging.getLogger("flwr")
 
 Weighed = tuple[float, Arrays, Reply]
 """The weight of an answer, the model that its client was sent, and the reply."""
@@ -45,6 +49,28 @@ def messages(
         message.content["metrics"] = MetricRecord({**metrics, weight_key: float(weight / largest)})
         replies.append(message)
     return replies, weights, models
+
+
+def evaluations(replies: Iterable[Message], *, weight_key: str) -> list[Message]:
+    """Return replies to an evaluation that a strategy can average: numbers that all have in common, and a weight."""
+    usable: list[tuple[Message, dict[str, Any]]] = []
+    for reply in replies:
+        found = {} if reply.has_error() else _metrics(reply)
+        weight = found.get(weight_key)
+        if reply.has_error():
+            why = str(reply.error.reason or "an error")
+        elif isinstance(weight, int | float) and 0 < weight < math.inf:
+            usable.append((reply, found))
+            continue
+        else:
+            why = f"its {weight_key} should be a number above 0, but {weight!r} came"
+        log.warning("fedpace: the evaluation of node %d is left out: %s", reply.metadata.src_node_id, short(why))
+    shown = _common([found for _, found in usable]) if usable else []
+    for (reply, _), metrics in zip(usable, shown, strict=True):
+        for key in list(reply.content.metric_records):
+            del reply.content[key]
+        reply.content["metrics"] = MetricRecord(metrics)
+    return [reply for reply, _ in usable]
 
 
 def _moved(current: Arrays, sent: Arrays, trained: Arrays, weight: float) -> Arrays:

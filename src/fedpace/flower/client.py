@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import at_least
+from fedpace.core.checks import between
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.flower.features import Captured, last_layer_input
 from fedpace.flower.wire import (
@@ -33,7 +33,7 @@ from fedpace.flower.wire import (
     config_value,
 )
 from fedpace.hosting.notes import pack_labels, pack_update
-from fedpace.hosting.release import Privacy, packed_moment, with_targets
+from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 Handler = Callable[[Message, Context], Message]
@@ -80,7 +80,7 @@ def report_mod(
     """
     if module and features is not None:
         raise InputError("report_mod was given both module and features: the moment comes from one of them")
-    at_least(max_rank, 1, "max_rank of report_mod")
+    between(max_rank, 1, MOST_ROWS, "max_rank of report_mod")
     if privacy is not None and not module and features is None:
         raise InputError("report_mod was given privacy, but neither module nor features: there is nothing to protect")
 
@@ -166,15 +166,15 @@ def _batch(rows: Any, captured: Captured | None, targets: bool) -> Callable[[], 
         given = rows if isinstance(rows, tuple) else (rows, None)
         batch, beside = given if captured is None else (captured.features(), captured.targets)
         if not targets:
-            return np.asarray(batch)
+            return moment_rows(np.asarray(batch))
         if beside is None:
             log.warning(
                 "fedpace: the scheme uses targets in the moments, but none were seen beside the features: features "
                 "alone are sent. Call one of torch.nn.functional's losses in training, or return (rows, targets) "
                 "from `features`"
             )
-            return np.asarray(batch)
-        return with_targets(batch, beside)
+            return moment_rows(np.asarray(batch))
+        return moment_rows(batch, beside)
 
     return make
 

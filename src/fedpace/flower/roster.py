@@ -4,6 +4,10 @@ Node ids are random numbers, new in every simulation and for every SuperNode tha
 client must survive that. So each new node is asked once, by a train message without a model: `report_mod` answers with
 the name from the node's config, and what else must be known before it trains; a client without the mod raises, and is
 called by its node id until it goes away.
+
+Anybody can say any name. So a name has one holder at a time: a second one is called by its node id until the first is
+gone. With `bound` names belong to the node ids that first gave them, for good: where the SuperLink authenticates
+SuperNodes, a node's id is that of its key, and nobody else can have it.
 """
 
 from __future__ import annotations
@@ -27,13 +31,19 @@ class Roster:
         seconds: how long to wait for a node to say its name; 0 = do not ask, call nodes by their ids.
         config_key: the ConfigRecord of the strategy's messages.
         questions: what else to ask a new node for.
+        bound: name -> node id that it belongs to; None = to whoever holds it.
     """
 
-    def __init__(self, seconds: float, config_key: str, questions: Mapping[str, bool]) -> None:
+    def __init__(
+        self, seconds: float, config_key: str, questions: Mapping[str, bool], bound: dict[str, int] | None = None
+    ) -> None:
         self._seconds = seconds
         self._config_key = config_key
         self._questions = dict(questions)
+        self.bound = bound
         self._names: dict[int, str] = {}
+        self._wishes: dict[int, str] = {}
+        """Node -> the name that it gave, where another has it."""
         self.notes: dict[str, Note] = {}
         """What each node said of itself when it was asked."""
 
@@ -42,6 +52,12 @@ class Roster:
         here = list(nodes)
         # Who went away is forgotten: its name may come back behind another id.
         self._names = {node: name for node, name in self._names.items() if node in set(here)}
+        self._wishes = {node: name for node, name in self._wishes.items() if node in self._names}
+        self.notes = {name: self.notes[name] for name in self._names.values()}
+        for node, name in list(self._wishes.items()):
+            if self._free(name, node):
+                self._enter(node, name, self.notes.pop(self._names[node]))
+                del self._wishes[node]
         new = [node for node in here if node not in self._names]
         if new:
             self._ask(new, grid)
@@ -63,12 +79,18 @@ class Roster:
             if node not in nodes:
                 continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
             note = _note(reply)
-            taken = note.name in self._names.values()
-            if taken:
-                log.warning("fedpace: node %d calls itself %r, as another does: give each its own", node, note.name)
-            usable = bool(note.name) and not taken
-            nameless += not usable
-            self._enter(node, note.name if usable else f"node-{node}", note)
+            free = bool(note.name) and self._free(note.name, node)
+            if note.name and not free:
+                log.warning(
+                    "fedpace: node %d calls itself %r, which is another node's: it is called node-%d instead. Give "
+                    "each node its own name",
+                    node,
+                    note.name,
+                    node,
+                )
+                self._wishes[node] = note.name
+            nameless += not free
+            self._enter(node, note.name if free else f"node-{node}", note)
         if nameless:
             log.warning(
                 "fedpace: %d of %d new nodes have no name of their own: what is learnt of them is lost when they "
@@ -77,7 +99,14 @@ class Roster:
                 len(nodes),
             )
 
+    def _free(self, name: str, node: int) -> bool:
+        """Whether the name can be this node's."""
+        owner = node if self.bound is None else self.bound.get(name, node)
+        return owner == node and name not in self._names.values()
+
     def _enter(self, node: int, name: str, note: Note) -> None:
+        if self.bound is not None and note.name == name:
+            self.bound[name] = node
         self._names[node] = name
         self.notes[name] = note
 

@@ -29,13 +29,15 @@ from fedpace.core.roster import Settings, ShareRule, Warmup
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Need, Selector
-from fedpace.flower.averaging import messages
+from fedpace.flower.averaging import evaluations, messages
 from fedpace.flower.inner import attribute, check_inner, has_momentum
 from fedpace.flower.own_arrays import own_arrays, put_back
 from fedpace.flower.roster import Roster
 from fedpace.flower.transport import Messages
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
-from fedpace.hosting.server import Clock, Host, Server, make_selector, make_server
+from fedpace.hosting.presence import FORGET
+from fedpace.hosting.schemes import make_selector, make_server
+from fedpace.hosting.server import SCREEN, Clock, Host, Server
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.server.average import Average
 
@@ -59,21 +61,18 @@ class PacedStrategy(Strategy):
             what it needs are still asked, a quota per round as in a warm-up, and each is named in a warning.
         state: folder where every round is saved and recorded (`fedpace report` reads it), and from which a restarted
             server goes on; None = nowhere.
-        seed: names every random stream of the selection.
-        shares: what a client weighs in the objective: `uniform`, or its `samples`, which `report_mod(samples=...)` or
-            `labels=` must tell before it first trains.
-        warmup: how nodes of which the scheme knows too little are met: `lazy` (a quota beside each cohort) or `full`
-            (all of them before the scheme first chooses).
-        warmup_quota: see above.
-        warmup_wait: share of the nodes that a full warm-up waits for; the others are chosen from when they answer.
-        warmup_trains: a full warm-up is the first round, and its answers move the model; False = they only report.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
+        shares: as there; `samples` are what `report_mod(samples=...)` or `labels=` tell before a node first trains.
         clock: `server`: time is this machine's, from sending a message to seeing its reply. `reported`: time is what
             clients report, as with delay models in a simulation, and nobody really waits.
         deadline: seconds that a cohort is waited for, whatever the scheme says; never with empty hands while somebody
             may still answer.
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
-        moments_every: ask a client for its feature moment again after so many rounds; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
+        screen: refuse updates longer than this many times the usual one; 0 = none. See docs/flower.md.
+        forget_seconds: clients that were not connected for so long are forgotten; those without a name after 600 s.
+        bind_names: a name belongs to the node id that first gave it, for good. Switch it on where the SuperLink
+            authenticates SuperNodes, whose ids then stay; elsewhere a node that reconnects has another id.
         name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
         nodes_seconds: how long the first round waits for as many nodes as the scheme chooses. Then it goes on with
             those that are there, if the inner strategy's `min_available_nodes` are; else it gives up.
@@ -99,6 +98,9 @@ class PacedStrategy(Strategy):
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
+        screen: float = SCREEN,
+        forget_seconds: float = FORGET,
+        bind_names: bool = False,
         name_seconds: float = 120.0,
         nodes_seconds: float = 600.0,
         server: str | ServerStep[Any] | None = None,
@@ -129,6 +131,9 @@ class PacedStrategy(Strategy):
             folder=None if state is None else Path(state),
             rule=rule,
             sketch=sketch,
+            loss_key=loss_key,
+            screen=screen,
+            forget_seconds=forget_seconds,
         )
         self._nodes_seconds = nodes_seconds
         self._weight_key = str(attribute(inner, "weighted_by_key", "num-examples"))
@@ -140,8 +145,10 @@ class PacedStrategy(Strategy):
         self._before = self.coordinator.step
         """Rounds that were made before this server started."""
         questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: shares == "samples"}
-        self._roster = Roster(name_seconds, str(attribute(inner, "configrecord_key", "config")), questions)
-        self._messages = Messages(loss_key, self._weight_key, (sketch, seed))
+        owners = {} if saved is None else {str(name): int(node) for name, node in saved.facts.get("names", {}).items()}
+        config_key = str(attribute(inner, "configrecord_key", "config"))
+        self._roster = Roster(name_seconds, config_key, questions, owners if bind_names else None)
+        self._messages = Messages(self._weight_key, (sketch, seed))
         self._step: Step | None = None
         self._shared: SharedModel
 
@@ -206,7 +213,7 @@ class PacedStrategy(Strategy):
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
         named = self._roster.names(offered, grid)
-        self._server.join({name: self._roster.notes[name] for name in named})
+        self._server.presence.update({name: self._roster.notes[name] for name in named})
         here = {name: offered[node] for name, node in named.items() if name in self.coordinator.ledger}
         if not here:
             log.warning("fedpace: none of the %d nodes said who it is: this round is skipped", len(offered))
@@ -226,7 +233,8 @@ class PacedStrategy(Strategy):
             self._arrays = arrays
         own, layout = own_arrays(self.inner)
         model = {key: array.numpy() for key, array in self._arrays.items()}
-        self._server.stepped(step, model, moved=arrays is not None, own=own, facts={"inner": layout})
+        facts = {"inner": layout, "names": self._roster.bound or {}}
+        self._server.stepped(step, model, moved=arrays is not None, own=own, facts=facts)
         return arrays, metrics
 
     def configure_evaluate(
@@ -236,8 +244,9 @@ class PacedStrategy(Strategy):
         return self.inner.configure_evaluate(server_round + self._before, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Leave evaluation to the inner strategy."""
-        return self.inner.aggregate_evaluate(server_round + self._before, replies)
+        """Let the inner strategy average what can be averaged: one reply that cannot must not stop the server."""
+        usable = evaluations(replies, weight_key=self._weight_key)
+        return self.inner.aggregate_evaluate(server_round + self._before, usable) if usable else None
 
     def close(self) -> None:
         """End the sitting where not `start` but a loop of one's own called the rounds."""

@@ -29,20 +29,16 @@ from fedpace.flower.wire import (
 )
 from fedpace.hosting.replies import Raw
 
-LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
-
 
 class Messages:
     """Tasks that are out, by the ids that Flower gave their messages.
 
     Args:
-        loss_key: metric with the client's loss; empty = the usual ones.
         weight_key: metric with its number of samples.
         sketch: how steps are to be sketched.
     """
 
-    def __init__(self, loss_key: str, weight_key: str, sketch: tuple[int, int]) -> None:
-        self._loss_keys = (loss_key,) if loss_key else LOSS_KEYS
+    def __init__(self, weight_key: str, sketch: tuple[int, int]) -> None:
         self._weight_key = weight_key
         self._projection = {SKETCH_WIDTH: sketch[0], SKETCH_SEED: str(sketch[1])}
         self._out: dict[str, int] = {}
@@ -102,7 +98,7 @@ class Messages:
         metrics: Any = next(iter(reply.content.metric_records.values()), {})
         return Raw(
             note=reply.content.config_records.get(RECORD, {}),
-            loss=next((metrics[key] for key in self._loss_keys if key in metrics), None),
+            metrics=metrics,
             samples=metrics.get(self._weight_key),
             model=arrays_of(reply) if reply.content.array_records else None,
             carrier=reply,

@@ -11,22 +11,25 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
-from fedpace.core.tasks import Task
+from fedpace.core.tasks import Step, Task
 from fedpace.core.types import Outcome
-from fedpace.hosting.replies import Raw, Reply
+from fedpace.hosting.replies import Raw, Reply, short
 from fedpace.hosting.sketch import Arrays
 
 POLL = 0.5
 """Seconds between looks for replies."""
 PROBE_SECONDS = 600.0
 """How long asked clients may take to answer: nobody answering must not stop the training."""
+
+MOST_TOLD = 10_000
+"""Failures that are remembered as logged: clients that make up reasons must not fill the memory."""
 
 
 class Transport(Protocol):
@@ -66,6 +69,10 @@ class Courier:
         """Version -> model: the current one, and those that clients in flight were given."""
         self.replies: dict[int, Reply] = {}
         """Task -> reply, until it is applied."""
+        self.failures: dict[str, str] = {}
+        """Client -> why it failed, since the last step."""
+        self._logged: set[tuple[str, str]] = set()
+        """Failures that were logged: a client that fails alike in every round is named once."""
         self.waited: float | None = None
         """How long the round's tasks were waited for, to the last bit; None = what the clock says."""
         self._events = Events()
@@ -124,6 +131,17 @@ class Courier:
         versions = flight.versions | {self._coordinator.step}
         self.models = {version: model for version, model in self.models.items() if version in versions}
 
+    def refuse(self, reasons: Mapping[Task, str]) -> Step:
+        """Take answers of the step that is due for failures; return what is left of it."""
+        for task, why in reasons.items():
+            self._note(task, why)
+        return self._coordinator.refuse({task.id for task in reasons})
+
+    def forget_moments(self) -> None:
+        """Forget all moments: those that came with replies whose seconds have not passed, too."""
+        self._held = {number: replace(outcome, moment=None) for number, outcome in self._held.items()}
+        self._coordinator.forget_moments()
+
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
         """Take in one reply, or the news that there will be none."""
         since = self._sent.pop(number, time.monotonic())
@@ -156,6 +174,14 @@ class Courier:
             self._fail(task, str(problem))
 
     def _fail(self, task: Task, why: str) -> None:
-        self._log.warning("fedpace: %r failed in this round: %s", task.client, why)
-        self.replies.pop(task.id, None)
+        self._note(task, why)
         self._coordinator.lost(task.id, self.now)
+
+    def _note(self, task: Task, why: str) -> None:
+        """Say once, and record, why a client failed."""
+        client, why = str(task.client), short(why)
+        self.failures[client] = why
+        self.replies.pop(task.id, None)
+        if (client, why) not in self._logged:
+            self._logged = {*self._logged, (client, why)} if len(self._logged) < MOST_TOLD else {(client, why)}
+            self._log.warning("fedpace: %r failed in this round: %s", client, why)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fedpace.core.checks import FloatArray
@@ -23,7 +24,8 @@ class Reader:
         needs: what it cannot do without.
         remedies: what a client must do about something that is needed and that it does not send.
         log: where warnings go.
-        width: columns of the moments that are known already; None = of none.
+        widths: client -> columns of its moment, of those that are known already.
+        loss_key: metric with the client's loss; empty = the usual ones.
     """
 
     def __init__(
@@ -32,13 +34,17 @@ class Reader:
         needs: frozenset[Need],
         remedies: Mapping[Need, str],
         log: logging.Logger,
-        width: int | None,
+        widths: Mapping[Any, int],
+        loss_key: str,
     ) -> None:
         self._scheme, self._needs, self._remedies, self._log = scheme, needs, remedies, log
-        self._width = width
+        self._loss_key = loss_key
+        self._widths = Majority(widths)
         self._warned: set[tuple[Any, Need]] = set()
-        self._known: set[Any] = set()
+        self._known: set[Any] = set(widths)
         """Whose moment came: one that is not due is not missed."""
+        self.outvoted: Callable[[], None] = lambda: None
+        """Called when most clients report moments of another width than those that were used."""
         self.sketch: UpdateSketch | None = None
 
     def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
@@ -54,6 +60,12 @@ class Reader:
             update = self.sketch(reply.model, sent)
         return reply, Outcome(task.client, 0.0, True, reply.loss, reply.samples, moment, update)
 
+    def forget(self, clients: Collection[Any]) -> None:
+        """Forget what clients said that are gone."""
+        self._widths.forget(clients)
+        self._known.difference_update(clients)
+        self._warned = {(client, need) for client, need in self._warned if client not in clients}
+
     def lacks(self, client: Any, need: Need) -> None:
         """Warn once per client and fact that is needed: until it is sent, the client can only be met as a newcomer."""
         if need in self._needs and (client, need) not in self._warned:
@@ -63,7 +75,7 @@ class Reader:
 
     def _parsed(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> Reply:
         asks_loss = task.kind == "probe" and task.probe == "loss"
-        found = parse(unpack, None if asks_loss else sent)
+        found = parse(unpack, None if asks_loss else sent, loss_key=self._loss_key)
         if isinstance(found, str) and task.kind == "probe" and not asks_loss:
             found = parse(unpack)  # who answers with a sketch sends no model
         if isinstance(found, str):
@@ -92,14 +104,45 @@ class Reader:
             if task.client not in self._known:
                 self.lacks(task.client, Need.MOMENT)
             return None
-        if self._width not in (None, moment.shape[1]):
+        before, width = self._widths.most, self._widths.vote(task.client, moment.shape[1])
+        if width != before and before is not None:
+            self._known.clear()
+            self.outvoted()
+        if width != moment.shape[1]:
             self._log.warning(
-                "fedpace: the moment of %r has %d columns, those before have %d: it is not used",
+                "fedpace: the moment of %r has %d columns, those of most clients have %d: it is not used",
                 task.client,
                 moment.shape[1],
-                self._width,
+                width,
             )
             return None
-        self._width = moment.shape[1]
         self._known.add(task.client)
         return moment
+
+
+class Majority:
+    """The width that most clients report; while none has more votes, the one that was first.
+
+    A client has one vote, its last: one that reports a wrong width first must not lock the others out.
+    """
+
+    def __init__(self, votes: Mapping[Any, int]) -> None:
+        self._votes = dict(votes)
+        self.most: int | None = None
+        self._count()
+
+    def vote(self, client: Any, width: int) -> int:
+        """Take in what a client reports, and return what most do."""
+        self._votes[client] = width
+        return self._count()
+
+    def forget(self, clients: Iterable[Any]) -> None:
+        """Take votes back."""
+        for client in clients:
+            self._votes.pop(client, None)
+
+    def _count(self) -> int:
+        counts = Counter(self._votes.values())
+        if counts and counts.most_common(1)[0][1] > counts[self.most or 0]:
+            self.most = counts.most_common(1)[0][0]
+        return self.most or 0

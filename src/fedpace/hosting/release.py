@@ -14,6 +14,7 @@ from fedpace.core.errors import InputError
 from fedpace.hosting.notes import pack_moment
 from fedpace.moments.factor import factor_from_features
 from fedpace.moments.private import private_moment
+from fedpace.numerics.count_sketch import CountSketch
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,31 @@ class Privacy:
             raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
 
 
-def with_targets(features: ArrayLike, targets: ArrayLike) -> FloatArray:
-    """Return (n, d + c) rows: each row's targets behind its features."""
-    rows, columns = np.asarray(features, dtype=np.float64), np.asarray(targets, dtype=np.float64)
-    columns = columns[:, None] if columns.ndim == 1 else columns
+WIDEST = 512
+"""Columns of features, and of targets, that are sent as they are: more are sketched to so many, since the time of a
+selection grows with the square of the columns."""
+MOST_ROWS = 256
+"""Of a moment that is sent."""
+
+
+def narrowed(rows: ArrayLike) -> FloatArray:
+    """Return rows of at most WIDEST columns: a seeded count sketch, the same on all clients, keeps inner products."""
+    whole = np.asarray(rows, dtype=np.float64)
+    if whole.ndim != 2 or whole.shape[1] <= WIDEST:
+        return whole
+    sketch = CountSketch(whole.shape[1], WIDEST, seed=0)
+    return np.array([sketch(row) for row in whole])
+
+
+def moment_rows(features: ArrayLike, targets: ArrayLike | None = None) -> FloatArray:
+    """Return (n, d) rows that a moment is made of, or (n, d + c) with each row's targets behind its features."""
+    rows = narrowed(features)
+    if targets is None:
+        return rows
+    columns = np.asarray(targets, dtype=np.float64)
+    columns = narrowed(columns[:, None] if columns.ndim == 1 else columns)
     if len(columns) != len(rows):
-        raise InputError(f"expected one target a row of features ({len(rows)}), but {len(columns)} came")
+        raise InputError(f"expected one target per row of features ({len(rows)}), but {len(columns)} came")
     return np.hstack([rows, columns])
 
 

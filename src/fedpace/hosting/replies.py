@@ -16,13 +16,21 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
+from fedpace.hosting.release import MOST_ROWS, WIDEST
 from fedpace.hosting.sketch import Arrays
 
-MOST_COLUMNS = 65_536
-MOST_ROWS = 4_096
-MOST_BYTES = 1 << 26
-"""Of a moment, at the most: a broken client must not fill the server's memory."""
+MOST_COLUMNS = 2 * WIDEST
+"""Of a moment, at the most, which `report_mod` and `Reporter` keep to. A broken client must neither fill the server's
+memory nor make every selection slow."""
+MOST_CLASSES = 10_000
+"""Of a label histogram."""
+MOST_SKETCHED = 65_536
+"""Entries of an update's sketch."""
+MOST_SECONDS = 1e8
+"""That a client may report, three years: where time is what clients report, 1e300 s would end it."""
 LONGEST_NAME = 256
+LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
+"""Metrics that are taken for the loss, where none is named; the first that is there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +54,7 @@ class Raw:
     """A reply as the framework unpacked it, unchecked."""
 
     note: Any = field(default_factory=dict)
-    loss: Any = None
+    metrics: Any = field(default_factory=dict)
     samples: Any = None
     model: Any = None
     """Name -> array; None where there is none."""
@@ -66,24 +74,28 @@ class Reply:
     carrier: Any = None
 
 
-def parse(unpack: Callable[[], Raw], sent: Arrays | None = None) -> Reply | str:
+def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: str = "") -> Reply | str:
     """Return a reply, or the reason why it cannot be used.
 
     Args:
         unpack: takes the framework's message apart; whatever it raises is a reason.
         sent: the model that the client was given; it must send one of the same arrays back. None = none is expected,
             and what comes all the same is not looked at.
+        loss_key: metric with the loss; empty = the usual ones.
     """
     try:
         raw = unpack()
+        if not isinstance(raw.metrics, Mapping):
+            raise InputError(f"metrics should be a table of numbers, but a {type(raw.metrics).__name__} came")
+        loss = next((raw.metrics[key] for key in ((loss_key,) if loss_key else LOSS_KEYS) if key in raw.metrics), None)
         note = read_note(raw.note)
         samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
         model = None if sent is None else read_model(raw.model, sent)
-        return Reply(note, _loss(raw.loss), samples, model, raw.carrier)
+        return Reply(note, _loss(loss), samples, model, raw.carrier)
     except InputError as problem:
-        return _short(str(problem))
+        return short(str(problem))
     except Exception as problem:  # foreign bytes may raise anything while they are decoded
-        return _short(f"it cannot be read: {type(problem).__name__}: {problem}")
+        return short(f"it cannot be read: {type(problem).__name__}: {problem}")
 
 
 def read_note(entries: Any) -> Note:
@@ -95,8 +107,8 @@ def read_note(entries: Any) -> Note:
         raise InputError(f"a name should be text of at most {LONGEST_NAME} characters")
     return Note(
         name=name,
-        seconds=_number(entries.get("seconds", math.nan), "reported seconds"),
-        compute=_number(entries.get("compute", math.nan), "reported compute"),
+        seconds=_number(entries.get("seconds", math.nan), "reported seconds", MOST_SECONDS),
+        compute=_number(entries.get("compute", math.nan), "reported compute", MOST_SECONDS),
         samples=_number(entries.get("samples", math.nan), "reported samples"),
         moment=_moment(entries.get("moment"), entries.get("shape")),
         update=_update(entries.get("update")),
@@ -105,30 +117,36 @@ def read_note(entries: Any) -> Note:
 
 
 def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
-    """Return a model of the same arrays as the one that was sent: names, shapes, finite numbers."""
+    """Return a model of the same arrays as the one that was sent: names, shapes, types, finite numbers."""
     if not isinstance(arrays, Mapping):
         raise InputError("no model came")
-    found = {str(key): np.asarray(array) for key, array in arrays.items()}
+    found: dict[str, NDArray[Any]] = {str(key): np.asarray(array) for key, array in arrays.items()}
     if sent and found.keys() != sent.keys():
         wrong = sorted(found.keys() ^ sent.keys())[:5]
         raise InputError(f"the model should have the arrays that were sent, but {wrong} are missing or new")
-    for key, array in found.items():
+    for key, array in list(found.items()):
         if array.dtype.kind not in "fiub":
             raise InputError(f"array {key!r} of the model should hold real numbers, but its type is {array.dtype}")
         if sent and array.shape != np.shape(sent[key]):
             expected = np.shape(sent[key])
             raise InputError(f"array {key!r} of the model should have shape {expected}, but it has {array.shape}")
-        if not np.isfinite(array).all():
+        kind = array.dtype if not sent else np.asarray(sent[key]).dtype
+        with np.errstate(over="ignore"):
+            same = array.astype(kind, copy=False) if np.isfinite(array).all() else array
+        if not np.isfinite(same).all():
             raise InputError(f"array {key!r} of the model holds NaN or infinity: training diverged")
+        found[key] = same
     return found
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Any, what: str, most: float = math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InputError(f"{what} should be a number, but {value!r} came")
     number = float(value)
     if not math.isnan(number) and not (math.isfinite(number) and number >= 0):
         raise InputError(f"{what} should be finite and at least 0, but {number} came")
+    if number > most:
+        raise InputError(f"{what} should be at most {most:g}, but {number} came")
     return number
 
 
@@ -149,10 +167,9 @@ def _moment(data: Any, shape: Any) -> FloatArray | None:
     if not isinstance(data, bytes) or len(sizes) != 2 or not all(type(size) is int for size in sizes):
         raise InputError(f"a moment should be bytes with a shape of two whole numbers, but the shape is {shape!r}")
     rows, columns = sizes
-    if not (1 <= rows <= MOST_ROWS and 1 <= columns <= MOST_COLUMNS and 4 * rows * columns <= MOST_BYTES):
+    if not (1 <= rows <= MOST_ROWS and 1 <= columns <= MOST_COLUMNS):
         raise InputError(
-            f"a moment should have 1 to {MOST_ROWS} rows, 1 to {MOST_COLUMNS} columns and at most {MOST_BYTES} bytes, "
-            f"but its shape is {shape!r}"
+            f"a moment should have 1 to {MOST_ROWS} rows and 1 to {MOST_COLUMNS} columns, but its shape is {shape!r}"
         )
     if len(data) != 4 * rows * columns:
         raise InputError(f"a moment of shape {shape} should have {4 * rows * columns} bytes, but {len(data)} came")
@@ -162,7 +179,7 @@ def _moment(data: Any, shape: Any) -> FloatArray | None:
 def _update(data: Any) -> FloatArray | None:
     if data is None:
         return None
-    if not isinstance(data, bytes) or not data or len(data) % 8 or len(data) > MOST_BYTES:
+    if not isinstance(data, bytes) or not data or len(data) % 8 or len(data) > 8 * MOST_SKETCHED:
         raise InputError("a sketch should be the bytes of some numbers in double precision, but other things came")
     return _finite(np.frombuffer(data, dtype="<f8"), "a sketch")
 
@@ -170,8 +187,8 @@ def _update(data: Any) -> FloatArray | None:
 def _labels(values: Any) -> FloatArray | None:
     if values is None:
         return None
-    if not isinstance(values, list) or not 0 < len(values) <= MOST_COLUMNS:
-        raise InputError(f"a label histogram should be a list of 1 to {MOST_COLUMNS} counts, but other things came")
+    if not isinstance(values, list) or not 0 < len(values) <= MOST_CLASSES:
+        raise InputError(f"a label histogram should be a list of 1 to {MOST_CLASSES} counts, but other things came")
     return np.array([_counted(value) for value in values])
 
 
@@ -189,5 +206,6 @@ def _finite(array: NDArray[Any], what: str) -> FloatArray:
     return values
 
 
-def _short(reason: str, limit: int = 300) -> str:
+def short(reason: str, limit: int = 300) -> str:
+    """Return a reason that a client may have made as long as it likes."""
     return reason if len(reason) <= limit else reason[: limit - 3] + "..."

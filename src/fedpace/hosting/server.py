@@ -20,29 +20,32 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpace.core.checks import at_least, check_options, one_of
+from fedpace.core.checks import above, at_least, one_of
 from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
-from fedpace.core.providers import selector_class, server_class
 from fedpace.core.roster import Settings
+from fedpace.core.screening import LengthScreen
 from fedpace.core.stepping import ServerStep, step_facts
 from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need, configuration
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
 from fedpace.hosting.diary import Diary
+from fedpace.hosting.lock import FolderLock
+from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
-from fedpace.hosting.replies import Note, Reply
+from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch
-from fedpace.records.round import Round
+from fedpace.hosting.sketch import Arrays, UpdateSketch, update_length
+from fedpace.records.round import Round, traffic
 from fedpace.records.run import RunInfo
 from fedpace.server import server_step
 
 MAY_CHANGE = ("deadline", "moments_every")
 """Settings that a restarted server may be given anew."""
 Clock = Literal["server", "reported"]
+SCREEN = 10.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class Server:
         folder: where every step is saved, and from which a restarted server goes on; None = nowhere.
         rule: the server step; None = the one that the scheme asks for.
         sketch: entries of an update's sketch.
+        loss_key: metric with the client's training loss; empty = the usual ones.
+        screen: refuse updates longer than this many times the usual (`fedpace.core.screening`); 0 = none.
+        forget_seconds: clients that were not connected for so long are forgotten.
     """
 
     def __init__(
@@ -85,24 +91,34 @@ class Server:
         folder: Path | None = None,
         rule: ServerStep[Any] | None = None,
         sketch: int = 256,
+        loss_key: str = "",
+        screen: float = SCREEN,
+        forget_seconds: float = FORGET,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
+        if screen != 0:
+            above(screen, 1, "screen (0 = refuse no update for its length)")
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
         self.coordinator = Coordinator(scheme, settings, offers=host.offers)
         self.width = sketch
+        self._lock = None if folder is None else FolderLock(folder)
         self.saved = None if folder is None else disk.load(folder, scheme)
         self._folder, self._log = folder, host.log
         self._diary = None if folder is None else Diary(folder, self._info(scheme, settings, host))
         if self.saved is not None:
             self._take_over(self.saved, settings)
         coordinator = self.coordinator
-        self._reader = Reader(
-            scheme.name, coordinator.policy.needs, host.remedies, host.log, coordinator.ledger.moments.width
-        )
+        moments = coordinator.ledger.moments
+        known = coordinator.ledger.ids_of(np.flatnonzero(moments.known))
+        widths = dict.fromkeys(known, moments.width or 0)
+        self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, widths, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
+        self._reader.outvoted = self.courier.forget_moments
+        self._screen = LengthScreen(screen, [] if self.saved is None else self.saved.facts.get("lengths", []))
+        self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
         self.shared: SharedModel | None = None
         """The current model, from when `share` was first called."""
         self._next: tuple[Task, ...] = ()
@@ -122,26 +138,11 @@ class Server:
         self.courier.models[self.coordinator.step] = self.shared.arrays
         return self.shared
 
-    def join(self, newcomers: Mapping[str, Note]) -> None:
-        """Let clients join with what they said of themselves; who lacks something that cannot wait is left out."""
-        known, needs = set(self.coordinator.clients), self.coordinator.policy.needs
-        # Ordered by name, short ones first: rows must not depend on who connected first.
-        for name in sorted(set(newcomers) - known, key=lambda name: (len(name), name)):
-            note = newcomers[name]
-            labels = note.labels if Need.LABELS in self.coordinator.wanted else None
-            try:
-                if self.coordinator.settings.shares == "samples" and math.isnan(note.samples):
-                    raise InputError("it did not say how many samples it holds, which shares='samples' needs")
-                if Need.LABELS in needs and labels is None:
-                    self._reader.lacks(name, Need.LABELS)
-                samples = None if math.isnan(note.samples) else [note.samples]
-                self.coordinator.join([name], samples=samples, labels=None if labels is None else [labels])
-            except InputError as problem:
-                self._log.warning("fedpace: %r is not used: %s", name, problem)
-
     def next_step(self, transport: Transport, available: Iterable[str]) -> Step | None:
         """Carry tasks out and bring replies back until the model is to step; None = there is nobody to ask."""
         here = list(available)
+        if self._lock is not None:
+            self._lock.acquire()
         self.courier.send(transport, self._next)
         self._next = ()
         while True:
@@ -150,7 +151,7 @@ class Server:
                 due = self.coordinator.due(self.courier.now, here)
             if due.step is not None:
                 self._next = due.tasks
-                return due.step
+                return self._screened(due.step)
             if due.tasks:
                 self._say(due)
                 self.courier.send(transport, due.tasks)
@@ -181,23 +182,26 @@ class Server:
         self.courier.tidy()
         stepping = step_facts(self.shared.state) if moved and self.shared is not None else {}
         name = self.coordinator.ledger.ids
-        told = {
+        failures, self.courier.failures = self.courier.failures, {}
+        measured = {
             "number": self.coordinator.step,
             "clock": self.coordinator.now,
             "overhead": max(0.0, turn.began - self._ended),
             "metric": None,
             "loss": None,
             "train_loss": float(np.mean(losses)) if losses else None,
+            **traffic(turn, sum(np.asarray(array).nbytes for array in model.values())),
             "facts": {
                 **turn.why.facts,
                 "reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()},
+                **({"failures": failures} if failures else {}),
             },
         }
-        entry = gathered(Round, told, stepping, vars(turn), vars(turn.why))
+        entry = gathered(Round, measured, stepping, vars(turn), vars(turn.why))
         self._ended = self.coordinator.now
         if self._folder is not None and self._diary is not None:
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
-            remembered = {"server": scalars, **(facts or {})}
+            remembered = {"server": scalars, "lengths": self._screen.lengths, **(facts or {})}
             self._diary.flush()
             disk.save(self._folder, disk.Saved(self.coordinator, model, entry, remembered, {**(own or {}), **vectors}))
             self._diary.add(entry)
@@ -212,8 +216,21 @@ class Server:
         """End the sitting: the folder may be gone on with."""
         if self._diary is not None:
             self._diary.close(status)
+        if self._lock is not None:
+            self._lock.release()
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _screened(self, step: Step) -> Step:
+        """Refuse updates that are many times as long as the others'."""
+        lengths = [update_length(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
+        unusual = self._screen.unusual(lengths)
+        if not unusual:
+            return step
+        words = "its update is {:.3g} times as long as is usual, and more than {:g} times is refused"
+        return self.courier.refuse(
+            {step.answers[place][0]: words.format(times, self._screen.factor) for place, times in unusual.items()}
+        )
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""
@@ -267,25 +284,3 @@ class Server:
             experiment={"name": f"{scheme.name} on {host.name}", "host": host.name, **vars(settings)},
             server={"name": self.rule.name, **configuration(self.rule)},
         )
-
-
-def make_server(server: str | ServerStep[Any] | None) -> ServerStep[Any] | None:
-    """Return the server step that was named or given; None = what the scheme asks for."""
-    return server_class(server)() if isinstance(server, str) else server
-
-
-def make_selector(selector: Any, options: Mapping[str, Any], arguments: Iterable[str] = ()) -> Any:
-    """Return the scheme that was named or given.
-
-    Args:
-        selector: its name, or a Selector or Policy.
-        options: of the scheme.
-        arguments: of who takes options along with its own arguments: a typo may be meant for either.
-    """
-    if not isinstance(selector, str):
-        if options:
-            raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
-        return selector
-    kind: Any = selector_class(selector)
-    check_options(kind, options, selector, others=list(arguments))
-    return kind(**options)

@@ -5,6 +5,7 @@ The same seeded count sketch as the simulator's, so that all hosts, and clients 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -43,3 +44,14 @@ class UpdateSketch:
 
     def _fits(self, arrays: Arrays) -> bool:
         return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
+
+
+def update_length(trained: Arrays, sent: Arrays) -> float:
+    """Return the Euclidean length of trained - sent over floating arrays; infinity where it is too long for a float."""
+    with np.errstate(over="ignore"):
+        squares = [
+            float(np.square(np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).sum())
+            for key, array in trained.items()
+            if np.issubdtype(array.dtype, np.floating)
+        ]
+        return math.sqrt(sum(squares))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace.core.checks import at_least
-from fedpace.core.errors import FedpaceError
-from fedpace.hosting.release import Privacy, packed_moment, with_targets
+from fedpace.core.checks import between
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.hosting.notes import pack_update
+from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
+from fedpace.hosting.sketch import UpdateSketch
 
 NOTE = "fedpace"
 """The entry of a model's meta, in both directions."""
@@ -22,6 +24,10 @@ MOMENTS = "moments_of"
 """In the server's: names of those whose moment is due."""
 TARGETS = "targets"
 """In the server's: True = moments of features and targets together."""
+PROBE = "probe"
+"""In the server's: `loss` or `gradient` = answer this and do not train; the scheme has not chosen yet."""
+WIDTH, SEED = "sketch_width", "sketch_seed"
+"""Along with it: the projection of steps."""
 
 log = logging.getLogger("fedpace")
 
@@ -37,7 +43,7 @@ class Reporter:
     """
 
     def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
-        at_least(max_rank, 1, "max_rank of Reporter")
+        between(max_rank, 1, MOST_ROWS, "max_rank of Reporter")
         self._max_rank = max_rank
         self._privacy = privacy
         self._releases = 0
@@ -70,6 +76,33 @@ class Reporter:
             note |= self._moment(features, targets if _asked(received).get(TARGETS) else None)
         return {NOTE: note}
 
+    def asked(self, received: FLModel) -> str:
+        """Return what the scheme wants to know before it chooses, `loss` or `gradient`; empty = train as usual."""
+        return str(_asked(received).get(PROBE, ""))
+
+    def answer(
+        self, received: FLModel, *, loss: float = math.nan, step: Mapping[str, ArrayLike] | None = None
+    ) -> FLModel:
+        """Return what to send where something was `asked`.
+
+        Args:
+            received: the server's model.
+            loss: of the received model on the client's data, where that was asked for.
+            step: name -> array of one step from the received model, minus the learning rate times the gradient, where
+                that was asked for. Only a sketch of it leaves the client.
+        """
+        asked = _asked(received)
+        note: dict[str, Any] = {}
+        if asked.get(PROBE) == "gradient":
+            sketch = UpdateSketch(_arrays(received.params or {}), int(asked[WIDTH]), seed=int(asked[SEED]))
+            found = None if step is None else sketch.of_step(_arrays(step))
+            if found is None:
+                raise InputError("the step should be finite, with the arrays of the received model in their shapes")
+            note = pack_update(found)
+        elif math.isnan(loss):
+            raise InputError("the server asked for the loss of its model, but Reporter.answer was given none")
+        return FLModel(metrics={} if math.isnan(loss) else {"loss": float(loss)}, meta={NOTE: note})
+
     def _due(self, received: FLModel) -> bool:
         name = (received.meta or {}).get("site_name")
         budget = self._privacy is None or self._releases < self._privacy.releases
@@ -77,9 +110,7 @@ class Reporter:
 
     def _moment(self, features: Rows, targets: Rows | None) -> dict[str, Any]:
         try:
-            rows = _made(features)
-            if targets is not None:
-                rows = with_targets(rows, _made(targets))
+            rows = moment_rows(_made(features), None if targets is None else _made(targets))
             self._releases += 1
             return packed_moment(rows, self._max_rank, self._privacy)
         except FedpaceError as problem:
@@ -90,6 +121,10 @@ class Reporter:
 def _asked(received: FLModel) -> dict[str, Any]:
     asked = (received.meta or {}).get(NOTE)
     return asked if isinstance(asked, dict) else {}
+
+
+def _arrays(given: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    return {key: np.asarray(array) for key, array in given.items()}
 
 
 def _made(rows: Rows) -> ArrayLike:

@@ -27,8 +27,10 @@ from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
 from fedpace.core.tasks import Step
 from fedpace.core.types import Need
+from fedpace.hosting.presence import FORGET
 from fedpace.hosting.replies import Note, Reply
-from fedpace.hosting.server import Clock, Host, Server, make_selector, make_server
+from fedpace.hosting.schemes import make_selector, make_server
+from fedpace.hosting.server import SCREEN, Clock, Host, Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
 
@@ -38,6 +40,7 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
+SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every")
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
 
@@ -49,18 +52,14 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         options: of the scheme, such as {"k": 10}.
         state: folder where every round is saved and recorded (`fedpace report` reads it), and from which another job
             goes on; empty = nowhere.
-        seed: names every random stream of the selection.
-        warmup: how clients of which the scheme knows too little are met: `lazy` (a quota beside each cohort) or `full`
-            (all of them before the scheme first chooses).
-        warmup_quota: see above.
-        warmup_wait: share of the clients that a full warm-up waits for; the others are chosen from when they answer.
-        warmup_trains: a full warm-up is the first round, and its answers move the model; False = they only report.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
         clock: `server`: time is this machine's, from sending a task to seeing its result. `reported`: time is what
             clients report, and nobody really waits.
         deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
-        moments_every: ask a client for its feature moment again after so many rounds; 0 = once.
         sketch: entries of an update's sketch, for schemes that compare updates.
+        screen: refuse updates longer than this many times the usual one; 0 = none.
+        forget_seconds: sites that were not connected for so long are forgotten.
         server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
         kwargs: of NVFlare's FedAvg; `num_rounds` counts all rounds, those before a restart too. `num_clients` says
@@ -83,6 +82,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
+        screen: float = SCREEN,
+        forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
         **kwargs: Any,
@@ -97,6 +98,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
         self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
         self.moments_every, self.sketch, self.server = moments_every, sketch, server
+        self.screen, self.forget_seconds = screen, forget_seconds
         # So that a wrong name or option is refused before the job is sent.
         make_selector(selector, options or {})
         make_server(server or None)
@@ -122,8 +124,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             folder=Path(self.state) if self.state else None,
             rule=make_server(self.server or None),
             sketch=self.sketch,
+            loss_key=self.loss_key,
+            screen=self.screen,
+            forget_seconds=self.forget_seconds,
         )
-        self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, self.loss_key)
+        self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self.seed))
         done = self.coordinator.step
         if self._server.saved is not None:
             self.info(f"fedpace: {done} rounds are saved in {self.state}: going on with round {done}")
@@ -145,7 +150,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return everybody that is connected: whom to ask is the scheme's business, and `num_clients` says nothing."""
         here = [client.name for client in self.engine.get_clients()]
-        self._server.join({name: Note() for name in here})
+        self._server.presence.update({name: Note(name=name) for name in here})
         return here
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
@@ -207,15 +212,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self._tasks.ended(task.props[AppConstants.META_DATA], _note(task)[TASKS], f"its task {task.completion_status}")
 
     def _settings(self) -> Settings:
-        return Settings(
-            seed=self.seed,
-            warmup=self.warmup,
-            warmup_quota=self.warmup_quota,
-            warmup_wait=self.warmup_wait,
-            warmup_trains=self.warmup_trains,
-            deadline=self.deadline or math.inf,
-            moments_every=self.moments_every,
-        )
+        return Settings(deadline=self.deadline or math.inf, **{name: getattr(self, name) for name in SETTINGS})
 
 
 def _note(task: Task) -> Mapping[str, Any]:
@@ -229,6 +226,9 @@ def mean_metrics(answers: list[tuple[float, Reply]]) -> dict[str, float] | None:
     if not tables:
         return None
     total = sum(weight for weight, _ in tables)
-    numbers = [{key for key, value in table.items() if isinstance(value, int | float)} for _, table in tables]
+    numbers = [
+        {key for key, value in table.items() if isinstance(value, int | float) and math.isfinite(value)}
+        for _, table in tables
+    ]
     shared = set.intersection(*numbers)
     return {key: sum(weight * float(table[key]) for weight, table in tables) / total for key in sorted(shared)}

@@ -1,7 +1,8 @@
 """The coordinator's tasks as NVFlare's, and its results as what can be read.
 
-Tasks that start together are one broadcast. Results come on NVFlare's threads, and wait in a queue for the
-controller's.
+Tasks that start together are one broadcast. A probe is one too: a script that looks at `Reporter.asked` answers it and
+does not train, others train, and their loss or the step in their model is the answer: slower, and right. Results come
+on NVFlare's threads, and wait in a queue for the controller's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from fedpace.core.tasks import Task
 from fedpace.core.types import Need
 from fedpace.hosting.replies import Raw
 from fedpace.hosting.sketch import Arrays
-from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
+from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH
 
-LOSS_KEYS = ("train_loss", "loss")
 TASKS = "tasks"
 """In the server's note: name -> the coordinator's task."""
 
@@ -37,14 +37,17 @@ class Broadcasts:
     Args:
         broadcast: sends a model to clients by names.
         aborted: whether NVFlare was told to stop.
-        loss_key: metric with the client's loss; empty = the usual ones.
+        sketch: width and seed of the projection of steps.
     """
 
     def __init__(
-        self, broadcast: Callable[[FLModel, list[str]], None], aborted: Callable[[], bool], loss_key: str
+        self,
+        broadcast: Callable[[FLModel, list[str]], None],
+        aborted: Callable[[], bool],
+        sketch: tuple[int, int],
     ) -> None:
         self._broadcast, self._aborted = broadcast, aborted
-        self._loss_keys = (loss_key,) if loss_key else LOSS_KEYS
+        self._projection = {WIDTH: sketch[0], SEED: str(sketch[1])}
         self._came: queue.Queue[tuple[int, Callable[[], Raw] | str]] = queue.Queue()
         self._settled: set[int] = set()
         self._model = FLModel(params={})
@@ -61,12 +64,11 @@ class Broadcasts:
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Broadcast the model, with a note of what is wanted beside it."""
-        if tasks[0].kind == "probe":
-            raise InputError("the scheme asks clients before it chooses, which NVFlare cannot: use another")
+        probe = {PROBE: tasks[0].probe, **self._projection} if tasks[0].kind == "probe" else {}
         due = [str(task.client) for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in tasks)
         ids = {str(task.client): task.id for task in tasks}
-        self._model.meta = {**(self._model.meta or {}), NOTE: {MOMENTS: due, TARGETS: targets, TASKS: ids}}
+        self._model.meta = {**(self._model.meta or {}), NOTE: {MOMENTS: due, TARGETS: targets, TASKS: ids, **probe}}
         self._bases |= dict.fromkeys(ids.values(), self._sent)
         self._broadcast(self._model, list(ids))
 
@@ -104,7 +106,7 @@ class Broadcasts:
                 self._came.put((number, why))
 
     def _unpack(self, result: FLModel, sent: Arrays) -> Raw:
-        meta, metrics, params = result.meta or {}, result.metrics or {}, result.params
+        meta, params = result.meta or {}, result.params
         if params and result.params_type == ParamsType.DIFF:
             if params.keys() - sent.keys():
                 raise InputError(f"{sorted(params.keys() - sent.keys())[:5]} are no arrays of the model that was sent")
@@ -114,7 +116,7 @@ class Broadcasts:
             params = {key: np.asarray(sent[key]) + np.asarray(step) for key, step in params.items()}
         return Raw(
             note=meta.get(NOTE) or {},
-            loss=next((metrics[key] for key in self._loss_keys if key in metrics), None),
+            metrics=result.metrics or {},
             samples=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
             model=params or None,
             carrier=result,

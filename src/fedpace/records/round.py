@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpace.core.progress import Turn
 from fedpace.core.types import ClientId
 
 
@@ -43,3 +44,19 @@ class Round:
     """What the averaged step was multiplied by."""
     carried: float = 0.0
     """The part of this move that the next one carries on."""
+    work: float | None = None
+    """Client-seconds since the step before: a client that was asked works until it answers, fails or is given up. None,
+    here and below: not known, as in older records."""
+    wasted: int | None = None
+    """Tasks to train that ended without a part in a step: they failed, were given up, or weighed nothing."""
+    bytes_down: int | None = None
+    """Sent to clients since the step before: a model with every task, of whatever kind."""
+    bytes_up: int | None = None
+    """Sent by clients: trained models, and the moments and update sketches that the scheme asked for."""
+    by_speed: tuple[float, ...] | None = None
+    """Metric of the shared model on the data of each tenth of the clients, fastest first; where it was evaluated."""
+
+
+def traffic(turn: Turn, model_bytes: int) -> dict[str, int]:
+    """Return what travelled in a turn, by the fields of a Round, where a model takes so many bytes."""
+    return {"bytes_down": turn.sent * model_bytes, "bytes_up": turn.returned * model_bytes + turn.reported}

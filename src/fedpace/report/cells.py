@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpace.report import numbers
+from fedpace.report.estimates import LEAST, Estimate
 from fedpace.report.numbers import TIMES, UNKNOWN
 from fedpace.report.tables import Comparison, SchemeSummary
 
@@ -50,7 +51,8 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
         found.append(Column("Rounds", "needed", lambda s: Cell(_or_unknown(s.rounds_to_target, numbers.average))))
     else:
         found.append(Column("Final", metric, lambda s: _final(s, comparison)))
-    found.append(Column("Clients", "per round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average))))
+    if not any(scheme.cost.known for scheme in comparison.schemes):
+        found.append(_clients())
     if wide or comparison.target is None or comparison.hold == 1:  # a terminal has room for eight columns
         found.append(Column("Seconds", "per round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits))))
     if comparison.target is not None:
@@ -60,6 +62,49 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
     if any(scheme.diverged for scheme in comparison.schemes):
         found.append(Column("Diverged", "runs", _diverged))
     return found
+
+
+def cost_columns(comparison: Comparison) -> list[Column]:
+    """Return the columns of what schemes cost beside time; none where no run says."""
+    if not any(scheme.cost.known for scheme in comparison.schemes):
+        return []
+    return [
+        Column("Scheme", "", lambda s: _scheme(s, comparison), number=False),
+        _clients(),
+        Column("Client", "work", lambda s: _work(s, comparison)),
+        Column("Tasks", "wasted", lambda s: Cell(_or_unknown(s.cost.wasted, numbers.percent))),
+        Column("Sent to", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_down, numbers.size))),
+        Column("Sent by", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_up, numbers.size))),
+        Column("Slowest", "tenth", lambda s: Cell(_estimated(s.cost.slowest))),
+    ]
+
+
+def cost_legend(comparison: Comparison) -> str:
+    """Return how to read the table of costs."""
+    until = "" if comparison.target is None else " until the target is held, or to the end of a run that never does"
+    return (
+        f"Cost of a run{until}. Client work: seconds that all clients together spent on tasks. Wasted: tasks that "
+        "failed, were given up or weighed nothing. Slowest tenth: "
+        f"final {comparison.metric} on the data of the tenth of the clients with the longest expected delays."
+    )
+
+
+def _clients() -> Column:
+    return Column("Clients", "per round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average)))
+
+
+def _work(scheme: SchemeSummary, comparison: Comparison) -> Cell:
+    work = scheme.cost.work
+    if work is None:
+        return Cell(UNKNOWN)
+    ranked = [s.cost.work for s in comparison.schemes if s.always_reached or comparison.target is None]
+    known = [each.mean for each in ranked if each is not None]
+    least = len(known) > 1 and work.mean == min(known)
+    return Cell(numbers.seconds(work.mean), numbers.between(work) or "", "best" if least else "plain")
+
+
+def _estimated(value: Estimate | None) -> str:
+    return UNKNOWN if value is None else numbers.metric(value.mean)
 
 
 def caption(comparison: Comparison) -> str:
@@ -79,15 +124,18 @@ def caption(comparison: Comparison) -> str:
 
 def legend(comparison: Comparison) -> str:
     """Return how to read the table."""
-    several = any(scheme.runs > 1 for scheme in comparison.schemes)
-    said = "Means over seeds, 95 % intervals below them" if several else "One seed, so no intervals"
+    most = max(scheme.runs for scheme in comparison.schemes)
+    said = "One seed, so no intervals"
+    if most > 1:
+        said = "Means over seeds, " + ("95 % intervals below them" if most >= LEAST else "too few for intervals")
     if comparison.baseline is not None and len(comparison.schemes) > 1:
         said += f". Speed-up: over {comparison.baseline}, seed by seed"
     return said + "."
 
 
 def _scheme(scheme: SchemeSummary, comparison: Comparison) -> Cell:
-    notes = [] if scheme.selector == scheme.label else [scheme.selector]
+    # In brackets: alone on its line it would read like the name of another scheme.
+    notes = [] if scheme.selector == scheme.label else [f"({scheme.selector})"]
     if scheme.unfinished:
         notes.append(f"{scheme.unfinished} unfinished")
     return Cell(scheme.label, ", ".join(notes), "best" if scheme.label == comparison.best else "plain")
@@ -100,7 +148,7 @@ def _time(scheme: SchemeSummary, comparison: Comparison) -> Cell:
     if not scheme.always_reached:
         return Cell(f"{scheme.reached} of {scheme.runs} reached", f"those: {numbers.seconds(time.mean)}", "partial")
     tone: Tone = "best" if scheme.label == comparison.best else "plain"
-    return Cell(numbers.seconds(time.mean), numbers.between(time, floor=0.0) or "", tone)
+    return Cell(numbers.seconds(time.mean), numbers.between(time) or "", tone)
 
 
 def _first(scheme: SchemeSummary) -> Cell:

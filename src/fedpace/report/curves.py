@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray
 from fedpace.records.run import RunRecord
+from fedpace.report.costs import work_so_far
 from fedpace.report.tables import Comparison, SchemeSummary, group
 
 MAX_POINTS = 600
@@ -41,6 +42,17 @@ def metric_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over rounds."""
     kept = _telling(runs)
     return _merge([(_evaluated(run, "number"), _evaluated(run, "metric")) for run in kept])
+
+
+def metric_over_work(runs: Sequence[RunRecord]) -> Curve | None:
+    """Return the metric of a scheme's runs over client-seconds of work; None where no run says how many there were."""
+    found = []
+    for run in _telling(runs):
+        spent = work_so_far(run)
+        if spent is not None:
+            at = [work for work, current in zip(spent, run.rounds, strict=True) if current.metric is not None]
+            found.append((np.array(at), _evaluated(run, "metric")))
+    return _merge(found)
 
 
 def cohort_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from fedpace.delays.summary import DelaySummary
 from fedpace.report import numbers
-from fedpace.report.plots import BAR, INK, new_figure, readable_ticks, save, tidy
+from fedpace.report.axes import BAR, INK, readable_ticks, tidy
+from fedpace.report.plots import new_figure, save
 
 
 def write_delays_png(summary: DelaySummary, path: Path, *, title: str) -> None:

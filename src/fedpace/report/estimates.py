@@ -10,6 +10,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
+LEAST = 3
+"""Values below which there is no interval."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Estimate:
 
     mean: float
     low: float | None
-    """Lower end of the interval; None with a single value, which tells nothing about spread."""
+    """Lower end of the interval; None with fewer than three values: Student's interval from two of them spans anything
+    from nothing to hundreds of times the mean, and tells nobody anything."""
     high: float | None
     count: int
     """How many values it is over."""
@@ -35,6 +38,18 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
+def positive_estimate(values: Sequence[float]) -> Estimate | None:
+    """Return mean and interval of what cannot be negative, such as times, which spread by factors.
+
+    Student's interval is taken on the logarithm of the mean (by the delta method), so that it never reaches 0.
+    """
+    found = estimate(values)
+    if found is None or found.high is None or found.mean <= 0:
+        return found
+    factor = math.exp(min((found.high - found.mean) / found.mean, 700.0))
+    return Estimate(found.mean, found.mean / factor, found.mean * factor, found.count)
+
+
 def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
     """Return geometric mean and interval of positive `ratios`.
 
@@ -49,7 +64,7 @@ def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
 
 def _half_width(values: Sequence[float]) -> float | None:
     count = len(values)
-    if count < 2:
+    if count < LEAST:
         return None
     quantile = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
     return quantile * float(np.std(values, ddof=1)) / math.sqrt(count)

@@ -6,39 +6,71 @@ Colours of text and grid are left to the page's script, which knows whether the 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.curves import Curve, by_scheme, cohort_over_rounds, left_edge, metric_over_rounds, metric_over_time
+from fedpace.report.curves import (
+    Curve,
+    by_scheme,
+    cohort_over_rounds,
+    left_edge,
+    metric_over_rounds,
+    metric_over_time,
+    metric_over_work,
+)
 from fedpace.report.style import Look, delays_of, histogram, log_time, looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
 Figure = dict[str, Any]
 
 
-def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: str) -> Figure:
-    """Return the metric over virtual `time` or over `rounds`."""
-    in_time = over == "time"
-    merge: Callable[[Sequence[RunRecord]], Curve | None] = metric_over_time if in_time else metric_over_rounds
-    curves = [(scheme, merge(members)) for scheme, members in by_scheme(runs, comparison)]
-    logarithmic = in_time and log_time(runs, comparison)
-    edge = left_edge([curve for _, curve in curves if curve]) if logarithmic else 0.0
+@dataclass(frozen=True)
+class Axis:
+    """What a metric is drawn over."""
+
+    name: str
+    title: str
+    unit: str
+    """Of a point's hover text."""
+    merge: Callable[[Sequence[RunRecord]], Curve | None]
+    arrival: Callable[[SchemeSummary], float | None]
+    """Where a scheme that always reached its target held it."""
+
+
+AXES = (
+    Axis("time", "virtual time in seconds", "%{x:,.4~r} s", metric_over_time,
+         lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean),
+    Axis("rounds", "rounds", "round %{x:.0f}", metric_over_rounds, lambda scheme: scheme.rounds_to_target),
+    Axis("work", "client work in seconds, all clients together", "%{x:,.4~r} s of client work", metric_over_work,
+         lambda scheme: None if scheme.cost.work is None else scheme.cost.work.mean),
+)  # fmt: skip
+
+
+def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: str) -> Figure | None:
+    """Return the metric over virtual `time`, `rounds` or client `work`; None where no run says."""
+    axis = next(axis for axis in AXES if axis.name == over)
+    curves = [(scheme, axis.merge(members)) for scheme, members in by_scheme(runs, comparison)]
+    drawn = [curve for _, curve in curves if curve is not None]
+    if over == "work" and not drawn:
+        return None
+    logarithmic = over != "rounds" and log_time(runs, comparison) and any((curve.x > 0).any() for curve in drawn)
+    edge = left_edge(drawn) if logarithmic else 0.0
     traces: list[Figure] = []
     style = looks(comparison)
-    unit = "%{x:,.4~r} s" if in_time else "round %{x:.0f}"
     for scheme, curve in curves:
         if curve is not None:
-            hover = f"%{{y:.4~r}} at {unit}"
+            hover = f"%{{y:.4~r}} at {axis.unit}"
             look, end = style[scheme.label], comparison.target is not None
-            traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=_arrival(scheme, in_time))
-    layout = _layout("virtual time in seconds" if in_time else "rounds", _text(comparison.metric))
-    _make_room(layout, comparison)
+            at = axis.arrival(scheme) if scheme.always_reached else None
+            traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=at)
+    layout = plain_layout(axis.title, escaped(comparison.metric))
     if logarithmic:
-        layout["xaxis"] |= _log_axis(edge, max(float(curve.x[-1]) for _, curve in curves if curve))
+        layout["xaxis"] |= log_axis(edge, max(float(curve.x[-1]) for curve in drawn))
     if comparison.target is not None:
         layout["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": comparison.target, "y1": comparison.target,
@@ -51,26 +83,19 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
     return {"data": traces, "layout": layout}
 
 
-def _arrival(scheme: SchemeSummary, in_time: bool) -> float | None:
-    """Where a scheme that always reached its target held it, in seconds or rounds."""
-    if not scheme.always_reached or scheme.time_to_target is None:
-        return None
-    return scheme.time_to_target.mean if in_time else scheme.rounds_to_target
-
-
 def times_figure(comparison: Comparison) -> Figure:
     """Return the time to target of every seed, and where runs gave up."""
     style = looks(comparison)
     traces: list[Figure] = []
     for row, scheme in enumerate(comparison.schemes):
         colour = style[scheme.label].colour
-        name = _name(scheme)
+        name = escaped(scheme.label)
         arrived = [result for result in scheme.results if result.seconds is not None]
         late = [result for result in scheme.results if result.seconds is None]
         crossed = [result for result in scheme.results if result.first_seconds is not None]
         if comparison.hold > 1 and crossed:
             traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "y": [row] * len(crossed),
+                {"type": "scatter", "mode": "markers", "name": name, "legendgroup": name, "y": [row] * len(crossed),
                  "x": [result.first_seconds for result in crossed], "cliponaxis": False,
                  "marker": {"color": colour, "size": 8, "symbol": "line-ns-open", "opacity": 0.85},
                  "customdata": [result.seed for result in crossed],
@@ -81,19 +106,20 @@ def times_figure(comparison: Comparison) -> Figure:
                 continue
             marker = {"color": colour, "size": 11, "symbol": symbol, "opacity": 0.85}
             traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "y": [row] * len(results),
+                {"type": "scatter", "mode": "markers", "name": name, "legendgroup": name, "y": [row] * len(results),
                  "x": [result.ended if result.seconds is None else result.seconds for result in results],
                  "marker": marker, "cliponaxis": False, "customdata": [result.seed for result in results],
                  "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
             )  # fmt: skip
-    layout = _layout("virtual time in seconds", "", legend=False)
+    layout = plain_layout("virtual time in seconds", "")
     ends = [r.ended for scheme in comparison.schemes for r in scheme.results if r.ended > 0]
     wide = bool(ends) and max(ends) > 10 * min(ends) and all(r > 0 for r in _drawn_times(comparison))
-    layout["xaxis"] |= {"type": "log"} if wide else {"rangemode": "tozero"}
+    shown = _drawn_times(comparison)
+    layout["xaxis"] |= log_axis(min(shown), max(shown)) if wide else {"rangemode": "tozero"}
     layout["yaxis"] |= {
         "range": [len(comparison.schemes) - 0.5, -0.5],
         "tickvals": list(range(len(comparison.schemes))),
-        "ticktext": [_text(numbers.shortened(scheme.label, 30)) for scheme in comparison.schemes],
+        "ticktext": [escaped(numbers.shortened(scheme.label, 30)) for scheme in comparison.schemes],
     }
     layout["height"] = 130 + 46 * len(comparison.schemes)
     return {"data": traces, "layout": layout}
@@ -108,8 +134,7 @@ def cohort_figure(runs: Sequence[RunRecord], comparison: Comparison) -> Figure:
         if curve is not None:
             hover = "%{y:.4~r} clients in round %{x:.0f}"
             traces += _band_and_line(scheme, curve, style[scheme.label], hover, 0.0, end=False)
-    layout = _layout("round", "clients chosen")
-    _make_room(layout, comparison)
+    layout = plain_layout("round", "clients chosen")
     _count_axis(layout, max((max(trace["y"]) for trace in traces), default=0.0))
     return {"data": traces, "layout": layout}
 
@@ -134,9 +159,9 @@ def delays_figure(runs: Sequence[RunRecord]) -> Figure | None:
             {"type": "scatter", "mode": "lines", "x": [value, value], "y": [0, top * 1.06], "hoverinfo": "name",
              "name": f"{name} {numbers.seconds(value)}", "line": {"dash": dash, "width": 2}, "meta": "ink"}
         )  # fmt: skip
-    layout = _layout("mean seconds of a client's round", "clients")
+    layout = plain_layout("mean seconds of a client's round", "clients", legend=True)
     if logarithmic:
-        layout["xaxis"] |= _log_axis(float(edges[0]), float(edges[-1]))
+        layout["xaxis"] |= log_axis(float(edges[0]), float(edges[-1]))
     elif len(counts) == 1:
         layout["xaxis"]["range"] = [2 * float(edges[0]) - float(edges[1]), 2 * float(edges[1]) - float(edges[0])]
     _count_axis(layout, top)
@@ -147,8 +172,8 @@ def _band_and_line(
     scheme: SchemeSummary, curve: Curve, look: Look, hover: str, edge: float, *, end: bool, at: float | None = None
 ) -> list[Figure]:
     """A step line over the seeds' mean, above a band from their least to their greatest; `at`: where it arrived."""
-    name = _name(scheme)
-    x = np.maximum(curve.x, edge).tolist()
+    name = escaped(scheme.label)
+    x = compact(np.maximum(curve.x, edge))
     # A line through one point cannot be seen.
     mode = "lines" if len(x) > 1 else "markers"
     shared: Figure = {"type": "scatter", "x": x, "legendgroup": name}
@@ -156,11 +181,11 @@ def _band_and_line(
     traces: list[Figure] = []
     if scheme.runs > 1:
         bare = {"mode": "lines", "line": line | {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        traces.append(shared | bare | {"y": curve.low.tolist()})
-        traces.append(shared | bare | {"y": curve.high.tolist(), "fill": "tonexty", "fillcolor": _faint(look.colour)})
+        traces.append(shared | bare | {"y": compact(curve.low)})
+        traces.append(shared | bare | {"y": compact(curve.high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
     traces.append(
         shared
-        | {"mode": mode, "y": curve.mean.tolist(), "name": name, "line": line | {"width": 2.2, "dash": look.dash},
+        | {"mode": mode, "y": compact(curve.mean), "name": name, "line": line | {"width": 2.2, "dash": look.dash},
            "marker": {"color": look.colour},
            "hovertemplate": f"{hover}<extra>{name}</extra>"}
     )  # fmt: skip
@@ -176,7 +201,8 @@ def _band_and_line(
     return traces
 
 
-def _layout(x: str, y: str, *, legend: bool = True) -> Figure:
+def plain_layout(x: str, y: str, *, legend: bool = False) -> Figure:
+    """Return a layout; which colours stand for which schemes is said once, above all figures."""
     return {
         "autosize": True,
         "height": 400,
@@ -192,16 +218,17 @@ def _layout(x: str, y: str, *, legend: bool = True) -> Figure:
     }
 
 
-def _name(scheme: SchemeSummary) -> str:
-    return _text(scheme.label)
+def compact(values: Iterable[float]) -> list[float]:
+    """Return numbers with as many digits as a screen can show: the page carries tens of thousands of them."""
+    return [float(f"{value:.5g}") for value in values]
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that plotly shows as it is: it reads a subset of HTML, `%{x}` as a value, and dollars as mathematics."""
-    return html.escape(text).replace("%", "&#37;").replace("$", "&#36;")
+    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;")
 
 
-def _log_axis(low: float, high: float) -> Figure:
+def log_axis(low: float, high: float) -> Figure:
     """Label 1, 2 and 5 of every decade of a short span: left alone, plotly writes 2, 3 ... 9 one over the other."""
     return {"type": "log"} | ({"dtick": "D2"} if high < 2000 * low else {})
 
@@ -210,12 +237,6 @@ def _count_axis(layout: Figure, top: float) -> None:
     layout["yaxis"]["rangemode"] = "tozero"
     if top <= 8:
         layout["yaxis"]["dtick"] = 1  # there is no half client
-
-
-def _make_room(layout: Figure, comparison: Comparison) -> None:
-    """Grow with the legend, which would otherwise take its lines from the curves."""
-    letters = sum(len(scheme.label) + 8 for scheme in comparison.schemes)
-    layout["height"] += 20 * (letters // 110)
 
 
 def _faint(colour: str) -> str:

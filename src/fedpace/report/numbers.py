@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 from fedpace.report.estimates import Estimate
 
@@ -23,7 +24,9 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration."""
+    """Return a duration; one without an end is of somebody who never answers."""
+    if math.isinf(value):
+        return "never"
     return f"{digits(value)} s"
 
 
@@ -37,12 +40,11 @@ def given(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def between(estimate: Estimate, *, floor: float | None = None) -> str | None:
-    """Return the interval, or None without one; `floor` is what the quantity cannot fall below."""
+def between(estimate: Estimate) -> str | None:
+    """Return the interval, or None without one."""
     if estimate.low is None or estimate.high is None:
         return None
-    low = estimate.low if floor is None else max(floor, estimate.low)
-    return span(digits(low), digits(estimate.high))
+    return span(digits(estimate.low), digits(estimate.high))
 
 
 def span(low: str, high: str) -> str:
@@ -58,6 +60,28 @@ def average(value: float) -> str:
 def shortened(text: str, length: int) -> str:
     """Return `text`, cut where it is longer than `length`."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def percent(share: float) -> str:
+    """Return a share of something."""
+    if share == 0 or share >= 0.0995:
+        return f"{100 * share:.0f} %"
+    return f"{100 * share:.1f} %"
+
+
+def size(count: float) -> str:
+    """Return bytes in units of a thousand."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{digits(count)} {unit}"
+        count /= 1000
+    return f"{digits(count)} TB"
+
+
+def wrapped(name: str, width: int) -> str:
+    """Return a long name on several lines, broken at its dashes, so that the parts do not read like names."""
+    lines = textwrap.wrap(name, width, subsequent_indent="  ", break_on_hyphens=True, drop_whitespace=False)
+    return "\n".join(lines) or name
 
 
 def counted(count: int, noun: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
+import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,30 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import figures
-from fedpace.report.cells import Cell, caption, columns, legend
+from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
+from fedpace.report.cohort_map import cohort_map
+from fedpace.report.cost_figures import front_figure, speed_figure
+from fedpace.report.curves import by_scheme
+from fedpace.report.page_parts import chips, configuration, escape, instant, provenance, switch, table
 from fedpace.report.style import looks
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison
 
 # The browser itself refuses whatever a page under this policy would fetch.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+MAP_HEIGHT = 440
+OVER = {"time": "virtual time", "rounds": "rounds", "work": "client work"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A figure with its heading. One of several views holds a figure for each."""
+
+    name: str
+    heading: str
+    hint: str
+    figure: Any
+    controls: str = ""
 
 
 def write_page(
@@ -35,18 +53,35 @@ def write_page(
 
 def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str, plotly: str) -> str:
     """Return the page; `plotly` is the source of plotly.js."""
-    drawn = _figures(runs, comparison)
+    maps = {
+        scheme.label: found
+        for scheme, members in by_scheme(runs, comparison)
+        if (found := cohort_map(members[0])) is not None
+    }
+    sections = _sections(runs, comparison, list(maps))
+    costs = cost_columns(comparison)
     body = "\n".join(
         [
-            f"<header><h1>{_escape(title)}</h1><p class='facts'>{_escape(caption(comparison))}</p></header>",
-            f"<p class='summary'>{_escape(' '.join(sentences(comparison)))}</p>",
-            _table(comparison),
-            *(_section(name, heading, hint) for name, (heading, hint, _) in drawn.items()),
-            _configuration(runs),
-            _provenance(runs),
+            f"<header><h1>{escape(title)}</h1><p class='facts'>{escape(caption(comparison))}</p></header>",
+            f"<p class='summary'>{escape(' '.join(sentences(comparison)))}</p>",
+            table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
+            table(comparison, costs, "Cost beside time", cost_legend(comparison)) if costs else "",
+            chips(comparison),
+            *map(_drawn, sections),
+            configuration(runs),
+            provenance(runs),
         ]
     )
-    data = _script_json({name: figure for name, (_, _, figure) in drawn.items()})
+    data = {
+        "schemes": [
+            {"label": scheme.label, "group": figures.escaped(scheme.label), "colour": look.colour, "dash": look.dash}
+            for scheme in comparison.schemes
+            for look in [looks(comparison)[scheme.label]]
+        ],
+        "map_height": MAP_HEIGHT,
+        "maps": {label: dataclasses.asdict(found) for label, found in maps.items()},
+    }
+    drawn = {section.name: section.figure for section in sections}
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -54,7 +89,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{_escape(title)}</title>
+<title>{escape(title)}</title>
 <style>
 {_asset("page.css")}
 </style>
@@ -64,7 +99,8 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 {body}
 </main>
 <script>{plotly}</script>
-<script type="application/json" id="figures">{data}</script>
+<script type="application/json" id="figures">{_script_json(drawn)}</script>
+<script type="application/json" id="data">{_script_json(data)}</script>
 <script>
 {_asset("page.js")}
 </script>
@@ -73,107 +109,74 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 """
 
 
-def _figures(runs: Sequence[RunRecord], comparison: Comparison) -> dict[str, tuple[str, str, Any]]:
-    """Return heading, hint and content of each figure; the first holds both of its views."""
+def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
     several = any(scheme.runs > 1 for scheme in comparison.schemes)
-    band = "Line: mean over seeds; band: from the least to the greatest. " if several else ""
+    band = "Line: mean over seeds; band, for up to six schemes: from the least to the greatest. " if several else ""
     ends = "" if comparison.target is None else "A cross marks a scheme that did not reach the target in every run. "
-    metric = {over: figures.metric_figure(runs, comparison, over=over) for over in ("time", "rounds")}
-    found: dict[str, tuple[str, str, Any]] = {
-        "metric": (
+    metric = {over: figures.metric_figure(runs, comparison, over=over) for over in OVER}
+    views = {over: figure for over, figure in metric.items() if figure is not None}
+    found = [
+        Section(
+            "metric",
             comparison.metric.capitalize(),
             f"{band}A run that has ended keeps its last value. {ends}Drag to zoom, double-click to return.",
-            metric,
+            views,
+            switch("metric", {over: OVER[over] for over in views}, "horizontal axis") + instant(comparison.metric),
         )
-    }
+    ]
     if comparison.target is not None:
-        hint = "One mark a seed; a cross where a run ended without reaching the target."
+        hint = "One mark per seed; a cross where a run ended without reaching the target."
         if comparison.hold > 1:
             hint += " A dot is where the target is held, a small stroke where it was first met."
-        found["times"] = ("Time to target, seed by seed", hint, figures.times_figure(comparison))
+        found.append(Section("times", "Time to target, seed by seed", hint, figures.times_figure(comparison)))
+        front = front_figure(comparison)
+        if front is not None:
+            hint = "Both until the target is held; schemes that always held it. Down and left is better."
+            found.append(Section("front", "Client work against time", hint, front))
+    if mapped:
+        hint = (
+            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the darker or brighter, the "
+            "more a client weighed. A cross marks a task that failed or was given up. First seed."
+        )
+        found.append(Section("map", "Who was chosen", hint, None, _choice(mapped)))
+    speeds = {of: speed_figure(runs, comparison, of=of) for of in ("share", "metric")}
+    views = {of: figure for of, figure in speeds.items() if figure is not None}
+    if views:
+        hint = "By expected delay. A scheme that hears the slow clients less may serve them worse; here it shows."
+        names = {"share": "answers", "metric": comparison.metric}
+        controls = switch("speed", {of: names[of] for of in views}, "what is shown by speed")
+        found.append(Section("speed", "Fast clients and slow", hint, views, controls))
     hint = "Clients chosen in each round, over the runs that had that round."
-    found["cohort"] = ("Cohort size", hint, figures.cohort_figure(runs, comparison))
+    found.append(Section("cohort", "Cohort size", hint, figures.cohort_figure(runs, comparison)))
     delays = figures.delays_figure(runs)
     if delays is not None:
         hint = f"Mean delay of each client under seed {runs[0].info.seed}."
-        found["delays"] = ("Delays of the clients", hint, delays)
+        found.append(Section("delays", "Delays of the clients", hint, delays))
     return found
 
 
-def _section(name: str, heading: str, hint: str) -> str:
-    buttons = ""
-    if name == "metric":
-        buttons = (
-            "<div class='switch' role='group' aria-label='horizontal axis'>"
-            "<button type='button' data-view='time' aria-pressed='true'>virtual time</button>"
-            "<button type='button' data-view='rounds' aria-pressed='false'>rounds</button></div>"
-        )
+def _choice(labels: list[str]) -> str:
+    options = "".join(f"<option value='{escape(label)}'>{escape(label)}</option>" for label in labels)
+    return f"<label class='choice'>Scheme <select id='map-scheme'>{options}</select></label>"
+
+
+def _drawn(section: Section) -> str:
+    figure = section.figure or {}
+    layout = (figure if "layout" in figure else next(iter(figure.values()), {})).get("layout", {})
+    height = layout.get("height", MAP_HEIGHT)  # kept free before the figure is there, so that nothing jumps
     return (
-        f"<section><div class='head'><h2>{_escape(heading)}</h2>{buttons}</div>"
-        f"<p class='hint'>{_escape(hint.strip())}</p><div class='figure' id='figure-{name}'></div></section>"
+        f"<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
+        f"<p class='hint'>{escape(section.hint.strip())}</p>"
+        f"<div class='figure' id='figure-{section.name}' role='img' aria-label='{escape(section.heading)}' "
+        f"style='min-height:{height}px'></div>"
+        "</section>"
     )
-
-
-def _table(comparison: Comparison) -> str:
-    found = columns(comparison, wide=True)
-    colours = looks(comparison)
-    heads = "".join(
-        f"<th scope='col'{'' if column.number else ' class=text'}>{_escape(column.heading)}"
-        f"{f'<br>{_escape(column.sub)}' if column.sub else ''}</th>"
-        for column in found
-    )
-    rows = []
-    for scheme in comparison.schemes:
-        look = colours[scheme.label]
-        swatch = f"<span class='swatch {look.dash}' style='border-color:{look.colour}'></span>"
-        label, *others = (column.fill(scheme) for column in found)
-        cells = f"<th scope='row' class='text {label.tone}'><div class='name'>{swatch}{_cell(label)}</div></th>"
-        cells += "".join(f"<td class='{cell.tone}'>{_cell(cell)}</td>" for cell in others)
-        rows.append(f"<tr>{cells}</tr>")
-    return (
-        f"<div class='scroll'><table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        f"<p class='hint'>{_escape(legend(comparison))}</p>"
-    )
-
-
-def _cell(cell: Cell) -> str:
-    note = f"<small>{_escape(cell.note)}</small>" if cell.note else ""
-    return f"<span>{_escape(cell.text)}{note}</span>"
-
-
-def _configuration(runs: Sequence[RunRecord]) -> str:
-    """Every distinct configuration, since a folder may hold runs of several."""
-    texts = dict.fromkeys(json.dumps(plain(run.info.experiment), indent=2, ensure_ascii=False) for run in runs)
-    blocks = "".join(f"<pre>{_escape(text)}</pre>" for text in texts)
-    return f"<details><summary>Configuration</summary>{blocks}</details>"
-
-
-def _provenance(runs: Sequence[RunRecord]) -> str:
-    rows = []
-    for name, values in (
-        ("Seeds", [str(run.info.seed) for run in runs]),
-        ("Versions", [", ".join(f"{name} {version}" for name, version in run.info.versions.items()) for run in runs]),
-        ("Commit", [run.info.commit or "" for run in runs]),
-        ("Started", [min(run.info.started for run in runs)]),
-    ):
-        distinct = [value for value in dict.fromkeys(values) if value]
-        if distinct:
-            joint = ", " if name == "Seeds" else "; "
-            rows.append(f"<dt>{name}</dt><dd>{_escape(joint.join(distinct))}</dd>")
-    wall = sum(run.info.wall_seconds or 0.0 for run in runs)
-    if wall:
-        rows.append(f"<dt>Computed in</dt><dd>{wall:,.1f} s of real time, {len(runs)} runs together</dd>")
-    return f"<footer><dl>{''.join(rows)}</dl></footer>"
 
 
 def _script_json(value: Any) -> str:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=True)
 
 
 def _asset(name: str) -> str:

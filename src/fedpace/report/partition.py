@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.core.checks import FloatArray
-from fedpace.report.plots import BAR, INK, new_figure, save, tidy
+from fedpace.report.axes import BAR, INK, tidy
+from fedpace.report.plots import new_figure, save
 
 SHOWN_TICKS = 20
 """Class labels beyond which only some are written."""

@@ -1,4 +1,4 @@
-"""The comparison as one PNG: metric over virtual time, and how slow the clients are."""
+"""The comparison as one PNG: metric over virtual time, what the target cost, and how slow the clients are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
+from fedpace.report.axes import BAR, INK, readable_ticks, tidy
+from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
 from fedpace.report.style import delays_of, histogram, log_time, looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
-WIDTH = 11.5
+WIDTH = 13.5
 """Inches."""
-INK, FAINT, BAR = "#222222", "#d9d9d9", "#9aa7b5"
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """Plotly's names of dashes in matplotlib's."""
 
@@ -31,7 +32,11 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     columns = _legend_columns(names)
     rows = -(-len(names) // columns)
     figure = new_figure(WIDTH, 4.5 + 0.2 * rows)
-    left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    if any(scheme.cost.work for scheme in comparison.schemes):
+        left, middle, right = figure.subplots(1, 3, width_ratios=(1.6, 1, 0.9))
+        draw_costs(middle, comparison)
+    else:  # records of earlier versions do not say
+        left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
     handles = _draw_curves(left, runs, comparison)
     _draw_delays(right, runs)
     _draw_legend(figure, handles, names, columns)
@@ -181,30 +186,3 @@ def _draw_delays(axes: Any, runs: Sequence[RunRecord]) -> None:
         label=f"90 % of clients within {numbers.seconds(late)}",
     )  # fmt: skip
     axes.legend(loc="upper left", frameon=False, fontsize=9, borderaxespad=0.2)
-
-
-def tidy(axes: Any, title: str, x: str, y: str) -> None:
-    """Give axes the look that all pictures share."""
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#999999")
-    axes.tick_params(colors="#555555", labelsize=9)
-    axes.grid(True, color=FAINT, linewidth=0.6, alpha=0.7)
-    axes.set_axisbelow(True)
-
-
-def readable_ticks(axes: Any, logarithmic: bool) -> None:
-    """Label the x axis with plain numbers, few enough to read."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    if logarithmic:
-        low, high = axes.get_xlim()
-        # A span of less than two decades has too few powers of ten to be read from.
-        subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-        axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

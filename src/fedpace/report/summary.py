@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpace.report import numbers
+from fedpace.report.estimates import LEAST
 from fedpace.report.tables import Comparison, SchemeSummary
 
 
@@ -30,7 +31,7 @@ def _fastest(comparison: Comparison) -> list[str]:
     assert time is not None
     ranked = [scheme for scheme in comparison.schemes if scheme.always_reached]
     took = f"{numbers.seconds(time.mean)} of virtual time"
-    interval = numbers.between(time, floor=0.0)
+    interval = numbers.between(time)
     if time.count > 1:
         took += f" on average over {time.count} seeds"
     if interval:
@@ -103,6 +104,8 @@ def _caveats(comparison: Comparison) -> list[str]:
     )
     if all(scheme.runs == 1 for scheme in comparison.schemes):
         said.append("There is one seed only, so nothing is known about how much the times vary.")
+    elif all(scheme.runs < LEAST for scheme in comparison.schemes):
+        said.append("Two seeds are too few for intervals.")
     return said
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
-from fedpace.report.estimates import Estimate, estimate, geometric_estimate
+from fedpace.report.costs import SchemeCost, SeedCost, scheme_cost, seed_cost
+from fedpace.report.estimates import Estimate, estimate, geometric_estimate, positive_estimate
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +48,7 @@ class SeedResult:
     """Metric when last evaluated; None where the run diverged, since what came before it is not what it ended with."""
     clients_per_round: float | None
     round_seconds: float | None
+    cost: SeedCost
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class SchemeSummary:
     speed_up: Estimate | None
     """Geometric mean of the baseline's time / this scheme's time, over the seeds in which both reached the target."""
     results: tuple[SeedResult, ...]
+    cost: SchemeCost
 
     @property
     def always_reached(self) -> bool:
@@ -196,6 +199,13 @@ def render_table(comparison: Comparison) -> Table:
     return build_table(comparison)
 
 
+def render_costs(comparison: Comparison) -> Table | None:
+    """Return what the schemes cost beside time as a table for the terminal; None where no run says."""
+    from fedpace.report.terminal import build_costs
+
+    return build_costs(comparison)
+
+
 def _result(run: RunRecord) -> SeedResult:
     reached, crossed = run.reached, run.crossed
     played = [current for current in run.rounds if current.number > 0]
@@ -211,6 +221,7 @@ def _result(run: RunRecord) -> SeedResult:
         final=run.evaluated[-1].metric if run.evaluated and not diverged else None,
         clients_per_round=_mean([len(current.clients) for current in played]),
         round_seconds=_mean([current.seconds for current in played]),
+        cost=seed_cost(run),
     )
 
 
@@ -228,8 +239,8 @@ def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> Sc
         reached=len(times),
         diverged=sum(result.status == "diverged" for result in results),
         unfinished=sum(result.status in ("running", "interrupted") for result in results),
-        time_to_target=estimate(list(times.values())),
-        first_crossing=estimate([result.first_seconds for result in results if result.first_seconds is not None]),
+        time_to_target=positive_estimate(list(times.values())),
+        first_crossing=positive_estimate([r.first_seconds for r in results if r.first_seconds is not None]),
         crossed=sum(result.first_seconds is not None for result in results),
         min_time=min(times.values(), default=None),
         median_time=median if math.isfinite(median) else None,
@@ -239,6 +250,7 @@ def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> Sc
         final=estimate([result.final for result in results if result.final is not None]),
         speed_up=geometric_estimate([baseline[seed] / times[seed] for seed in pairs]),
         results=results,
+        cost=scheme_cost([result.cost for result in results]),
     )
 
 

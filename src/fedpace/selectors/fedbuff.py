@@ -53,9 +53,9 @@ class Fedbuff(Stateless):
         whole(self.buffer, 1, "buffer of fedbuff")
         whole(self.in_flight, 0, "in_flight of fedbuff")
         at_least(self.staleness, 0, "staleness of fedbuff")
-        finite(self.staleness, "staleness of fedbuff")
         above(self.lr, 0, "lr of fedbuff")
-        finite(self.lr, "lr of fedbuff")
+        for option in ("staleness", "lr"):
+            finite(getattr(self, option), f"{option} of fedbuff")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum of fedbuff must lie in [0, 1), but {self.momentum!r} came")
 

@@ -7,7 +7,9 @@ same clients, weights and models. Only how long each round takes differs, and th
     for current in reclock(record.rounds, time):
         ...
 
-What comes out is bit for bit what a run under those delays gives. `depends_on_delays` says where that does not hold.
+What comes out is bit for bit what a run under those delays gives, apart from `by_speed`: which clients are slow is
+another matter under other delays, and to judge the models on their data they would have to be trained again.
+`depends_on_delays` says where the rest does not hold.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
 from fedpace.core.types import Need, Selector
 from fedpace.delays.availability import ChurnModel
@@ -38,17 +41,26 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
     expected = time.expected
     for current in rounds:
         if current.number == 0:
-            yield current
+            yield replace(current, by_speed=None)
             continue
-        before = time.now
+        before, work = time.now, 0.0
         tick, _ = time.wait(current.number - 1)
-        if current.warmed and time.clock.charge_warmup:
-            time.now += float(time.drawn(tick - 1)[np.array(current.warmed)].max())
+        if current.warmed:
+            took = time.drawn(tick - 1)[np.array(current.warmed)]
+            if time.clock.charge_warmup:
+                work = _worked(work, time.now, time.now + took)
+                time.now += float(took.max())
+            else:
+                work = sum(took.tolist(), work)
         if current.probed:
-            time.now += time.clock.probe_fraction * float(time.drawn(tick)[np.array(current.probed)].max())
+            took = time.clock.probe_fraction * time.drawn(tick)[np.array(current.probed)]
+            work = _worked(work, time.now, time.now + took)
+            time.now += float(took.max())
         overhead = time.now - before
         clients = np.array(current.clients)
-        seconds = float(time.drawn(tick)[clients].max())
+        took = time.drawn(tick)[clients]
+        seconds = float(took.max())
+        work = _worked(work, time.now, time.now + took)
         time.now += seconds
         if (failed := tuple(clients[time.availability.crashes(tick)[clients]].tolist())) != current.failed:
             raise InputError(
@@ -60,8 +72,18 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
             clock=time.now,
             seconds=seconds,
             overhead=overhead,
+            work=None if current.work is None else work,
+            by_speed=None,
             predicted_seconds=None if current.predicted_seconds is None else float(expected[clients].max()),
         )
+
+
+def _worked(work: float, now: float, ends: FloatArray) -> float:
+    """Add client-seconds until all have ended to `work`, from one end to the next as the coordinator does."""
+    for left, end in zip(range(ends.size, 0, -1), np.sort(ends).tolist(), strict=True):
+        work += left * (end - now)
+        now = end
+    return work
 
 
 def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop) -> str | None:

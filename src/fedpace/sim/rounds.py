@@ -6,9 +6,10 @@ them is known here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round
+from fedpace.records.round import Round, traffic
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
@@ -35,51 +36,23 @@ from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
+from fedpace.sim.speeds import Speeds
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
+P = ParamSpec("P")
 Evaluate = Callable[[int, float], bool]
 """Whether a round is evaluated, by its number and by the virtual seconds at its end."""
 
 
-def simulate(
-    data: DataConfig,
-    model: ModelConfig,
-    delays: DelayConfig,
-    selector: Selector[Any] | Policy[Any],
-    *,
-    training: Training | None = None,
-    fleet: Fleet | None = None,
-    availability: Availability | None = None,
-    clock: Clock | None = None,
-    engine: EngineOptions | None = None,
-    server: ServerStep[Any] | None = None,
-    seed: int = 0,
-) -> Iterator[Round]:
-    """Run a federation and yield its rounds for as long as they are asked for.
+class Simulation:
+    """The pieces of one run.
 
     Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs under one seed are
-    paired. Everything that can be wrong with the configuration is found before this returns, not at the first `next`.
+    paired. Everything that can be wrong with the configuration is found here, not in the first round.
     """
-    return Simulation(
-        data,
-        model,
-        delays,
-        selector,
-        training=training,
-        fleet=fleet,
-        availability=availability,
-        clock=clock,
-        engine=engine,
-        server=server,
-        seed=seed,
-    ).rounds()
-
-
-class Simulation:
-    """The pieces of one run. Arguments as for `simulate`."""
 
     def __init__(
         self,
@@ -113,6 +86,7 @@ class Simulation:
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
+        self.speeds = Speeds(trainer, self.expected_delays)
         how = settings(selector, trainer, self.time, fleet, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
         self.coordinator.join(
@@ -153,7 +127,10 @@ class Simulation:
         with closing(self.engine):
             if self.coordinator.step == 0:
                 metric, loss = self._evaluate(0)
-                yield Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=metric, loss=loss)
+                by_speed = self.speeds.judge(self.parameters)
+                yield Round(
+                    0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
+                )
             while True:
                 yield self._round(evaluate)
 
@@ -186,10 +163,12 @@ class Simulation:
             task = flight[event.task]
             if task.kind == "train":
                 self._waited = event.seconds
+            if task.kind == "measure" and event.when == task.began:
+                self.coordinator.at.turn.work += event.seconds  # free on the clock, and work all the same
             if event.crashed:
-                self.coordinator.lost(task.id)
+                self.coordinator.lost(task.id, event.when)
             else:
-                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds))
+                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds), event.when)
 
     def _pass_time(self) -> None:
         """Go to the next instant at which something happens."""
@@ -236,6 +215,9 @@ class Simulation:
             "metric": metric,
             "loss": loss,
             "train_loss": float(np.mean(losses)) if losses else None,
+            "by_speed": None if metric is None else self.speeds.judge(self.parameters),
+            "facts": turn.explained(self.coordinator.ledger.ids),
+            **traffic(turn, self.trainer.message_bytes),
         }
         stepping = step_facts(self.server_state) if moved else {}
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
@@ -250,3 +232,15 @@ class Simulation:
                 f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
+
+
+def _rounds_of(build: Callable[P, Simulation]) -> Callable[P, Iterator[Round]]:
+    def simulate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Round]:
+        """Run a federation and yield its rounds for as long as they are asked for; arguments as for `Simulation`."""
+        return build(*args, **kwargs).rounds()
+
+    simulate.__signature__ = inspect.signature(build)  # type: ignore[attr-defined]
+    return simulate
+
+
+simulate = _rounds_of(Simulation)

@@ -240,9 +240,13 @@ class Trainer:
     @torch.no_grad()
     def score(self, parameters: torch.Tensor, chunk: int) -> TestScore:
         """Judge `parameters` on one part of the test data."""
-        self._flat.parameters.copy_(parameters)
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
-        inputs, targets = self._test[0][part], self._test[1][part]
+        return self.judge(parameters, self._test[0][part], self._test[1][part])
+
+    @torch.no_grad()
+    def judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> TestScore:
+        """Judge `parameters` on some samples."""
+        self._flat.parameters.copy_(parameters)
         outputs = self._flat.module(inputs)
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
         return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)

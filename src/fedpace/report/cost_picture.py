@@ -1,0 +1,54 @@
+"""What the target cost, as axes of a picture: client work against virtual time, a mark per scheme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpace.report.axes import INK, readable_ticks, tidy
+from fedpace.report.style import looks
+from fedpace.report.tables import Comparison, SchemeSummary
+
+MARKS = {"solid": "o", "dash": "s", "dot": "D", "dashdot": "^"}
+"""By the dashes of the curves."""
+
+
+def draw_costs(axes: Any, comparison: Comparison) -> None:
+    """Draw client work against time, until the target is held; a hollow mark, where it was not always."""
+    until = "to the target" if comparison.target is not None else "of the run"
+    tidy(axes, "What it cost", f"virtual time {until} in seconds", f"client work {until} in seconds")
+    style = looks(comparison)
+    drawn = []
+    for scheme in comparison.schemes:
+        point = _point(scheme)
+        if point is None:
+            continue
+        drawn.append(point)
+        look = style[scheme.label]
+        held = scheme.always_reached or comparison.target is None
+        axes.plot(
+            *point, MARKS[look.dash], color=look.colour, markerfacecolor=look.colour if held else "white",
+            markersize=9, markeredgewidth=1.6, zorder=3, clip_on=False,
+        )  # fmt: skip
+    if not drawn:
+        axes.text(0.5, 0.5, "no costs recorded", transform=axes.transAxes, ha="center", va="center", color=INK)
+        axes.set(xticks=[], yticks=[])
+        return
+    values = np.array(drawn)
+    for number, name in enumerate(("x", "y")):
+        one = values[:, number]
+        logarithmic = bool((one > 0).all() and one.max() > 5 * one.min())
+        if logarithmic:
+            getattr(axes, f"set_{name}scale")("log")
+        else:
+            getattr(axes, f"set_{name}lim")(0, 1.15 * one.max() or 1)
+        readable_ticks(axes, logarithmic, y=name == "y")
+    axes.margins(0.12)
+
+
+def _point(scheme: SchemeSummary) -> tuple[float, float] | None:
+    """Return seconds and client-seconds: to the target, or to the end where it was not always held."""
+    if scheme.cost.work is None:
+        return None
+    return float(np.mean([r.ended if r.seconds is None else r.seconds for r in scheme.results])), scheme.cost.work.mean

@@ -1,0 +1,67 @@
+"""How the shared model serves the fast clients and the slow: judged on what each tenth of them holds.
+
+A scheme that avoids slow clients is soon at its target, and may be so at their cost. Tenths are by the clients'
+expected delays. A client's own test data are used where the data set says whose they are, and else what it trains on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.rng import stream
+from fedpace.data.federated import FederatedData
+from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.trainer import Trainer
+
+GROUPS = 10
+MOST = 200
+"""Samples of a group, drawn once: enough to tell schemes apart, and a small part of what a round costs."""
+
+
+class Speeds:
+    """Groups of clients by speed, with samples of what they hold.
+
+    Args:
+        trainer: the model and the data.
+        delays: expected seconds of each client.
+    """
+
+    def __init__(self, trainer: Trainer, delays: FloatArray) -> None:
+        self._trainer = trainer
+        order = np.argsort(delays, kind="stable")
+        groups = np.array_split(order, min(GROUPS, order.size))
+        self._samples = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
+
+    def judge(self, parameters: torch.Tensor) -> tuple[float, ...]:
+        """Return the metric on each group's samples, fastest first."""
+        with one_thread():
+            return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
+
+    def _judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        chunk = self._trainer.chunk
+        parts = (slice(start, start + chunk) for start in range(0, len(targets), chunk))
+        return self._trainer.total(self._trainer.judge(parameters, inputs[part], targets[part]) for part in parts)[0]
+
+
+def _samples(data: FederatedData, group: IntArray, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return some of what a group of clients holds, each sample as likely as any other."""
+    ends = None if data.test_sizes is None else np.cumsum(data.test_sizes)
+    if ends is not None and any(data.test_sizes[client] for client in group):  # type: ignore[index]
+        own = [data.test] * group.size
+        starts = ends[group] - np.array(data.test_sizes)[group]
+        sizes = np.array(data.test_sizes)[group]
+    else:
+        own = [data.train[client] for client in group]
+        starts, sizes = np.zeros(group.size, dtype=np.int64), np.array([len(samples) for samples in own])
+    total = int(sizes.sum())
+    chosen = np.arange(total)
+    if total > MOST:
+        chosen = np.sort(stream(seed, "speeds", int(group[0])).choice(total, MOST, replace=False))
+    before = np.cumsum(sizes) - sizes
+    holder = np.searchsorted(before, chosen, side="right") - 1
+    rows = starts[holder] + chosen - before[holder]
+    inputs = np.stack([own[client].inputs[row] for client, row in zip(holder, rows, strict=True)])
+    targets = np.stack([own[client].targets[row] for client, row in zip(holder, rows, strict=True)])
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
