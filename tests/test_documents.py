@@ -22,7 +22,9 @@ def python_blocks(document: str) -> list[str]:
     return ["\n".join(line.removeprefix(indent) for line in block.splitlines()) for indent, block in blocks]
 
 
-@pytest.mark.parametrize("block", [*python_blocks("README.md"), *python_blocks("docs/heterogeneity.md")])
+@pytest.mark.parametrize(
+    "block", [*python_blocks("README.md"), *python_blocks("docs/heterogeneity.md"), *python_blocks("docs/own-data.md")]
+)
 def test_readme_python_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
