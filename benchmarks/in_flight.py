@@ -3,8 +3,8 @@
     python benchmarks/in_flight.py                       # fedbuff and pace-async, 100, 1,000 and 10,000 at work
     python benchmarks/in_flight.py --sizes 100 --answers 200
 
-The coordinator is played without training: clients answer after long-tailed delays, with a moment the first time and the
-sketch of an update each time. Counted is everything between two answers: taking one in, asking the policy, starting
+The coordinator is played without training: clients answer after long-tailed delays, with a moment the first time and
+the sketch of an update each time. Counted is everything between two answers: taking one in, asking the policy, starting
 tasks, noting the step. CPU seconds, and the same over the second half of the answers against the first, which says
 whether the history makes it slower.
 """
@@ -16,8 +16,6 @@ import json
 import time
 from heapq import heappop, heappush
 from typing import Any
-
-import numpy as np
 
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.rng import stream
