@@ -3,6 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The demo alone needs half of what the tests do; where those are installed, it needs nothing more.
+DEMO   := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
+# PyPI's torch for Linux brings CUDA with it. Without a GPU, take the CPU build:
+#   make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_FLAGS ?=
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
@@ -16,10 +22,16 @@ setup: $(STAMP)  ## make .venv with all extras
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing fedpace with all extras into $(VENV) (a few minutes the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@$(PIP) -e '.[all,dev]'
 	@touch $@
 
-demo: setup      ## compare the schemes on the embedded digits experiment, offline
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing what the demo needs into $(VENV) (a minute or two the first time) ..."
+	@$(PIP) --no-compile -e '.[demo]'
+	@touch $@
+
+demo: $(DEMO)    ## compare the schemes on the embedded digits experiment, offline
 	$(BIN)/fedpace compare --out runs/demo --overwrite
 
 test: setup lint unit  ## everything that must pass before a change lands
@@ -40,7 +52,7 @@ test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kill
 	$(BIN)/python -m pytest -v -m flower tests/flower
 
 test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopback, a client that fails
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare]'
+	@$(PIP) -e '.[nvflare]'
 	$(ONE_THREAD) $(BIN)/python -m pytest -v tests/nvflare
 
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
@@ -56,7 +68,7 @@ docs: setup      ## the documents as a site, into site/; strict: a broken link i
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup     ## speed and memory, one JSON object per benchmark
-	@set -e; for name in heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
+	@set -e; for name in startup heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
 bench-peers: .venv-peers/.installed  ## make .venv-peers with what benchmarks/simulator.py compares with
 

@@ -292,7 +292,7 @@ def test_list_of_something_else(call):
     code, printed, errors = call("list", "clients")
     assert code == 2
     assert printed == ""
-    assert "'selectors', 'delays', 'datasets'" in errors
+    assert "selectors, delays, datasets" in errors
 
 
 # -- overwriting -------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ def test_every_registered_scheme_takes_part_and_variants_can_be_given(grid):
     assert len(set(labels)) == len(labels)
     assert {"random", "random-tuned", "pace", "delayhet-submodular", "oort", "flanp+steps"} <= set(labels)
     for scheme in everybody:
-        untuned = scheme.label in ("random", "random-deadline", "pace")
+        untuned = scheme.label in ("random", "random-deadline", "pace", "pace-async")
         assert (len(scheme.choices()) == 1) == untuned, scheme.label
         for options in scheme.choices():
             scheme.given(options).selector(50)

@@ -15,7 +15,7 @@ from grid import controls
 from grid.options import OPTIONS
 
 Camp = Literal["baseline", "paper", "ours", "control"]
-OURS = frozenset({"pace", "moment-match", "moment-sampling", "delayhet-transport"})
+OURS = frozenset({"pace", "pace-async", "moment-match", "moment-sampling", "delayhet-transport"})
 PAPER = frozenset({"delayhet-submodular", "delayhet-sampling"})
 PAPERS_BASELINES = frozenset({"random-tuned", "random", "power-of-choice", "divfl", "flanp", "approx-opt-sampling"})
 """What the paper compared itself with: its own speed-ups (1.30 and 3.53 over the best of them) are over these."""

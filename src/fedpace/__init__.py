@@ -4,8 +4,9 @@
 
     session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
-`import fedpace` needs NumPy and SciPy only; `fedpace.simulate` loads torch when it is first named. What is exported
-here is what README shows; the rest has modules of its own, such as `fedpace.numerics` and `fedpace.moments`.
+`import fedpace` needs NumPy and SciPy only; `fedpace.compare` and `fedpace.simulate` load torch when they are first
+named. What is exported here is what README shows; the rest has modules of its own, such as `fedpace.numerics` and
+`fedpace.moments`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments.bank import MomentBank
 
 if TYPE_CHECKING:
-    from fedpace.sim.rounds import simulate
+    from fedpace.study import compare, simulate
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ __all__ = [
     "Stateless",
     "View",
     "cohort_size",
+    "compare",
     "make_selector",
     "make_server",
     "simulate",
@@ -76,14 +78,14 @@ providers.provide(
 
 def __getattr__(name: str) -> Any:
     """Load the simulator when it is first named: it needs torch."""
-    if name != "simulate":
+    if name not in ("compare", "simulate"):
         raise AttributeError(f"module 'fedpace' has no attribute {name!r}")
     try:
-        from fedpace.sim.rounds import simulate
+        from fedpace import study
     except ModuleNotFoundError as cause:
         raise MissingExtraError("the simulator", "sim", cause.name or "torch") from cause
-    globals()[name] = simulate
-    return simulate
+    globals()[name] = getattr(study, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -50,6 +50,8 @@ POLICIES = [
     make_selector("refl", k=4, overcommit=2.0, deadline=20.0),
     make_selector("refl", k=14),
     make_selector("fedbuff", buffer=4),
+    make_selector("pace-async"),
+    make_selector("pace-async", in_flight=3, extrapolate=0.0),
     make_selector("fedbuff", buffer=5, in_flight=3, lr=0.5, momentum=0.5),
 ]
 """They work without rounds."""

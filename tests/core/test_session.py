@@ -352,7 +352,7 @@ def test_more_are_wanted_than_there_are():
     ("clients", "words"),
     [
         (["a", "b"], "client 'c' of selection 0 is missing from the report: say how it settled"),
-        (["a", "b", "c", "a"], "client 'a' was reported twice in selection 0"),
+        (["a", "b", "c", "a"], "client 'a' was reported twice"),
         (["a", "b", "c", "z"], "client 'z' was reported, but it is not in selection 0"),
     ],
 )

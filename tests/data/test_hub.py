@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -126,7 +127,7 @@ def test_nothing_found_says_where_was_looked(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPACE_DATA", "elsewhere")
     with pytest.raises(InputError) as caught:
         hub.load("cifar10")
-    for words in ("FEDPACE_DATA = elsewhere", "uoft-cs/cifar10", "Couldn't reach", "go online"):
+    for words in ("FEDPACE_DATA = elsewhere", "uoft-cs/cifar10", "Couldn't reach", "Go online"):
         assert words in str(caught.value)
     assert cached(tmp_path) == []
 
@@ -147,10 +148,24 @@ def test_the_hub_is_asked_once(tmp_path, parquet, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     decoded = hub.load("mnist")
     assert asked == [("ylecun/mnist", "train"), ("ylecun/mnist", "test")]
-    assert decoded.origin == "the Hugging Face Hub"
+    assert decoded.origin == "the Hugging Face Hub at main"
     assert len(decoded.splits["train"]) == 14
     hub.load("mnist")
     assert len(asked) == 2
+
+
+def test_without_a_network_it_says_so_at_once(monkeypatch):
+    """`datasets` would try for most of a minute."""
+    import datasets
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        for variable in ("HF_HUB_OFFLINE", "FEDPACE_DATA", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("the Hub was asked"))
+        with pytest.raises(InputError, match=r"Go online, or set FEDPACE_DATA, or folder in \[data\]"):
+            hub.load("mnist")
 
 
 def broken_tables(parquet):
@@ -329,3 +344,26 @@ def test_the_real_files(name, rows, owners, real):
     assert {split: len(part) for split, part in decoded.splits.items()} == rows
     assert len(decoded.owner_names) == owners
     assert len(np.unique(decoded.splits["train"].labels)) >= decoded.source.classes - 3
+
+
+def test_a_pinned_revision_is_asked_for_and_cached_apart(monkeypatch):
+    monkeypatch.delenv(hub.FOLDER_VARIABLE, raising=False)
+    source = hub.SOURCES["mnist"]
+    loose = hub.locate(source)
+    monkeypatch.setenv(hub.REVISION_VARIABLE, "mnist=abc123, cifar10=v1")
+    pinned = hub.locate(source)
+    assert (loose.revision, pinned.revision) == ("main", "abc123")
+    assert loose.digest(source) != pinned.digest(source)
+    assert "abc123" in pinned.words
+    asked = {}
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: asked.update(options) or iter(()))
+    with pytest.raises(InputError):
+        next(_decode._tables(source, pinned, "train"))
+    assert asked["revision"] == "abc123"
+
+
+@pytest.mark.parametrize("value", ["mnist", "nosuch=1", "mnist=../..", "mnist=a b"])
+def test_a_pin_that_is_none_is_refused(monkeypatch, value):
+    monkeypatch.setenv(hub.REVISION_VARIABLE, value)
+    with pytest.raises(InputError, match="NAME=REVISION"):
+        hub.revisions()

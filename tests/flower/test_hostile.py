@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -118,6 +119,20 @@ def test_a_width_that_comes_first_does_not_lock_the_others_out(flower, tmp_path)
     again = PacedStrategy(FEW, "moment-match", clock="reported", state=tmp_path)
     flower.rounds(again, grid, record, 2, first=7)
     assert again.coordinator.ledger.moments.width == 4
+
+
+@pytest.mark.parametrize("scheme", ["pace", "moment-match", "delayhet-submodular"])
+@pytest.mark.parametrize("size", [1e38, 0.0])
+def test_moments_of_any_size_stop_no_selection(flower, scheme, size):
+    def lie(reply):
+        moment = np.clip(np.frombuffer(reply.note.get("moment", b""), "<f4").astype(np.float64) * size, -3e38, 3e38)
+        return dataclasses.replace(reply, note={**reply.note, "moment": moment.astype("<f4").tobytes()})
+
+    grid = fleet(flower, {LIAR: [changed(lambda reply: lie(reply) if "moment" in reply.note else reply)]})
+    strategy = PacedStrategy(FedAvg(), scheme, clock="reported", warmup="full")
+    record = flower.rounds(strategy, grid, flower.arrays([0.0]), 4)
+    assert strategy.coordinator.step == 4
+    assert np.isfinite(record["w0"].numpy()).all()
 
 
 def test_other_classes_that_come_first_do_not_lock_the_others_out(flower):

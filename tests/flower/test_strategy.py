@@ -541,3 +541,25 @@ def test_replies_without_a_count_are_weighed_all_the_same(flower):
     strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported")
     assert flower.rounds(strategy, grid, start(flower), 1) is not None
     assert strategy.coordinator.step == 1
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_only_eligible_clients_are_chosen(flower, as_function):
+    names = {"partition-1", "partition-3"}
+    grid = flower.grid()
+    for client in range(4):
+        grid.add(100 + client, flower.app([report_mod(transfer=False)]), **{"partition-id": client})
+    eligible = (lambda name: name in names) if as_function else list(names)
+    strategy = PacedStrategy(FedAvg(), "random", k=3, clock="reported", eligible=eligible, nodes_seconds=0)
+    record = flower.rounds(strategy, grid, flower.arrays([0.0]), 2)
+    assert set(grid.trained()) == {101, 103}
+    assert set(strategy.coordinator.clients) == names
+    if as_function:  # it is asked anew in every round
+        names -= {"partition-1"}
+        flower.rounds(strategy, grid, record, 1, first=3)
+        assert grid.trained()[4:] == [103]
+
+
+def test_one_eligible_name_must_be_in_a_list():
+    with pytest.raises(InputError, match="put it into a list"):
+        PacedStrategy(FedAvg(), "random", eligible="partition-1")

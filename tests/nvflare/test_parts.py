@@ -207,6 +207,12 @@ def test_metrics_that_everybody_reports_are_averaged():
     assert mean_metrics([(0.5, replies[0]), (1.5, replies[1])]) == {"accuracy": pytest.approx(0.8)}
 
 
+def test_metrics_that_are_no_numbers_are_left_out():
+    tables = ({"accuracy": 0.5, "loss": 1.0}, {"accuracy": float("nan"), "loss": 2.0})
+    replies = [Reply(Note(), 0.0, 1.0, {}, FLModel(params={"w": 1}, metrics=table)) for table in tables]
+    assert mean_metrics([(0.5, replies[0]), (0.5, replies[1])]) == {"loss": 1.5}
+
+
 def received(**asked):
     return FLModel(params={}, meta={"site_name": "site-1", NOTE: asked})
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import fedpace
-from fedpace.cli import data, delays, listing, runs
+from fedpace.cli import data, delays, listing, looking, planning, runs
 from fedpace.core.errors import FedpaceError
 
 app = typer.Typer(
@@ -24,7 +24,13 @@ app.command()(runs.compare)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.report)
+app.command()(looking.runs)
+app.command()(looking.watch)
+app.command()(looking.explain)
+app.command()(looking.export)
+app.command()(planning.plan)
 app.command("list")(listing.list_components)
+app.command()(listing.show)
 app.add_typer(data.app, name="data")
 app.add_typer(delays.app, name="delays")
 

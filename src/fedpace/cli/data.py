@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
-from fedpace.cli.common import key_values, print_json
+from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
+from fedpace.core.naming import key_values
 from fedpace.data import hub
 from fedpace.data.summary import DataSummary, summarise
 

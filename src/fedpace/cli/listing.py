@@ -1,11 +1,11 @@
-"""`fedpace list`: what can be named in an experiment."""
+"""`fedpace list`: what can be named in an experiment; `fedpace show`: all that is known of one of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -15,36 +15,81 @@ from rich.padding import Padding
 from fedpace import registry
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.errors import FedpaceError
+from fedpace.core.checks import did_you_mean
+from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.types import facts_wanted
 from fedpace.records.run import plain
 
-
-class Kind(StrEnum):
-    """What `fedpace list` can list."""
-
-    SELECTORS = "selectors"
-    DELAYS = "delays"
-    DATASETS = "datasets"
-    MODELS = "models"
-    SERVERS = "servers"
+KINDS = ("selectors", "delays", "datasets", "models", "servers")
+"""What `fedpace list` can list, as the registry calls it."""
+Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join(KINDS)}.")]
 
 
-def list_components(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.SELECTORS, as_json: AsJson = False
-) -> None:
+def list_components(kind: Kind = "selectors", as_json: AsJson = False) -> None:
     """List what can be named in an experiment, with its options and defaults."""
-    catalogue: registry.Catalogue = getattr(registry, kind.value)
+    if kind not in KINDS:
+        known = [name for each in KINDS for name in _catalogue(each).names()]
+        hint = f"`fedpace show {kind}` shows it" if kind in known else "`fedpace show NAME` shows one of them"
+        raise InputError(f"expected one of {', '.join(KINDS)} to list, but {kind!r} came; {hint}")
+    catalogue = _catalogue(kind)
     entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:
-        print_json({kind.value: entries})
+        print_json({kind: entries})
         return
     console = Console(highlight=False, markup=False)
-    console.print(f"{len(entries)} {kind.value}")
+    console.print(f"{len(entries)} {kind}; `fedpace show NAME` says more of one")
     for entry in entries:
         console.print(f"\n{entry['name']}", style="bold")
         for heading, text in _lines(entry):
             console.print(Padding(f"{heading}{text}", (0, 0, 0, 4)))
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A scheme, or a delay model, data set, model or server step.", metavar="SCHEME")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show one scheme: what it does, what it must be told, its options, and where we depart from its paper."""
+    found = [kind for kind in KINDS if name in _catalogue(kind).names()]
+    if not found:
+        known = [other for kind in KINDS for other in _catalogue(kind).names()]
+        raise InputError(
+            f"there is no scheme, delay model, data set, model or server step {name!r}.{did_you_mean(name, known)} "
+            "`fedpace list` shows what there is"
+        )
+    entries = [{"kind": kind, **_details(_catalogue(kind), name)} for kind in found]
+    if as_json:
+        print_json(entries[0] if len(entries) == 1 else {"entries": entries})
+        return
+    console = Console(highlight=False, markup=False)
+    for entry in entries:
+        _print(entry, console)
+
+
+def _print(entry: dict[str, Any], console: Console) -> None:
+    console.print(f"{entry['name']}  ({_catalogue(entry['kind']).kind})", style="bold")
+    for heading, text in _lines(entry):
+        if not heading.startswith("options"):
+            console.print(Padding(f"{heading}{text}", (0, 0, 0, 4)))
+    if entry.get("server"):
+        console.print(Padding(f"server step: {entry['server']}", (0, 0, 0, 4)))
+    console.print("\nOptions" if entry["options"] else "\nNo options")
+    for option, default in entry["options"].items():
+        said = entry["meanings"].get(option, "")
+        console.print(Padding(f"{option} = {default}", (0, 0, 0, 4)), style="bold")
+        if said:
+            console.print(Padding(said, (0, 0, 0, 8)))
+    if entry["about"]:
+        console.print(f"\n{entry['about']}")
+    if entry["kind"] == "selectors":
+        others = "" if entry["name"] == "random" else "random,"
+        console.print(f'\nTry it: fedpace compare --selectors "{others}{entry["name"]}"')
+
+
+def _catalogue(kind: str) -> registry.Catalogue:
+    catalogue: registry.Catalogue = getattr(registry, kind)
+    return catalogue
 
 
 def _lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
@@ -69,15 +114,48 @@ def _entry(catalogue: registry.Catalogue, name: str) -> dict[str, Any]:
         return {"name": name, "summary": f"broken: {error}", "options": {}, "needs": [], "uses": []}
 
 
+def _details(catalogue: registry.Catalogue, name: str) -> dict[str, Any]:
+    cls = catalogue[name]
+    step = getattr(cls, "server", None)
+    return {
+        **_describe(name, cls),
+        "meanings": _meanings(cls),
+        "server": getattr(step, "name", "") if not callable(step) and not isinstance(step, property) else "",
+        "about": inspect.getdoc(inspect.getmodule(cls)) or "",
+    }
+
+
+def _meanings(cls: Any) -> dict[str, str]:
+    """Return what the class says of each of its options, in its `Args:` or in the string below the field."""
+    text = (inspect.getdoc(cls) or "").partition("Args:\n")[2]
+    found = {
+        entry.group(1): " ".join(entry.group(2).split())
+        for entry in re.finditer(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    }
+    try:
+        source = inspect.getsource(cls)
+    except OSError:  # a class that was made at a prompt
+        source = ""
+    for entry in re.finditer(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, flags=re.DOTALL | re.MULTILINE):
+        found.setdefault(entry.group(1), " ".join(entry.group(2).split()))
+    return {item.name: found[item.name] for item in dataclasses.fields(cls) if item.name in found}
+
+
 def _describe(name: str, cls: Any) -> dict[str, Any]:
     summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-    options = {
-        item.name: plain(item.default) if item.default is not dataclasses.MISSING else "required"
-        for item in dataclasses.fields(cls)
-    }
+    options = {item.name: _default(item) for item in dataclasses.fields(cls)}
     entry = {"name": name, "summary": summary, "options": options}
     if hasattr(cls, "needs"):
         entry["needs"] = sorted(need.value for need in cls.needs)
         entry["paper"] = _paper(cls)
         entry["uses"] = sorted(need.value for need in facts_wanted(cls) - cls.needs)
     return entry
+
+
+def _default(item: Any) -> Any:
+    """Return an option's default as it is written in TOML, where JSON has no word for it."""
+    if item.default is dataclasses.MISSING:
+        return "required" if item.default_factory is dataclasses.MISSING else plain(item.default_factory())
+    if isinstance(item.default, float) and math.isinf(item.default):
+        return "inf" if item.default > 0 else "-inf"
+    return plain(item.default)

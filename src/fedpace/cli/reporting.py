@@ -11,17 +11,15 @@ from rich.console import Console
 from fedpace.cli.common import print_json
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
+from fedpace.report.folder import REPORTS, write_reports
 from fedpace.report.numbers import listed
-from fedpace.report.page import write_page
-from fedpace.report.plots import write_png
 from fedpace.report.questions import at_time, retarget, short_of
 from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, render_costs, render_table, summarise
-from fedpace.runner import Plan, read_plan
-
-REPORTS = ("report.html", "report.png", "comparison.json")
+from fedpace.report.tables import render_costs, render_table
+from fedpace.runner import Plan, planned
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,17 @@ def report_folder(
     `plan` and `records` are what is in it, where that is at hand. `question` asks for another target, or for a time.
     """
     asked = question or Question()
+    if records is None and (below := _comparisons(folder)):
+        _report_each(below, console, as_json=as_json, question=asked)
+        return
     recorded = find_runs(folder) if records is None else in_order(records)
     runs = retarget(recorded, asked.target, asked.hold)
-    if records is None and not (folder / INFO).exists():
-        plan = read_plan(folder)
-    if plan is None or len(plan.experiments) == 1:
-        comparison = _write(runs, folder)
+    if plan is not None:
+        names = list(plan.experiments)
+    else:
+        names = [] if records is not None or (folder / INFO).exists() else list(planned(folder) or {})
+    if len(names) < 2:
+        comparison = write_reports(runs, folder)
         instant = None if asked.at is None else at_time(runs, asked.at)
         if as_json:
             when = {} if instant is None else {"at": instant.as_json()}
@@ -69,11 +72,11 @@ def report_folder(
         console.print(" ".join(said), highlight=False, markup=False)
         _name_files([folder], console)
         return
-    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in plan.experiments}
+    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}
     if asked.at is not None:
         one = folder / next(iter(under))
         raise InputError(f"{folder} holds runs under several delay models: ask --at of one of them, such as {one}")
-    found = {name: _write(some, folder / name) for name, some in under.items() if some}
+    found = {name: write_reports(some, folder / name) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
     with keeping(folder / "comparison.json"):
         write_atomically(folder / "comparison.json", json_bytes(content))
@@ -85,14 +88,24 @@ def report_folder(
     console.print(f"  {folder / 'comparison.json'}", highlight=False, markup=False)
 
 
-def _write(runs: Sequence[RunRecord], folder: Path) -> Comparison:
-    comparison = summarise(runs)
-    title = str(runs[0].info.experiment.get("name", folder.name))
-    with keeping(folder / "comparison.json"):
-        write_atomically(folder / "comparison.json", json_bytes(comparison.as_json()))
-        write_page(runs, comparison, folder / "report.html", title=title)
-        write_png(runs, comparison, folder / "report.png")
-    return comparison
+def _comparisons(folder: Path) -> list[Path]:
+    """Return the comparisons below a folder that is none itself."""
+    if (folder / INFO).exists() or (folder / PLAN).exists():
+        return []
+    return [place for place in comparison_folders(folder) if any(place.rglob(INFO))]
+
+
+def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:
+    """Report several comparisons one after the other: their schemes share labels, and are not one another's rivals."""
+    if as_json:
+        asked = {place: retarget(find_runs(place), question.target, question.hold) for place in folders}
+        found = [write_reports(runs, place) for place, runs in asked.items()]
+        content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
+        print_json({"comparisons": content})
+        return
+    for place in folders:
+        console.print(f"\n{place}", style="bold", highlight=False, markup=False)
+        report_folder(place, console, as_json=False, question=question)
 
 
 def _name_files(folders: Sequence[Path], console: Console) -> None:

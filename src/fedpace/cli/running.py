@@ -14,19 +14,22 @@ from typing import Any
 import scipy.linalg  # noqa: F401  so that its BLAS is there when threads are counted
 import torch
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import runner
-from fedpace.cli.common import key_values, print_json
+from fedpace.cli.common import print_json
 from fedpace.cli.options import Carrying, Changes
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.errors import StorageError
+from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
-from fedpace.records.run import INFO, RunRecord
+from fedpace.records.run import INFO, ROUNDS, RunRecord
 from fedpace.report.numbers import counted
-from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan
+from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan, span_of
 from fedpace.sim.engines.choice import EngineOptions
 
 
@@ -67,6 +70,25 @@ def compare(
         report_folder(folder, console, as_json=as_json, plan=plan, records=records)
 
 
+def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bool) -> None:
+    """Say what would run and for how long, from a few rounds of each scheme; nothing is written."""
+    plan = Plan.under(chosen)
+    console = Console(stderr=as_json)
+    with RunProgress(len(chosen[0].schemes), console, quiet=as_json) as progress:
+        found = runner.foretell(plan, progress.watch, execution=how, jobs=jobs)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    table = Table(title=found.title(), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("Scheme", "Clients per round", "Engine", "Seconds per round", "All its runs, at most"):
+        table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right")
+    for each in found.schemes:
+        cohort = f"{each.clients_per_round:.3g}"
+        table.add_row(each.label, cohort, each.engine, f"{each.seconds_per_round:.2g}", span_of(each.seconds))
+    console.print(table)
+    console.print(found.sentence(), highlight=False, markup=False)
+
+
 def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, overwrite: bool, as_json: bool) -> None:
     """Run the first scheme of an experiment once."""
     chosen = dataclasses.replace(experiment, schemes=experiment.schemes[:1])
@@ -104,7 +126,7 @@ def _resumable(folder: Path) -> Iterator[None]:
     except StorageError as error:
         raise StorageError(f"{error} with {command}") from error
     except KeyboardInterrupt:
-        begun = folder.exists()
+        begun = any(folder.rglob(ROUNDS)) if folder.exists() else False
         then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
         sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
@@ -167,8 +189,10 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
 
 
 def _server(text: str | None) -> dict[str, Any] | None:
-    """Read `NAME` or `NAME:KEY=VALUE,...`."""
+    """Read `NAME(KEY=VALUE, ...)`, or `NAME:KEY=VALUE,...`, which needs no quotes in a shell."""
     if text is None:
         return None
+    if "(" in text:
+        return parse_named(text, "--server")
     name, _, options = text.partition(":")
     return {"name": name.strip(), **key_values([entry for entry in options.split(",") if entry], "--server")}

@@ -12,6 +12,7 @@ import typer
 
 from fedpace.cli.options import AsJson, Carrying, Changes, ExperimentFile, Jobs, Out, Overwrite, grouped
 from fedpace.core.errors import InputError
+from fedpace.core.naming import split_list
 
 
 @grouped
@@ -19,10 +20,11 @@ def compare(
     *,
     experiment: ExperimentFile = None,
     selectors: Annotated[
-        str | None, typer.Option(help="Comma-separated labels or names of schemes; others are left out.")
+        str | None,
+        typer.Option(help='Schemes, by label or name, with options: "random(k=5),pace"; others are left out.'),
     ] = None,
     delays: Annotated[
-        str | None, typer.Option(help="Another delay model with its defaults, or several, separated by commas.")
+        str | None, typer.Option(help='Another delay model, or several: "nycmesh,lognormal(median=30)".')
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     changes: Changes,
@@ -30,6 +32,9 @@ def compare(
     how: Carrying,
     out: Out = None,
     overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Play a few rounds of each scheme, and say what all of it would take.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare schemes: virtual seconds until each brings the shared model to the target."""
@@ -42,6 +47,9 @@ def compare(
     execution = running.execution(how)
     overrides = running.overrides(changes, selectors=names, seeds=None if seeds is None else range(seeds))
     chosen = running.load_under(experiment, overrides, models)
+    if dry_run:
+        running.foretell(chosen, execution, jobs=jobs, as_json=as_json)
+        return
     running.compare(chosen, out, execution, jobs=jobs, overwrite=overwrite, as_json=as_json)
 
 
@@ -50,10 +58,11 @@ def run(
     *,
     experiment: ExperimentFile = None,
     selector: Annotated[
-        str | None, typer.Option(help="Label or name of the scheme (default: the first).", show_default=False)
+        str | None,
+        typer.Option(help='The scheme, as "random(k=5)" (default: the first).', show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
-    delays: Annotated[str | None, typer.Option(help="Another delay model, with its defaults.")] = None,
+    delays: Annotated[str | None, typer.Option(help='Another delay model: nycmesh, "lognormal(median=30)".')] = None,
     changes: Changes,
     how: Carrying,
     out: Out = None,
@@ -114,7 +123,7 @@ def report(
 def _listed(text: str | None, nothing: str) -> list[str] | None:
     if text is None:
         return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = split_list(text, nothing.split()[0])
     if not names:
         raise InputError(f"{nothing}: give one or more, separated by commas")
     return names

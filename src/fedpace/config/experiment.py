@@ -20,6 +20,7 @@ from fedpace.config.overrides import Overrides
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import DelayConfig, Selector, configuration
+from fedpace.data.arrays import OWN
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
@@ -30,6 +31,8 @@ from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
 from fedpace.sim.trainer import Training
 
+FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
+"""How files end that are written where a scheme's folder is."""
 DEFAULT = "default.toml"
 """The embedded experiment: what `fedpace compare` runs without arguments."""
 
@@ -148,10 +151,11 @@ def parse_experiment(table: Table, source: str) -> Experiment:
         for section, cls in _SECTIONS.items()
     }
     target = sections["stop"].target
-    if parts["data"].metric == "accuracy" and target is not None and not 0 < target <= 1:
+    # The metric last: that of a table is known once its file was read, which a report of finished runs need not have.
+    if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
         raise InputError(f"{source}, [stop]: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
     return Experiment(
-        name=_folder_name(typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
+        name=folder_name(typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
         schemes=_schemes(table["selectors"], source),
         seeds=_seeds(table.get("seeds", 1), source),
         server=_server(table, f"{source}, [{SERVER}]"),
@@ -164,6 +168,11 @@ def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
     options = dict(as_table(table, where))
     if "name" not in options:
         raise InputError(f"{where} lacks its name; known: {', '.join(catalogue.names())}")
+    if options["name"] == OWN:
+        raise InputError(
+            f"{where}: these runs have data, a model or delays that a program handed over, and only it has them: call "
+            "fedpace.compare(..., out=FOLDER, resume=True) there"
+        )
     try:
         cls = catalogue[typed(str, options.pop("name"), f"{where}: name")]
     except FedpaceError as cause:
@@ -196,14 +205,16 @@ def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(f"{source}: two selectors are called {label!r}; give each a label of its own")
-        _folder_name(label, f"{source}: the label")
+        folder_name(label, f"{source}: the label")
     return tuple(schemes)
 
 
-def _folder_name(name: str, what: str) -> str:
+def folder_name(name: str, what: str) -> str:
     """Refuse a name that cannot be a folder's, or would lead out of the one it is made in."""
     if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(name) > 100:
         raise InputError(f"{what} {name!r} cannot name a folder: use up to 100 letters, digits, blanks and dashes")
+    if name.lower().endswith(FILES):
+        raise InputError(f"{what} {name!r} is the name of a file beside the runs: leave the ending out")
     return name
 
 

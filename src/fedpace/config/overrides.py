@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpace.config.options import Table
+from fedpace.core.naming import parse_named, scheme_table
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Overrides:
     """What the command line changes in an experiment before it is built."""
 
     selectors: Sequence[str] | None = None
-    """Labels or names to keep; a registered scheme that the experiment lacks is added with its defaults."""
+    """Labels or names to keep; a registered scheme that the experiment lacks is added with its defaults, and so is one
+    with options, such as `random(k=5)`, beside those that the experiment has."""
     delays: str | None = None
     seeds: Sequence[int] | None = None
     target: float | None = None
@@ -49,12 +51,17 @@ class Overrides:
             changed["server"] = dict(self.server)
         delays = changed.get("delays", {})
         if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
-            changed["delays"] = {"name": self.delays}
+            changed["delays"] = parse_named(self.delays, "--delays")
         if self.selectors is not None:
             entries = changed.get("selectors", [])
             present = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
             kept: list[dict[str, Any]] = []
-            for wanted in self.selectors:
+            for text in self.selectors:
+                added = scheme_table(text, "--selectors")
+                if len(added) > 1:
+                    kept.append(added)
+                    continue
+                wanted = added["name"]
                 # A label is one scheme; a name may be several, of which one without a label is called by it.
                 labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
                 named = labelled or [entry for entry in present if wanted == entry.get("name")]

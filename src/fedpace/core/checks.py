@@ -37,7 +37,7 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
     """Return `values` as a float64 array with `ndim` axes, every entry finite unless `finite` is False."""
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         raise InputError(f"{what} must be numbers, but {_shorten(values)} came") from cause
     if array.ndim != ndim:
         raise InputError(f"{what} must have {ndim} axes, but an array of shape {array.shape} came")
@@ -86,19 +86,19 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
 def at_least(value: float, low: float, what: str) -> None:
     """Refuse a number below `low`, NaN included, and what is no number."""
     if not (_is_number(value) and value >= low):
-        raise InputError(f"{what} must be at least {low:g}, but {value!r} came")
+        raise InputError(f"{what} must be at least {low:g}, but {_shorten(value)} came")
 
 
 def above(value: float, low: float, what: str) -> None:
     """Refuse a number that is not above `low`, NaN included, and what is no number."""
     if not (_is_number(value) and value > low):
-        raise InputError(f"{what} must be above {low:g}, but {value!r} came")
+        raise InputError(f"{what} must be above {low:g}, but {_shorten(value)} came")
 
 
 def finite(value: float, what: str) -> None:
-    """Refuse infinity and NaN."""
-    if not math.isfinite(value):
-        raise InputError(f"{what} must be a finite number, but {value!r} came")
+    """Refuse infinity and NaN, and what is no number or too large for one."""
+    if not (_is_number(value) and math.isfinite(value)):
+        raise InputError(f"{what} must be a finite number, but {_shorten(value)} came")
 
 
 def between(value: float, low: float, high: float, what: str) -> None:
@@ -116,8 +116,28 @@ def whole(value: int, low: int, what: str) -> None:
 
 def one_of(value: str, allowed: Sequence[str], what: str) -> None:
     """Refuse a word that is not in the list, and show the list."""
-    if value not in allowed:
-        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {value!r} came")
+    if not isinstance(value, str) or value not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {_shorten(value)} came")
+
+
+def real(value: Any, what: str) -> float:
+    """Return a number as a float, NaN and infinity included; text is none, nor is what no float can hold."""
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError("text")
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise InputError(f"{what} must be a number, but {_shorten(value)} came") from cause
+
+
+def listed(values: Iterable[Any], what: str) -> list[Any]:
+    """Return what can be gone through as a list; one text is no list of them."""
+    try:
+        if isinstance(values, str | bytes):
+            raise TypeError("text")
+        return list(values)
+    except TypeError as cause:
+        raise InputError(f"{what} must be a list, but {_shorten(values)} came: put it into a list") from cause
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -148,9 +168,14 @@ def check_options(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return not isinstance(value, int) or value.bit_length() <= 1023
 
 
 def _shorten(value: object, limit: int = 60) -> str:
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a whole number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -20,7 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedpace.core import saving
 from fedpace.core.checks import BoolArray, IntArray
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
-from fedpace.core.outcomes import make_report
+from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
@@ -97,31 +97,37 @@ class Coordinator(Standing):
 
     def receive(self, task: int, answer: Answer, now: float | None = None) -> bool:
         """Take in an answer; False = nobody waits for it any more. A refused one changes nothing: report it as lost."""
-        started = self.flight.tasks.get(task)
+        started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
+        check_answer(answer, started)
         if isinstance(answer, Outcome) and started.kind != "probe":
-            if answer.client != started.client:
-                raise InputError(f"task {task} is client {started.client!r}'s, not {answer.client!r}'s")
             self.ledger.check([answer])
         if now is not None:
             self.advance(now)
-        self.flight.settle(task, answer)
+        self.flight.settle(task, answer, None if now is None else self.now)
         return True
 
     def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan) -> bool:
         """Note that a task failed; `seconds` = how long it was waited for, where that says something of its speed."""
-        started = self.flight.tasks.get(task)
+        started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
         return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)
 
-    def stepped(self, now: float | None = None, *, seconds: float | None = None) -> Turn:
+    def stepped(
+        self,
+        now: float | None = None,
+        *,
+        seconds: float | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Turn:
         """Go on after the step: the facts in its answers are folded, and the policy learns.
 
         Args:
             now: as for `due`.
             seconds: how long the answers were waited for; None = since their tasks began, by `now`.
+            facts: what the server step says of itself (`fedpace.core.stepping.step_facts`); its numbers are reported.
         """
         if self._step is None:
             raise OrderError("stepped() came without a step: due() says when one is to be made")
@@ -139,7 +145,9 @@ class Coordinator(Standing):
         self.ledger.check([outcome for _, outcome in settled])
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        self.state = self.policy.observe(self.state, make_report(step.number - 1, settled, self.ledger, self.now))
+        measured = {name: float(fact) for name, fact in (facts or {}).items() if isinstance(fact, (int, float))}
+        report = make_report(step.number - 1, settled, self.ledger, self.now, measured)
+        self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         return turn

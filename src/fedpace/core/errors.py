@@ -26,6 +26,10 @@ class StorageError(FedpaceError, OSError):
     """What was to be kept could not be written: a full disk, a quota, a lost mount."""
 
 
+class FedpaceWarning(UserWarning):
+    """Something works, but not as well as it could: what is missing, and what to do about it."""
+
+
 class MissingExtraError(FedpaceError, ImportError):
     """An optional dependency is not installed."""
 

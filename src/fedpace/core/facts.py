@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, float_array
+from fedpace.core.checks import BoolArray, FloatArray, float_array, real
 from fedpace.core.errors import InputError
 from fedpace.core.messages import Need
 
@@ -42,7 +42,7 @@ class Fact:
     def check(self, value: Any, who: str, *, told: bool = False) -> None:
         """Refuse what cannot be this fact; NaN is not told, and refused where it must be."""
         what = f"the {self.name} of {who}"
-        came = number(value, what)
+        came = real(value, what)
         if math.isinf(came) or came < self.least or (told and math.isnan(came)):
             raise InputError(f"{what} must be {self.rule}, but {value} came{self.cause}")
 
@@ -96,19 +96,18 @@ WIDE: dict[str, WideFact] = {
 }
 
 
-def number(value: Any, what: str) -> float:
-    """Return a report as a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError) as cause:
-        raise InputError(f"{what} must be a number, or NaN where it is unknown, but {value!r} came") from cause
+LONGEST = 1e12
+"""Seconds that anything may take: 30,000 years. More is a mistake, and would stop the clock for good."""
 
 
 def valid_seconds(seconds: float, who: str) -> float:
     """Return a delay that is one."""
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {seconds}")
-    return float(seconds)
+    came = real(seconds, f"the delay of {who}")
+    if not (math.isfinite(came) and came >= 0):
+        raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {came}")
+    if came > LONGEST:
+        raise InputError(f"the delay of {who} must be at most {LONGEST:g} s, but it is {came:g}")
+    return came
 
 
 def same_width(expected: int | None, came: int, what: str, unit: str) -> int:

@@ -6,9 +6,12 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import secrets
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,14 +56,20 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
+LARGEST_JSON = 2**30
+"""Bytes of a JSON file that is read."""
+
+
 def read_json(path: Path) -> Any:
-    """Read a JSON file; a missing or broken one is an InputError that names it."""
+    """Read a JSON file; a missing, broken or senselessly large one is an InputError that names it."""
     try:
+        if (size := path.stat().st_size) > LARGEST_JSON:
+            raise InputError(f"{path} is not readable JSON: it has {size:,} bytes, and the limit is {LARGEST_JSON:,}")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
         raise InputError(f"expected the file {path}, but it is not there") from cause
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as cause:
-        raise InputError(f"{path} is not readable JSON: {cause}") from cause
+    except (OSError, ValueError, RecursionError, MemoryError) as cause:
+        raise InputError(f"{path} is not readable JSON: {str(cause) or type(cause).__name__}") from cause
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -70,15 +79,42 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return buffer.getvalue()
 
 
+RATIO = 1100
+"""How far deflate can squeeze anything: an array that says it is larger than this, times its bytes, is not there."""
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read an npz file without ever unpickling; a missing or broken one is an InputError that names it."""
+    """Read an npz file without ever unpickling; a missing, broken or lying one is an InputError that names it.
+
+    What an entry says of its size is held against the bytes that are there before memory is taken for it.
+    """
     try:
         with path.open("rb") as file:
+            _check_entries(path)
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError as cause:
         raise InputError(f"expected the file {path}, but it is not there") from cause
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as cause:
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, MemoryError, *BROKEN) as cause:
         raise InputError(f"{path} is not a readable npz file of plain arrays: {cause}") from cause
+
+
+BROKEN = (zlib.error, struct.error, NotImplementedError, KeyError, RuntimeError, OverflowError, SyntaxError, TypeError)
+"""What zipfile and NumPy raise on bytes that nobody wrote on purpose."""
+
+
+def _check_entries(path: Path) -> None:
+    """Refuse entries that would unpack to more than their bytes can hold, or whose headers promise more than that."""
+    there = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.compress_size > there or entry.file_size > RATIO * max(entry.compress_size, 1):
+                raise ValueError(f"{entry.filename} claims {entry.file_size:,} bytes in {there:,}")
+            with archive.open(entry) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(stream)
+            if any(extent < 0 for extent in shape) or math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError(f"{entry.filename} claims an array of shape {shape} in {entry.file_size:,} bytes")

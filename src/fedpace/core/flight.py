@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,9 +48,11 @@ class Flight:
         if tasks and tasks[0].kind == MINE:
             self.flying += len(tasks)
 
-    def settle(self, task: int, answer: Answer) -> None:
-        """Note what came of a task."""
+    def settle(self, task: int, answer: Answer, now: float | None = None) -> None:
+        """Note what came of a task; by the server's clock at `now`, where it is known."""
         ended = self.tasks.pop(task)
+        if now is not None and isinstance(answer, Outcome) and math.isnan(answer.measured):
+            answer = replace(answer, measured=now - ended.began)
         self._answers[task] = (ended, answer)
         failed = isinstance(answer, Outcome) and not answer.finished
         if failed:

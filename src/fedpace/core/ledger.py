@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, listed
 from fedpace.core.errors import InputError
-from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, number, same_width, valid_seconds
+from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, valid_seconds
+from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
+from fedpace.core.trust import Trust
 
 
 class Ledger:
@@ -29,6 +31,7 @@ class Ledger:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         moments: an empty store to keep moments in, where not the usual one.
         accumulators: what the scheme wants remembered beside the facts.
+        trust: hold what clients claim against what is seen of them.
     """
 
     def __init__(
@@ -37,8 +40,10 @@ class Ledger:
         learn_delays: bool = True,
         moments: MomentStore | None = None,
         accumulators: Sequence[Accumulator] = (),
+        trust: bool = True,
     ) -> None:
         """Start with nobody."""
+        self.trust = Trust(on=trust)
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
@@ -105,12 +110,13 @@ class Ledger:
         self.tables = {name: grown(table, len(clients)) for name, table in self.tables.items()}
         self.moments.append(len(clients))
         self.accumulated.append(len(clients))
+        self.trust.append(len(clients))
         self._estimates = self._estimates.append(len(clients))
         return np.arange(first, len(self))
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients; the rows of those behind them move up."""
-        rows = np.unique(np.array([self.row(client) for client in clients], dtype=np.int64))
+        rows = np.unique(np.array([self.row(client) for client in listed(clients, "clients")], dtype=np.int64))
         if rows.size == 0:
             return
         gone = set(rows.tolist())
@@ -120,6 +126,7 @@ class Ledger:
         self.tables = {name: np.delete(table, rows, axis=0) for name, table in self.tables.items()}
         self.moments.remove(rows)
         self.accumulated.remove(rows)
+        self.trust.remove(rows)
         self._estimates = self._estimates.remove(rows)
 
     # -- facts -----------------------------------------------------------------------------------------------
@@ -131,9 +138,7 @@ class Ledger:
 
     def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
         """Record delays that the host knows beforehand; where delays are learnt, they are the first observations."""
-        values = [
-            valid_seconds(float(value), self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)
-        ]
+        values = [valid_seconds(value, self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)]
         if self.learn_delays:
             self._learn_delays(rows.tolist(), values, [True] * len(values), 0)
         else:
@@ -178,43 +183,38 @@ class Ledger:
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Refuse reports that cannot be folded, before any of them changes anything."""
-        moment_width, update_width = self.moments.width, self._width("updates")
-        for outcome in outcomes:
-            row = self.row(outcome.client)
-            who = self.name(row)
-            if not math.isnan(number(outcome.seconds, f"the seconds of {who}")):
-                valid_seconds(outcome.seconds, who)
-            elif outcome.finished and self.learn_delays:
-                raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-            for fact in REPORTED:
-                fact.check(getattr(outcome, fact.name), who)
-            if outcome.moment is not None:
-                factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
-                if factor.shape[1] == 0:
-                    raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
-                moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
-            if outcome.update is not None:
-                update_width = WIDE["updates"].check(outcome.update, who, update_width).size
+        who = [self.name(self.row(outcome.client)) for outcome in outcomes]
+        check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
 
     def fold(self, outcomes: Sequence[Outcome], step: int) -> None:
         """Take in what clients reported at `step`; `check` has been passed."""
         rows = [self.row(outcome.client) for outcome in outcomes]
+        outcomes = screened(self.trust, rows, outcomes)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._fold_facts(row, outcome, step)
-        seconds = [outcome.seconds for outcome in outcomes]
-        finished = [outcome.finished for outcome in outcomes]
+        moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
+        self.columns["moment_step"][list(moments)] = step
+        fold_moments(self.trust, self.moments, moments)
+        seconds = [self.trust.seconds(outcome) for outcome in outcomes]
+        finished = [bool(outcome.finished) for outcome in outcomes]
+        at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
+        if not self.learn_delays:
+            self.trust.time(at, self.columns["delay"][rows], took, done, step)
+        pairs = zip(rows, outcomes, strict=True)
+        self.trust.compare({row: o.update for row, o in pairs if o.finished and o.update is not None}, step)
         # Before expectations change by what came.
-        expected = self.columns["delay"][rows]
-        self.accumulated.answered(Settled(np.array(rows, np.int64), expected, np.array(seconds), np.array(finished)))
+        self.accumulated.answered(Settled(at, self.delays()[rows], took, done))
         if self.learn_delays:
             self._learn_delays(rows, seconds, finished, step)
+
+    def delays(self) -> FloatArray:
+        """(n,) estimated seconds of one round; NaN = never seen."""
+        claimed = self.columns["delay"]
+        return claimed if self.learn_delays else np.asarray(claimed * self.trust.slower())
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
         column = self.columns
         column["asked"][row] = True
-        if outcome.moment is not None:
-            self.moments.put(row, np.asarray(outcome.moment, dtype=np.float64))
-            column["moment_step"][row] = step
         if outcome.update is not None:
             self.set_updates({row: outcome.update}, step)
         for fact in REPORTED:
@@ -241,6 +241,7 @@ class Ledger:
         return {
             **{name: values for name, values in shown.items() if name not in stamps or stamps[name] in self.tables},
             **self.tables,
+            "delay": self.delays(),
             "moments": self.moments if self.moments.known.any() else None,
             "accumulated": self.accumulated.values,
         }
@@ -262,10 +263,11 @@ class Ledger:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything but the ids."""
-        saved: dict[str, NDArray[Any]] = {**self.columns, **self.tables}
+        saved: dict[str, NDArray[Any]] = self.columns | self.tables
         saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
         saved.update({f"delays/{name}": array for name, array in self._estimates.arrays().items()})
         saved.update({f"accumulated/{name}": values for name, values in self.accumulated.values.items()})
+        saved.update({f"trust/{name}": values for name, values in self.trust.arrays().items()})
         return saved
 
     def load(self, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -279,6 +281,7 @@ class Ledger:
         self.tables = {name: arrays[name] for name in WIDE if name in arrays}
         self.moments.load(_below("moments/", arrays))
         self.accumulated.load(_below("accumulated/", arrays), len(ids))
+        self.trust.load(_below("trust/", arrays), len(ids))
         try:
             self._estimates = self._estimator.load(_below("delays/", arrays))
         except KeyError as cause:

@@ -120,6 +120,9 @@ class Outcome:
     """Factor F (r x d) of the second moment F'F of the client's features, or of features and targets together."""
     update: FloatArray | None = None
     """Sketch of the update; every client of a session uses the same projection."""
+    measured: float = math.nan
+    """Seconds from sending the task to seeing its answer by the server's own clock, where `seconds` is a claim: it
+    then counts for no less than this, less a transfer allowance (`fedpace.core.trust`)."""
     late: bool = False
     """It was asked in a warm-up that ended without it: `Session.observe_late` will report it."""
 

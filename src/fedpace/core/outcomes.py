@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from fedpace.core.checks import listed
 from fedpace.core.errors import InputError
 from fedpace.core.flight import stacked
 from fedpace.core.ledger import Ledger
@@ -13,15 +15,47 @@ from fedpace.core.tasks import Task
 from fedpace.core.types import ClientId, Outcome, Report, Selection
 
 
-def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledger) -> list[Outcome]:
+def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
+    """Return reports that are such, of clients that can be looked up, each at most once."""
+    told: list[Outcome] = []
+    seen: set[ClientId] = set()
+    for outcome in listed(outcomes, "the outcomes"):
+        if not isinstance(outcome, Outcome):
+            raise InputError(f"expected an Outcome for each client, but a {type(outcome).__name__} came")
+        try:
+            twice = outcome.client in seen
+        except TypeError as cause:
+            raise InputError(f"a client id must be hashable, but {outcome.client!r} is not") from cause
+        if twice:
+            raise InputError(f"client {outcome.client!r} was reported twice")
+        seen.add(outcome.client)
+        told.append(outcome)
+    return told
+
+
+def whole_task(task: Any) -> int:
+    """Return the id of a task, which is a whole number."""
+    if isinstance(task, bool) or not isinstance(task, int | np.integer):
+        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
+    return int(task)
+
+
+def check_answer(answer: Any, task: Task) -> None:
+    """Refuse what is no answer to a task."""
+    if not isinstance(answer, Outcome):
+        if not callable(answer):
+            raise InputError(f"expected the Outcome of task {task.id}, but a {type(answer).__name__} came")
+    elif task.kind != "probe" and answer.client != task.client:
+        raise InputError(f"task {task.id} is client {task.client!r}'s, not {answer.client!r}'s")
+
+
+def settled_outcomes(selection: Selection, outcomes: Iterable[Outcome], ledger: Ledger) -> list[Outcome]:
     """Return the outcomes in cohort order, everyone once, without those who left meanwhile."""
     by_client: dict[ClientId, Outcome] = {}
     expected = set(selection.clients)
-    for outcome in outcomes:
+    for outcome in checked_outcomes(outcomes):
         if outcome.client not in expected:
             raise InputError(f"client {outcome.client!r} was reported, but it is not in selection {selection.step}")
-        if outcome.client in by_client:
-            raise InputError(f"client {outcome.client!r} was reported twice in selection {selection.step}")
         by_client[outcome.client] = outcome
     for client in selection.clients:
         if client not in by_client and client in ledger:
@@ -32,7 +66,13 @@ def settled_outcomes(selection: Selection, outcomes: list[Outcome], ledger: Ledg
     return [by_client[client] for client in selection.clients if client in ledger]
 
 
-def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledger, now: float) -> Report:
+def make_report(
+    step: int,
+    settled: Sequence[tuple[Task, Outcome]],
+    ledger: Ledger,
+    now: float,
+    step_facts: Mapping[str, float] | None = None,
+) -> Report:
     """Return what a policy is told of a step, in rows."""
     outcomes = [outcome for _, outcome in settled]
     return Report(
@@ -40,9 +80,10 @@ def make_report(step: int, settled: Sequence[tuple[Task, Outcome]], ledger: Ledg
         now=now,
         clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
-        seconds=np.array([outcome.seconds for outcome in outcomes]),
+        seconds=np.array([ledger.trust.seconds(outcome) for outcome in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),
         updates=stacked([outcome.update for outcome in outcomes]),
+        step_facts=step_facts or {},
     )

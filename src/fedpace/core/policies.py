@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpace.core.checks import Naming
 from fedpace.core.tasks import Apply, Move, Task, Wait
-from fedpace.core.types import Mode, Need, Probe, Report, Selector, View
+from fedpace.core.types import Cohort, Mode, Need, Probe, Report, Selector, View
 from fedpace.core.validation import check_cohort
 
 
@@ -18,13 +19,15 @@ class Rounds:
     Args:
         selector: the scheme.
         name_of: what errors call a row.
+        bound: what no client may exceed in a cohort (`fedpace.core.trust`).
     """
 
     rounds: ClassVar[bool] = True
 
-    def __init__(self, selector: Selector[Any], name_of: Naming) -> None:
+    def __init__(self, selector: Selector[Any], name_of: Naming, bound: Callable[[Cohort, View], Cohort]) -> None:
         self.selector = selector
         self._name_of = name_of
+        self._bound = bound
 
     @property
     def name(self) -> str:
@@ -53,6 +56,7 @@ class Rounds:
         """Choose the cohort of the next round."""
         cohort, state = self.selector.select(state, view, rng)
         check_cohort(cohort, view, self.name, self._name_of)
+        cohort = self._bound(cohort, view)
         wait = Wait(cohort.quorum, cohort.deadline)
         return Move(cohort.clients, cohort.weights, wait=wait, mode=cohort.mode, why=cohort.why), state
 

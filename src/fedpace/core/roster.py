@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, float_array, one_of, shares
+from fedpace.core.checks import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    above,
+    at_least,
+    between,
+    float_array,
+    listed,
+    one_of,
+    shares,
+)
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.ledger import Ledger
 from fedpace.core.protocols import MomentStore
@@ -38,6 +49,7 @@ class Settings:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
+        trust: check what clients claim against what is seen of them, see `fedpace.core.trust`.
     """
 
     seed: int = 0
@@ -49,6 +61,7 @@ class Settings:
     deadline: float = math.inf
     moments_every: int = 1
     warmup_trains: bool = False
+    trust: bool = True
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -69,7 +82,9 @@ class Roster:
         self, settings: Settings, moments: MomentStore | None = None, accumulators: Sequence[Accumulator] = ()
     ) -> None:
         self.settings = settings
-        self.ledger = Ledger(learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators)
+        self.ledger = Ledger(
+            learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators, trust=settings.trust
+        )
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -95,10 +110,10 @@ class Roster:
         """Add clients, at any time, with what is known of them already (one entry or row per client)."""
         if isinstance(clients, str | bytes):
             raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
-        ids = list(clients)
+        ids = listed(clients, "the clients that join")
         for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
-            if given is not None and len(given) != len(ids):  # type: ignore[arg-type]
-                raise InputError(f"{len(ids)} clients join with {len(given)} {what}: give one for each")  # type: ignore[arg-type]
+            if given is not None and (count := len(listed(given, what))) != len(ids):  # type: ignore[arg-type]
+                raise InputError(f"{len(ids)} clients join with {count} {what}: give one for each")
         counts = None if samples is None else float_array(samples, "samples", finite=False)
         seconds = None if delays is None else float_array(delays, "delays", finite=False)
         rows = self.ledger.join(ids)
@@ -120,14 +135,15 @@ class Roster:
         self.ledger.leave(clients)
 
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
-        """(n,) who can be reached."""
-        if available is None:
-            return np.ones(len(self.ledger), dtype=np.bool_)
-        mask = np.zeros(len(self.ledger), dtype=np.bool_)
-        mask[self.ledger.rows(available)] = True
-        return mask
+        """(n,) who can be reached, and is trusted enough to be asked."""
+        mask = np.ones(len(self.ledger), dtype=np.bool_)
+        if available is not None:
+            mask[:] = False
+            mask[self.ledger.rows(listed(available, "the clients that are available"))] = True
+        return self.ledger.trust.admitted(mask)
 
-    def _shares(self) -> FloatArray:
+    def shares(self) -> FloatArray:
+        """(n,) weights of the clients in the objective; they sum to 1."""
         count = len(self.ledger)
         if self.settings.shares == "uniform":
             return shares(None, count)
@@ -142,5 +158,5 @@ class Roster:
 
     def among(self, rows: IntArray) -> FloatArray:
         """Shares of `rows` among themselves; even where none of them counts in the objective."""
-        own = self._shares()[rows]
+        own = self.shares()[rows]
         return shares(own if own.any() else None, rows.size)

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core import saving
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, listed
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.outcomes import settled_outcomes
+from fedpace.core.outcomes import checked_outcomes, settled_outcomes
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings, ShareRule, Warmup
 from fedpace.core.tasks import Due, Wait
@@ -163,7 +163,7 @@ class Session:
             available: who can be reached in this round; None = everybody in the roster.
         """
         self._expect_idle("select")
-        present = None if available is None else list(available)
+        present = None if available is None else listed(available, "the clients that are available")
         if len(self) == 0:
             raise InputError("there are no clients to choose from: let some join first")
         if not self.coordinator.reachable(present).any():
@@ -184,7 +184,7 @@ class Session:
         selection = self.pending
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
-        settled = settled_outcomes(selection, list(outcomes), self.coordinator.ledger)
+        settled = settled_outcomes(selection, outcomes, self.coordinator.ledger)
         measuring = {task.client for task in self.coordinator.tasks if task.kind == "measure"}
         for outcome in settled:
             if outcome.late and outcome.finished:
@@ -207,7 +207,7 @@ class Session:
     def observe_late(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
         """Report clients that were late, as they answer; between rounds."""
         self._expect_idle("observe_late")
-        heard = list(outcomes)
+        heard = checked_outcomes(outcomes)
         late = {task.client for task in self.coordinator.tasks}
         for outcome in heard:
             self.coordinator.ledger.row(outcome.client)

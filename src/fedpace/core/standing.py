@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.flight import Flight
 from fedpace.core.policies import Rounds
@@ -18,8 +18,9 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import moment_store
 from fedpace.core.roster import Roster, Settings
+from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.tasks import Kind, Policy, Step, Task
-from fedpace.core.types import ClientId, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
+from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
 
 class Standing(Roster):
@@ -36,9 +37,10 @@ class Standing(Roster):
     ) -> None:
         check_traits(policy)
         super().__init__(settings, moments, policy.accumulates)
-        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name)
+        self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()
         self.flight = Flight()
+        self._warned = False
         self._step: Step | None = None
         """The step that is due, until it is made."""
 
@@ -64,7 +66,7 @@ class Standing(Roster):
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
-        gone = list(clients)
+        gone = listed(clients, "the clients that leave")
         super().leave(gone)
         before = self.flight.flying + self.flight.held
         self.flight.lose(set(gone))
@@ -80,6 +82,8 @@ class Standing(Roster):
             raise OrderError("refuse() came without a step: due() says when one is to be made")
         step = self._step
         self.flight.refuse(tasks)
+        clients = [task.client for task, _ in step.answers if task.id in tasks]
+        self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
         left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
         total = sum(weight for _, weight in left)
         if step.mode == "average" and total > 0:
@@ -87,22 +91,28 @@ class Standing(Roster):
         self._step = replace(step, answers=tuple(left))
         return self._step
 
+    def wait_at_least(self, seconds: float) -> None:
+        """Let no deadline end the wait that has begun before so many seconds: what a transport needs for itself."""
+        self.at.until = max(self.at.until, self.now + seconds)
+
     def forget_moments(self) -> None:
         """Forget everybody's moments, those in hand too: they are due again."""
         self.ledger.moments = moment_store()
         self.ledger.moments.append(len(self.ledger))
         self.ledger.columns["moment_step"][:] = -1
+        self.ledger.trust.forget_moments()
         self.flight.forget_moments()
 
     def advance(self, now: float | None) -> None:
         """Note the time."""
         if now is None:
             return
-        if not (math.isfinite(now) and now >= self.now):
+        seconds = real(now, "now")
+        if not (math.isfinite(seconds) and seconds >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
         # Time passes between two events only, so that everybody in flight has worked through all of it.
-        self.at.turn.work += len(self.flight.tasks) * (float(now) - self.now)
-        self.at.now = float(now)
+        self.at.turn.work += len(self.flight.tasks) * (seconds - self.now)
+        self.at.now = seconds
 
     def start(
         self,
@@ -144,6 +154,9 @@ class Standing(Roster):
         without = wanted - {Need.MOMENT, Need.TARGETS}
         return [wanted if asked else without for asked in due.tolist()]
 
+    def _bound(self, cohort: Cohort, view: View) -> Cohort:
+        return self.ledger.trust.bound(cohort, view.share, self.ledger.columns["delay"])
+
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
         """Return what the policy would be shown."""
         shown = self.view_of(self.reachable(available) & self.ready())
@@ -163,7 +176,7 @@ class Standing(Roster):
         """Return what the policy is shown while these can be chosen."""
         flying, held = self.flight.tables(self.ledger.row)
         known = self.ledger.facts()
-        return View(self.step, self.now, available, self._shares(), **known, in_flight=flying, in_hand=held)
+        return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
@@ -175,6 +188,9 @@ class Standing(Roster):
             times[task.step, task.client] += 1
         for step, nth in sorted(groups):
             self.ledger.fold(groups[step, nth], step)
+        if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
+            self._warned = True
+            warn_of_silence(self)
 
     # -- probes ----------------------------------------------------------------------------------------------
 

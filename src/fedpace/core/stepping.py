@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,16 @@ Part = Literal["models", "squares", "rows"]
 """What a rule wants beside sum a_i u_i: the average of the models itself, the updates' mean square, each update."""
 
 S = TypeVar("S")
+
+
+class Source(NamedTuple):
+    """Where an answer is from, for rules that remember what clients sent."""
+
+    client: Any
+    version: int
+    """Of the model that it was made from."""
+    share: float
+    """The client's weight in the objective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +54,10 @@ class Answers:
     """sum a_i |u_i|^2, for a rule that takes `squares`."""
     rows: tuple[Vector, ...] = ()
     """Each u_i in double precision, for a rule that takes `rows`."""
+    sources: tuple[Source, ...] = ()
+    """Of each of these, where the host knows."""
+    version: int = 0
+    """Of the model that the step starts from."""
 
 
 @runtime_checkable
@@ -80,10 +94,13 @@ class Gather:
         self._mean_square = 0.0
         self._weights: list[float] = []
         self._rows: list[Vector] = []
+        self._sources: list[Source] = []
 
-    def add(self, trained: Vector, sent: Vector, weight: float) -> None:
+    def add(self, trained: Vector, sent: Vector, weight: float, source: Source | None = None) -> None:
         """Add an answer: the trained model, and the one that it was made from."""
         self._weights.append(weight)
+        if source is not None:
+            self._sources.append(source)
         if self._models:
             _add(self._total, trained, weight)
             return
@@ -94,13 +111,14 @@ class Gather:
         if self._keeps:
             self._rows.append(update)
 
-    def answers(self) -> Answers | None:
+    def answers(self, version: int = 0) -> Answers | None:
         """Return what came; None where nothing did that counts, and the model stays as it is."""
         weights = np.array(self._weights)
         if not weights.any():
             return None
         average = self._total if self._models else None
-        return Answers(self._total, weights, average, self._mean_square, tuple(self._rows))
+        rows, sources = tuple(self._rows), tuple(self._sources)
+        return Answers(self._total, weights, average, self._mean_square, rows, sources, version)
 
 
 def _double(vector: Vector) -> Vector:

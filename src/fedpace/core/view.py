@@ -119,6 +119,8 @@ class Report:
     """(k,) what the cohort gave them."""
     updates: FloatArray | None = None
     """(k, r) sketches of the updates; NaN rows = not reported."""
+    step_facts: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that the server step measured, by the names that it gives them."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""

@@ -7,18 +7,24 @@ character numbers in LEAF's alphabet.
 from __future__ import annotations
 
 import io
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.core.files import json_bytes, write_atomically
-from fedpace.data.hub import Origin, Source, looked
+from fedpace.data.hub import FOLDER_VARIABLE, Origin, Source, looked
 
 BATCH = 2000
+PATIENCE = 5.0
+"""Seconds in which the Hub must take a connection."""
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters, in its order."""
@@ -64,7 +70,8 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
     try:
         # Streamed: the rows go straight into our arrays, and `datasets` keeps no second copy of its own.
         if origin.folder is None:
-            rows = datasets.load_dataset(source.repository, split=split, streaming=True)
+            knock()
+            rows = datasets.load_dataset(source.repository, split=split, streaming=True, revision=origin.revision)
         else:
             files = {split: [str(path) for path in origin.files[split]]}
             rows = datasets.load_dataset("parquet", data_files=files, split=split, streaming=True, batch_size=BATCH)
@@ -81,12 +88,27 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
         if origin.folder is None:
             raise InputError(
                 f"the data set {source.name!r} was not found: {looked(source)}, which did not answer ({reason}). "
-                "Point FEDPACE_DATA or --data at a folder of parquet files, or go online"
+                f"Go online, or set {FOLDER_VARIABLE}, or folder in [data] of an experiment, to a folder that holds "
+                f"{source.name}/{next(iter(source.rows))}*.parquet"
             ) from cause
         names = ", ".join(path.name for path in origin.files[split])
         raise InputError(
             f"{names} in {origin.folder} cannot be read as parquet ({reason}): it may be truncated; fetch it again"
         ) from cause
+
+
+def knock() -> None:
+    """Raise an OSError at once where the Hub cannot be reached: `datasets` would try for most of a minute.
+
+    Behind a proxy nobody can tell before trying, and who is offline on purpose asks nobody.
+    """
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    if getproxies().get(address.scheme) or getproxies().get("all") or address.hostname is None:
+        return
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return  # `datasets` looks into its cache, and asks nobody
+    port = address.port or (80 if address.scheme == "http" else 443)
+    socket.create_connection((address.hostname, port), timeout=PATIENCE).close()
 
 
 def _check_columns(table: Any, source: Source, origin: Origin, split: str) -> None:

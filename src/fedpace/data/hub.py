@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from fedpace.data import _cache
 
 FORMAT = 1
 """Of the decoded arrays; a new number leaves older caches alone."""
+
+REVISION_VARIABLE = "FEDPACE_HUB_REVISIONS"
+"""Pins data sets on the Hub, as NAME=COMMIT,NAME=COMMIT; others are taken as their main branch is."""
+MAIN = "main"
 
 FOLDER_VARIABLE = "FEDPACE_DATA"
 """Names the folder of parquet files that is looked into before the Hub is asked."""
@@ -105,11 +110,13 @@ class Origin:
 
     folder: Path | None
     files: Mapping[str, tuple[Path, ...]]
+    revision: str = MAIN
+    """Of the Hub's repository: a commit, a tag or a branch."""
 
     @property
     def words(self) -> str:
         """For people to read."""
-        return "the Hugging Face Hub" if self.folder is None else str(self.folder)
+        return f"the Hugging Face Hub at {self.revision}" if self.folder is None else str(self.folder)
 
     def digest(self, source: Source) -> str:
         """Name the content cheaply: the files' places, sizes and times, or the Hub's name."""
@@ -118,7 +125,8 @@ class Origin:
             for split, paths in self.files.items()
             for path in paths
         ]
-        named = json.dumps([FORMAT, source.repository, stamps])
+        pinned = [self.revision] if self.revision != MAIN else []
+        named = json.dumps([FORMAT, source.repository, stamps, *pinned])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
@@ -153,7 +161,21 @@ def locate(source: Source, folder: str = "") -> Origin:
             f"{Path(folder) / source.name / (next(iter(source.rows)) + '*.parquet')} with the columns of the Hub's "
             f"{source.repository} ({', '.join(source.columns)})"
         )
-    return Origin(None, {})
+    return Origin(None, {}, revisions().get(source.name, MAIN))
+
+
+def revisions() -> dict[str, str]:
+    """Return the revisions that the user has pinned, by data set."""
+    found: dict[str, str] = {}
+    for entry in filter(None, os.environ.get(REVISION_VARIABLE, "").split(",")):
+        name, _, revision = (word.strip() for word in entry.partition("="))
+        if name not in SOURCES or not re.fullmatch(r"[\w./-]{1,100}", revision) or ".." in revision:
+            raise InputError(
+                f"{REVISION_VARIABLE} must be NAME=REVISION, separated by commas, with names of {', '.join(SOURCES)}; "
+                f"but {entry!r} came"
+            )
+        found[name] = revision
+    return found
 
 
 def looked(source: Source) -> str:

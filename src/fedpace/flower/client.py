@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import between
+from fedpace.core.checks import at_least
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.flower.features import Captured, last_layer_input
 from fedpace.flower.wire import (
@@ -33,7 +33,7 @@ from fedpace.flower.wire import (
     config_value,
 )
 from fedpace.hosting.notes import pack_labels, pack_update
-from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
+from fedpace.hosting.release import Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 Handler = Callable[[Message, Context], Message]
@@ -80,7 +80,7 @@ def report_mod(
     """
     if module and features is not None:
         raise InputError("report_mod was given both module and features: the moment comes from one of them")
-    between(max_rank, 1, MOST_ROWS, "max_rank of report_mod")
+    at_least(max_rank, 1, "max_rank of report_mod")
     if privacy is not None and not module and features is None:
         raise InputError("report_mod was given privacy, but neither module nor features: there is nothing to protect")
 

@@ -13,15 +13,21 @@ SuperNodes, a node's id is that of its key, and nobody else can have it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedpace.core.errors import InputError
 from fedpace.flower.wire import ASK_NAME, note_of
 from fedpace.hosting.replies import Note
 
 log = logging.getLogger("flwr")
+
+POLL = 1.0
+"""Seconds between looks for new nodes."""
+Eligible = Collection[str] | Callable[[str], bool] | None
 
 
 class Roster:
@@ -119,3 +125,32 @@ def _note(reply: Message) -> Note:
         log.warning("fedpace: what node %d says of itself is not used: %s", reply.metadata.src_node_id, note)
         return Note()
     return note
+
+
+def eligibility(eligible: Eligible) -> Callable[[str], bool]:
+    """Return what says whether a client may be chosen."""
+    if eligible is None:
+        return lambda name: True
+    if isinstance(eligible, str):
+        raise InputError(f"eligible takes a list of names or a function, but {eligible!r} came: put it into a list")
+    return eligible if callable(eligible) else frozenset(eligible).__contains__
+
+
+def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: str) -> None:
+    """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
+    end, said = time.monotonic() + seconds, False
+    while (here := len(list(grid.get_node_ids()))) < max(k, least):
+        if not said:
+            log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", scheme, k, here)
+            said = True
+        if time.monotonic() < end:
+            time.sleep(POLL)
+            continue
+        after = f"{here} nodes are connected after {seconds:g} s"
+        if here < max(1, least):
+            raise InputError(
+                f"{after}, but the inner strategy wants at least {least}: start more SuperNodes, lower its "
+                "min_available_nodes, or raise nodes_seconds"
+            )
+        log.warning("fedpace: %s, and %s chooses %d: going on with those that are there", after, scheme, k)
+        return

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpace.core.checks import at_least
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, ShareRule, Warmup
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy, Step
@@ -32,7 +30,7 @@ from fedpace.core.types import Need, Selector
 from fedpace.flower.averaging import evaluations, messages
 from fedpace.flower.inner import attribute, check_inner, has_momentum
 from fedpace.flower.own_arrays import own_arrays, put_back
-from fedpace.flower.roster import Roster
+from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
 from fedpace.flower.transport import Messages
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
 from fedpace.hosting.presence import FORGET
@@ -43,8 +41,6 @@ from fedpace.server.average import Average
 
 log = logging.getLogger("flwr")
 
-POLL = 1.0
-"""Seconds between looks for new nodes."""
 REMEDIES = {
     Need.MOMENT: "add report_mod(module=...) to the mods of its ClientApp",
     Need.LOSS: "put train_loss into the metrics of its reply",
@@ -71,6 +67,8 @@ class PacedStrategy(Strategy):
         sketch: entries of an update's sketch, for schemes that compare updates.
         screen: refuse updates longer than this many times the usual one; 0 = none. See docs/flower.md.
         forget_seconds: clients that were not connected for so long are forgotten; those without a name after 600 s.
+        eligible: names of the clients that may be chosen, or a function that says of a name whether it may, asked anew
+            in every round; None = everybody.
         bind_names: a name belongs to the node id that first gave it, for good. Switch it on where the SuperLink
             authenticates SuperNodes, whose ids then stay; elsewhere a node that reconnects has another id.
         name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
@@ -100,6 +98,7 @@ class PacedStrategy(Strategy):
         sketch: int = 256,
         screen: float = SCREEN,
         forget_seconds: float = FORGET,
+        eligible: Eligible = None,
         bind_names: bool = False,
         name_seconds: float = 120.0,
         nodes_seconds: float = 600.0,
@@ -136,11 +135,13 @@ class PacedStrategy(Strategy):
             forget_seconds=forget_seconds,
         )
         self._nodes_seconds = nodes_seconds
+        self._eligible = eligibility(eligible)
         self._weight_key = str(attribute(inner, "weighted_by_key", "num-examples"))
         self._array_key = str(attribute(inner, "arrayrecord_key", "arrays"))
         self._arrays: ArrayRecord | None = None
         if (saved := self._server.saved) is not None:
-            put_back(inner, saved.facts.get("inner", []), saved.own)
+            with self._server.letting_go():
+                put_back(inner, saved.facts.get("inner", []), saved.own)
             self._arrays = _record(saved.model)
         self._before = self.coordinator.step
         """Rounds that were made before this server started."""
@@ -209,14 +210,16 @@ class PacedStrategy(Strategy):
         """Run the round; nothing is left to be sent."""
         self._step, self._arrays = None, arrays
         self._shared = self._server.share({key: array.numpy() for key, array in arrays.items()})
-        self._wait_for_nodes(grid)
+        if len(self.coordinator) < (k := self._scheme.fixed_k or 0):
+            least = int(attribute(self.inner, "min_available_nodes", 1))
+            wait_for_nodes(grid, k, least, seconds=self._nodes_seconds, scheme=self._scheme.name)
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
-        named = self._roster.names(offered, grid)
+        named = {name: node for name, node in self._roster.names(offered, grid).items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in named})
         here = {name: offered[node] for name, node in named.items() if name in self.coordinator.ledger}
         if not here:
-            log.warning("fedpace: none of the %d nodes said who it is: this round is skipped", len(offered))
+            log.warning("fedpace: none of the %d nodes is eligible and said who it is: skipping a round", len(offered))
             return []
         self._step = self._server.next_step(self._messages.on(grid, here), here)
         return []
@@ -269,30 +272,6 @@ class PacedStrategy(Strategy):
             return arrays, metrics
         averaged = {key: array.numpy() for key, array in arrays.items()}
         return _record(shared.carry_on(averaged, zip(weights, models, strict=True))), metrics
-
-    def _wait_for_nodes(self, grid: Grid) -> None:
-        """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
-        scheme = self._scheme
-        k = scheme.fixed_k or 0
-        least = int(attribute(self.inner, "min_available_nodes", 1))
-        if len(self.coordinator) >= k:
-            return
-        end, said = time.monotonic() + self._nodes_seconds, False
-        while (here := len(list(grid.get_node_ids()))) < max(k, least):
-            if not said:
-                log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", scheme.name, k, here)
-                said = True
-            if time.monotonic() < end:
-                time.sleep(POLL)
-                continue
-            after = f"{here} nodes are connected after {self._nodes_seconds:g} s"
-            if here < max(1, least):
-                raise InputError(
-                    f"{after}, but the inner strategy wants at least {least}: start more SuperNodes, lower its "
-                    "min_available_nodes, or raise nodes_seconds"
-                )
-            log.warning("fedpace: %s, and %s chooses %d: going on with those that are there", after, scheme.name, k)
-            return
 
 
 def _record(arrays: Any) -> ArrayRecord:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Protocol
 
 from fedpace.core.coordinator import Coordinator
@@ -75,22 +76,29 @@ class Courier:
         """Failures that were logged: a client that fails alike in every round is named once."""
         self.waited: float | None = None
         """How long the round's tasks were waited for, to the last bit; None = what the clock says."""
+        self._latencies: deque[float] = deque(maxlen=64)
+        """Seconds from sending to seeing the last replies, less what clients say that they computed."""
         self._events = Events()
         self._held: dict[int, Outcome] = {}
         """Of replies whose seconds have not passed yet."""
         self._sent: dict[int, float] = {}
         """Task -> when it was sent, of those that nothing was heard of."""
-        self._began = time.monotonic() - coordinator.now
+        self._began = monotonic() - coordinator.now
 
     @property
     def now(self) -> float:
         """Seconds since the first start, by the clock that counts."""
-        return self._coordinator.now if self._reported else max(self._coordinator.now, time.monotonic() - self._began)
+        return self._coordinator.now if self._reported else max(self._coordinator.now, monotonic() - self._began)
+
+    @property
+    def latency(self) -> float:
+        """What the framework itself needs for a task, at the least: a deadline below it says nothing of clients."""
+        return 0.0 if self._reported else max(0.0, min(self._latencies, default=0.0))
 
     def send(self, transport: Transport, tasks: Sequence[Task]) -> None:
         """Send tasks out."""
         if tasks:
-            now = time.monotonic()
+            now = monotonic()
             self._sent |= {task.id: now for task in tasks}
             transport.send(tasks)
 
@@ -116,7 +124,7 @@ class Courier:
             self._coordinator.advance(min(wake, when))
             return
         transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self._reported else POLL)
-        now = time.monotonic()
+        now = monotonic()
         for number, since in list(self._sent.items()):
             limit = min(self.patience, PROBE_SECONDS if flight[number].kind == "probe" else math.inf)
             if now - since >= limit:
@@ -144,7 +152,7 @@ class Courier:
 
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
         """Take in one reply, or the news that there will be none."""
-        since = self._sent.pop(number, time.monotonic())
+        since = self._sent.pop(number, monotonic())
         task = self._coordinator.flight.tasks.get(number)
         if task is None:
             return  # nobody waits for it any more
@@ -158,12 +166,14 @@ class Courier:
             return
         if task.kind == "train":
             self.replies[number] = reply
+        if not math.isnan(reply.note.compute):
+            self._latencies.append(monotonic() - since - reply.note.compute)
         if not self._reported:
             self._hand_over(task, replace(outcome, seconds=self.now - task.began))
             return
         seconds = reply.note.seconds
         if math.isnan(seconds):  # probes are free unless clients say otherwise
-            seconds = 0.0 if task.kind == "probe" else time.monotonic() - since
+            seconds = 0.0 if task.kind == "probe" else monotonic() - since
         self._held[number] = replace(outcome, seconds=seconds)
         self._events.add([Event(task.began + seconds, number, seconds)])
 

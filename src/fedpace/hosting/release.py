@@ -72,6 +72,7 @@ def moment_rows(features: ArrayLike, targets: ArrayLike | None = None) -> FloatA
 
 def packed_moment(rows: ArrayLike, max_rank: int, privacy: Privacy | None = None) -> dict[str, Any]:
     """Return the moment of a batch as entries of a note. Noise comes from the operating system's randomness."""
+    max_rank = min(max_rank, MOST_ROWS)
     if privacy is None:
         return pack_moment(factor_from_features(rows, max_rank=max_rank))
     released = private_moment(

@@ -104,12 +104,14 @@ class Server:
         self.rule = server_step(scheme, rule)
         self.coordinator = Coordinator(scheme, settings, offers=host.offers)
         self.width = sketch
-        self._lock = None if folder is None else FolderLock(folder)
-        self.saved = None if folder is None else disk.load(folder, scheme)
         self._folder, self._log = folder, host.log
         self._diary = None if folder is None else Diary(folder, self._info(scheme, settings, host))
-        if self.saved is not None:
-            self._take_over(self.saved, settings)
+        self._lock = None if folder is None else FolderLock(folder)
+        self.saved: disk.Saved | None = None
+        with self.letting_go():
+            self.saved = None if folder is None else disk.load(folder, scheme)
+            if self.saved is not None:
+                self._take_over(self.saved, settings)
         coordinator = self.coordinator
         moments = coordinator.ledger.moments
         known = coordinator.ledger.ids_of(np.flatnonzero(moments.known))
@@ -155,6 +157,7 @@ class Server:
             if due.tasks:
                 self._say(due)
                 self.courier.send(transport, due.tasks)
+                self.coordinator.wait_at_least(self.courier.latency)
             elif self.coordinator.tasks:
                 self.courier.pass_time(transport)
             else:
@@ -220,6 +223,16 @@ class Server:
             self._lock.release()
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def letting_go(self) -> Iterator[None]:
+        """Inside, an error lets others have the folder: in a notebook it may live for long."""
+        try:
+            yield
+        except BaseException:
+            if self._lock is not None:
+                self._lock.release()
+            raise
 
     def _screened(self, step: Step) -> Step:
         """Refuse updates that are many times as long as the others'."""

@@ -129,6 +129,6 @@ class SharedModel:
         if saved.get("name") != self.rule.name:
             return
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
-        if any(vector.shape != self._zero().shape for vector in vectors.values()):
+        if any(vector.shape[-1:] != self._zero().shape for vector in vectors.values()):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: start anew")
         self.state = join_state(self.state, dict(saved["state"]), vectors)

@@ -30,6 +30,10 @@ class FeatureModel(nn.Module):
         """Whether training moves the features: False when the body has nothing to train."""
         return any(True for _ in self.body.parameters())
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the parameters and buffers by their names."""
+        return dict(self.state_dict())
+
     def features(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the last layer's input, (n, d)."""
         features: torch.Tensor = self.body(inputs)

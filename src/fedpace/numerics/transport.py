@@ -37,6 +37,8 @@ def transport_cost(p: ArrayLike, q: ArrayLike, cost: ArrayLike) -> Transport:
     n, m = price.shape
     if start.size != n or end.size != m:
         raise InputError(f"a cost of {n} x {m} needs p of {n} and q of {m}, but {start.size} and {end.size} came")
+    if not price.size:
+        raise InputError(f"there is nothing to carry: the cost is {n} x {m}")
     if min(start.min(), end.min()) < 0 or max(abs(start.sum() - 1), abs(end.sum() - 1)) > 1e-6:
         raise InputError("p and q must be at least 0 and sum to 1")
     # Rounding must not make the two masses differ: the programme would have no solution.

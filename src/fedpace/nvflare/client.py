@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace.core.checks import between
+from fedpace.core.checks import at_least
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.hosting.notes import pack_update
-from fedpace.hosting.release import MOST_ROWS, Privacy, moment_rows, packed_moment
+from fedpace.hosting.release import Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 NOTE = "fedpace"
@@ -43,7 +43,7 @@ class Reporter:
     """
 
     def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
-        between(max_rank, 1, MOST_ROWS, "max_rank of Reporter")
+        at_least(max_rank, 1, "max_rank of Reporter")
         self._max_rank = max_rank
         self._privacy = privacy
         self._releases = 0
@@ -71,7 +71,9 @@ class Reporter:
             targets: (n, c) targets beside them, one-hot for classes; or a function.
         """
         taken = time.perf_counter() - self._start if seconds is None else float(seconds)
+        computed = time.perf_counter() - self._start
         note: dict[str, Any] = {} if math.isnan(taken) else {"seconds": taken}
+        note |= {} if math.isnan(computed) else {"compute": computed}
         if features is not None and self._due(received):
             note |= self._moment(features, targets if _asked(received).get(TARGETS) else None)
         return {NOTE: note}

@@ -8,6 +8,7 @@ half is ignored when the folder is read.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,6 +70,10 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
     """Of the git checkout that fedpace was run in, where there is one; `+` = with uncommitted changes."""
+    rounds: int | None = None
+    """Lines of `rounds.jsonl` when the run ended; None while it has not, and in older records."""
+    digest: str | None = None
+    """SHA-256 of `rounds.jsonl` when the run ended."""
     format: int = FORMAT
 
     @property
@@ -128,9 +133,38 @@ def read_run(folder: Path) -> RunRecord:
     """Read a run folder, finished or not."""
     info = read_info(folder)
     path = folder / ROUNDS
+    check_rounds(folder, info)
     if not path.exists():
         return RunRecord(info, ())
     return RunRecord(info, tuple(_read_rounds(path)))
+
+
+def check_rounds(folder: Path, info: RunInfo) -> None:
+    """Refuse a run that has ended and whose rounds are not those that it ended with."""
+    if not info.ended or info.digest is None:
+        return
+    lines, digest = fingerprint(folder / ROUNDS)
+    if (lines, digest) != (info.rounds, info.digest):
+        raise InputError(
+            f"{folder / ROUNDS} is not what the run ended with: {info.rounds} rounds were recorded, and "
+            f"{f'{lines} are there' if lines != info.rounds else 'they were changed'}. Bring the file back, or remove "
+            f"{folder} and run it anew"
+        )
+
+
+def fingerprint(path: Path) -> tuple[int, str]:
+    """Return the number of lines of a file, and its SHA-256; of one that is not there, those of an empty one."""
+    found, lines = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                found.update(block)
+                lines += block.count(b"\n")
+    except FileNotFoundError:
+        pass
+    except OSError as cause:
+        raise InputError(f"{path} cannot be read: {cause}") from cause
+    return lines, found.hexdigest()
 
 
 def find_runs(folder: Path) -> list[RunRecord]:

@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections import deque
@@ -22,8 +21,9 @@ from types import TracebackType
 
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace.records.checkout import commit
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, plain, read_info, round_line
+from fedpace.records.run import INFO, ROUNDS, RunInfo, fingerprint, plain, read_info, round_line
 
 
 class RunWriter:
@@ -57,6 +57,8 @@ class RunWriter:
             info,
             status="running",
             message="",
+            rounds=None,
+            digest=None,
             sittings=info.sittings + 1,
             versions={name: _both(info.versions.get(name), now) or now for name, now in versions().items()},
             commit=_both(info.commit, commit()),
@@ -162,7 +164,9 @@ class RunWriter:
                 return
             if error is not None and self.info.status == "running":
                 self.finish("interrupted", str(error) or type(error).__name__)
-            self.info = dataclasses.replace(self.info, wall_seconds=round(self.wall_seconds, 3))
+            lines, digest = fingerprint(self.folder / ROUNDS) if self.info.ended else (None, None)
+            wall = round(self.wall_seconds, 3)
+            self.info = dataclasses.replace(self.info, wall_seconds=wall, rounds=lines, digest=digest)
             if error is None:
                 with keeping(self.folder / INFO):
                     self._write_info()
@@ -201,17 +205,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout in the current folder, or None outside of one."""
-    try:
-        head = _git("rev-parse", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout.strip()

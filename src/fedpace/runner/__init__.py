@@ -5,13 +5,15 @@ records = resume(Path("runs/mine"))
 """
 
 from fedpace.runner.folders import check_folder, clear_folder
+from fedpace.runner.forecast import Forecast, foretell, span_of
 from fedpace.runner.jobs import Job, SharedData
 from fedpace.runner.many import pending, resume, run_all, run_plan
-from fedpace.runner.plan import Plan, read_plan
+from fedpace.runner.plan import Plan, planned, read_plan
 from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
 
 __all__ = [
     "Execution",
+    "Forecast",
     "Job",
     "Plan",
     "SharedData",
@@ -19,11 +21,14 @@ __all__ = [
     "check_folder",
     "clear_folder",
     "clock_run",
+    "foretell",
     "pending",
+    "planned",
     "read_plan",
     "resume",
     "run_all",
     "run_job",
     "run_one",
     "run_plan",
+    "span_of",
 ]

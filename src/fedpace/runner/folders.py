@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import InputError, StorageError
+from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, ROUNDS
 from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
 
 MODEL = "model.safetensors"
-PLAN = "plan.json"
 
 OURS = frozenset({INFO, ROUNDS, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
 """Names of the files that fedpace writes into a folder of runs: all that `overwrite` may remove."""
@@ -30,10 +30,15 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 def clear_folder(folder: Path) -> None:
     """Remove the runs that `folder` holds; where it holds anything else, nothing is removed."""
-    for path in _our_files(folder):
-        path.unlink()
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
-        path.rmdir()
+    try:
+        for path in _our_files(folder):
+            path.unlink()
+        for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
+            path.rmdir()
+    except OSError as cause:
+        raise StorageError(
+            f"the runs in {folder} cannot be removed: {cause}. Give another folder, or make it writable"
+        ) from cause
 
 
 def take_back_plan(folder: Path, created: list[Path]) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 from fedpace.config import Experiment, Scheme
 from fedpace.core.types import configuration
 from fedpace.data.federated import DataConfig, FederatedData, Metric
-from fedpace.records.run import INFO, RunInfo, read_info
+from fedpace.records.run import INFO, RunInfo, check_rounds, read_info
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.rounds import Simulation
 
@@ -41,7 +41,11 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether this run is on disk from its first round to its last."""
-        return (self.folder / INFO).exists() and read_info(self.folder).ended
+        if not (self.folder / INFO).exists():
+            return False
+        info = read_info(self.folder)
+        check_rounds(self.folder, info)
+        return info.ended
 
     def simulation(self, engine: EngineOptions | None = None) -> Simulation:
         """Build the run; a mistake in its configuration shows here."""

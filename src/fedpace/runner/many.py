@@ -63,7 +63,7 @@ def run_plan(
     """
     execution = execution or Execution()
     wanted = sharing(plan.jobs(folder))
-    useful = _check(wanted, execution, jobs)
+    useful = check_jobs(wanted, execution, jobs)
     if overwrite:
         clear_folder(folder)
     created = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -96,7 +96,7 @@ def resume(
     left = sharing([job for job in wanted if not all(each.ended for each in job.all)])
     found: dict[Path, RunRecord] = {}
     if left:
-        records = _run_jobs(left, execution, _check(left, execution, jobs), watch, done, spread_later=jobs == 0)
+        records = _run_jobs(left, execution, check_jobs(left, execution, jobs), watch, done, spread_later=jobs == 0)
         found = dict(zip((each.folder for job in left for each in job.all), records, strict=True))
     return [found.get(each.folder) or read_run(each.folder) for job in wanted for each in job.all]
 
@@ -107,7 +107,7 @@ def pending(folder: Path) -> tuple[Plan | None, list[Job]]:
     return plan, recorded_jobs(folder) if plan is None else plan.jobs(folder)
 
 
-def _check(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
+def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
     """Find what is wrong with any scheme before the first runs; return how many runs at a time make sense.
 
     One model and one data set are built for all of them: those of the first seed, whose data the first run then uses.

@@ -10,8 +10,8 @@ from typing import Any
 from fedpace.config import Experiment, Scheme, parse_experiment
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
+from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, plain, read_info
-from fedpace.runner.folders import PLAN
 from fedpace.runner.jobs import Job
 from fedpace.sim.reclock import depends_on_delays
 
@@ -64,20 +64,35 @@ class Plan:
 
     def save(self, folder: Path) -> None:
         """Write the plan into the folder of the comparison."""
-        tables = {name: experiment.as_table() for name, experiment in self.experiments.items()}
         with keeping(folder / PLAN):
-            write_atomically(folder / PLAN, json_bytes({"format": FORMAT, "experiments": plain(tables)}))
+            write_atomically(folder / PLAN, json_bytes({"format": FORMAT, "experiments": self.tables()}))
+
+    def tables(self) -> dict[str, Any]:
+        """Return the experiments as the plan's file has them."""
+        found: dict[str, Any] = plain({name: experiment.as_table() for name, experiment in self.experiments.items()})
+        return found
 
 
 def read_plan(folder: Path) -> Plan | None:
     """Return what was planned in `folder`; None where no plan is."""
+    tables = planned(folder)
+    if tables is None:
+        return None
+    return Plan({name: _experiment(table, folder / PLAN) for name, table in tables.items()})
+
+
+def planned(folder: Path) -> dict[str, Any] | None:
+    """Return the tables of what was planned in `folder`, whether or not they can be built here; None where no plan is.
+
+    A report needs no more, and it is of use where the data are somebody else's.
+    """
     path = folder / PLAN
     if not path.exists():
         return None
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT or not isinstance(raw.get("experiments"), dict):
         raise InputError(f"{path} is not a plan of format {FORMAT}")
-    return Plan({name: _experiment(table, path) for name, table in raw["experiments"].items()})
+    return dict(raw["experiments"])
 
 
 def recorded_jobs(folder: Path) -> list[Job]:

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, above, at_least
+from fedpace.core.checks import FloatArray, IntArray, above, at_least, finite
 from fedpace.core.cohorts import cohort_size, over_asked
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
@@ -88,6 +88,7 @@ class Oort(Scheme):
         """Refuse options that make no sense."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.overcommit, 1, f"overcommit of {self.name}")
+        finite(self.overcommit, f"overcommit of {self.name}")
         at_least(self.alpha, 0, f"alpha of {self.name}")
         at_least(self.pacer_step, 1, f"pacer_step of {self.name}")
         above(self.pacer_delta, 0, f"pacer_delta of {self.name}")

@@ -18,11 +18,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace.core.checks import FloatArray, IntArray, between, one_of, whole
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 
+MOST_TIERS = 10_000
+"""Something is kept of each."""
 UNKNOWN = 1e300
 """Loss of a tier that nobody has heard of: worse than any, and unlike infinity it can be saved as JSON."""
 
@@ -64,7 +66,8 @@ class Tifl(Scheme):
         """Refuse options that make no sense."""
         one_of(self.policy, ("adaptive", "uniform"), f"policy of {self.name}")
         for option in ("k", "tiers", "credits", "interval"):
-            at_least(getattr(self, option), 1, f"{option} of {self.name}")
+            whole(getattr(self, option), 1, f"{option} of {self.name}")
+        between(self.tiers, 1, MOST_TIERS, f"tiers of {self.name}")
 
     def init(self) -> Tiers:
         """Every tier is as likely, and has all its credits."""

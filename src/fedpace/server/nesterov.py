@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from fedpace.core.acceleration import carried_part
 from fedpace.core.checks import between
@@ -29,6 +29,9 @@ class Lead(StepLength):
     """Steps since the last restart."""
     carried: float = 0.0
     """The part of the last move that the next one carries on."""
+
+
+L = TypeVar("L", bound=Lead)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Nesterov:
         """The model that is sent is the averaged one."""
         return Lead(ahead=zero, last=zero)
 
-    def apply(self, state: Lead, model: Vector, answers: Answers) -> tuple[Vector, Lead]:
+    def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
         """Return the model that is sent next."""
         update, square = answers.step, norm(answers.step) ** 2
         carried, age = carried_part(state.age, square + float(update @ state.ahead))

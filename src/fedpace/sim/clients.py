@@ -52,7 +52,7 @@ class Clients:
         self._models = models
         self._variates = variates
         self._rounds = rounds
-        self._sketch = UpdateSketch(trainer.initial.numel(), trainer.training.sketch, seed=seed)
+        self._sketch = UpdateSketch(trainer.trainable, trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._results: dict[int, LocalResult] = {}
@@ -80,6 +80,12 @@ class Clients:
                 self._probe(sorted(together, key=lambda other: other.id))
         self._arrived.pop(task.id)
         return self._outcomes.pop(task.id)
+
+    def forget(self, tasks: Iterable[int]) -> None:
+        """Drop what tasks would have told, whose answers were refused."""
+        for task in tasks:
+            self._arrived.pop(task, None)
+            self._outcomes.pop(task, None)
 
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, LocalResult]]:
         """Train, and yield the results one by one, so that not all need be in memory; no task is trained twice.
@@ -117,7 +123,7 @@ class Clients:
                     variates.learn(_client(task), drift)
                 losses[task.id] = result.loss
                 if Need.UPDATE in task.facts:
-                    updates[task.id] = self._sketch(result.parameters - model)
+                    updates[task.id] = self._sketched(result.parameters - model)
                 yield task, result
         for step in sorted({task.step for task in tasks}):
             self._report([task for task in tasks if task.step == step], losses, updates, self._models[step])
@@ -141,7 +147,7 @@ class Clients:
         if Need.UPDATE in tasks[0].facts:
             trained = self._engine.train(model, clients, WARM_UP)
             for task, result in zip(tasks, trained, strict=True):
-                updates[task.id] = self._sketch(result.parameters - model)
+                updates[task.id] = self._sketched(result.parameters - model)
         losses = dict(zip((task.id for task in tasks), self._engine.local_losses(model, clients), strict=True))
         self._report(tasks, losses, updates, model)
 
@@ -154,8 +160,12 @@ class Clients:
             answers = [Outcome(client, loss=loss) for client, loss in zip(clients, losses, strict=True)]
         else:
             lr, gradients = self._trainer.training.lr, self._engine.gradients(model, clients)
-            answers = [Outcome(c, update=self._sketch(-lr * g)) for c, g in zip(clients, gradients, strict=True)]
+            answers = [Outcome(c, update=self._sketched(-lr * g)) for c, g in zip(clients, gradients, strict=True)]
         self._outcomes |= {task.id: outcome for task, outcome in zip(tasks, answers, strict=True)}
+
+    def _sketched(self, update: torch.Tensor) -> FloatArray:
+        """Return the sketch of what was trained: buffers are no part of an update."""
+        return self._sketch(update[: self._trainer.trainable])
 
     def _report(
         self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: torch.Tensor
@@ -177,6 +187,7 @@ class Clients:
                 float(samples(client)),
                 moments.get(number),
                 updates.get(number),
+                measured=arrived[number][1],
             )
 
 

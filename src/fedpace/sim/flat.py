@@ -1,37 +1,122 @@
-"""A torch module whose parameters are one flat vector.
+"""A torch module as one flat vector: its trainable parameters, and behind them its buffers.
 
 Aggregation, momentum and the SGD step are then single operations on contiguous memory instead of loops over layers, and
 a model is a plain array wherever it travels.
+
+Buffers, such as the running statistics and the counter of a batch norm, are no direction to step along: a variance that
+is extrapolated may fall below 0. They travel with the model, and the server makes them the weighted mean of what the
+clients sent, integers rounded (`mean_buffers`), whatever its step does to the parameters; so does `SharedModel` with
+integers. What is no part of a module's `state_dict`, complex, or an integer that float32 does not hold, stays as it was
+built; so do parameters that need no gradient, which are not sent at all.
 """
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedpace.core.errors import InputError
 from fedpace.models.base import FeatureModel
+
+EXACT = 2**24
+"""Integers up to which float32 holds them all."""
 
 
 class FlatModel:
-    """A module, with `parameters` and `gradients` as flat views of it."""
+    """A module, with `parameters` and `gradients` as flat views of what is trained in it.
+
+    It is in evaluation mode, except within `training`.
+    """
 
     def __init__(self, module: FeatureModel, *, classification: bool) -> None:
         self.module = module
         self.classification = classification
-        trainable = list(module.parameters())
-        self.parameters = torch.cat([parameter.detach().reshape(-1) for parameter in trainable])
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not trained:
+            raise InputError("the model has no parameter that needs a gradient: there is nothing to train")
+        self.parameters = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
         self.gradients = torch.zeros_like(self.parameters)
         start = 0
-        for parameter in trainable:
+        for parameter in trained:
             end = start + parameter.numel()
             parameter.data = self.parameters[start:end].view(parameter.shape)
             parameter.grad = self.gradients[start:end].view(parameter.shape)
             start = end
+        self._places = [
+            (owner, name)
+            for owner in module.modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+            if _travels(owner, name, buffer)
+        ]
+        self._kept = [
+            (owner, name, buffer.clone())
+            for owner in module.modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+            if not _travels(owner, name, buffer)
+        ]
+        self.whole = torch.cat(
+            [torch.zeros(0, dtype=torch.bool)]
+            + [
+                torch.full((buffer.numel(),), not buffer.is_floating_point())
+                for buffer in (owner.get_buffer(name) for owner, name in self._places)
+            ]
+        )
+        """Of the entries behind the parameters, those that are integers."""
+
+        self.pairs = any(isinstance(part, _BatchNorm) for part in module.modules())
+        """Whether a batch of one sample cannot be trained on, since it has no variance."""
+        module.eval()
+
+    @contextmanager
+    def training(self, seed: int) -> Iterator[None]:
+        """Have the module train within: dropout drops, by draws of this seed, and batch norms look at their batches."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.module.train()
+            try:
+                yield
+            finally:
+                self.module.eval()
+
+    @property
+    def trainable(self) -> int:
+        """Entries of the vector that are trained; the others are buffers."""
+        return self.parameters.numel()
 
     @property
     def bytes(self) -> int:
         """Size of the model on the wire."""
-        return self.parameters.numel() * self.parameters.element_size()
+        return (self.trainable + self.whole.numel()) * self.parameters.element_size()
+
+    def load(self, vector: torch.Tensor) -> None:
+        """Put the module into the state that `vector` describes."""
+        self.parameters.copy_(vector[: self.trainable])
+        start = self.trainable
+        for owner, name in self._places:
+            buffer = owner.get_buffer(name)
+            end = start + buffer.numel()
+            values = vector[start:end].view(buffer.shape)
+            buffer.copy_(values if buffer.is_floating_point() else values.round())
+            start = end
+        for owner, name, built in self._kept:
+            setattr(owner, name, built.clone())
+
+    def vector(self) -> torch.Tensor:
+        """Return the module's state as a new vector."""
+        if not self._places:
+            return self.parameters.clone()
+        parts = [self.parameters]
+        for owner, name in self._places:
+            parts.append(owner.get_buffer(name).reshape(-1).to(self.parameters.dtype))
+        found = torch.cat(parts)
+        if found.numel() != self.trainable + self.whole.numel():
+            raise InputError("a buffer of the model changed its size in training: it cannot be averaged over clients")
+        return found
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean training loss on a batch."""
@@ -42,3 +127,24 @@ class FlatModel:
         if self.classification:
             return functional.cross_entropy(outputs, targets)
         return 0.5 * functional.mse_loss(outputs.squeeze(1), targets)
+
+
+def mean_buffers(
+    before: torch.Tensor, whole: torch.Tensor, answers: Iterable[tuple[torch.Tensor, float]]
+) -> torch.Tensor:
+    """Return the weighted mean of the clients' buffers, integers rounded; `before` where nobody's counts."""
+    total, weight = torch.zeros(before.shape, dtype=torch.float64), 0.0
+    for buffers, own in answers:
+        # A negative weight, which some importance weights are, could make a variance negative.
+        total.add_(buffers, alpha=max(own, 0.0))
+        weight += max(own, 0.0)
+    if not weight:
+        return before
+    mean = total / weight
+    return torch.where(whole, mean.round(), mean).to(before.dtype)
+
+
+def _travels(owner: nn.Module, name: str, buffer: torch.Tensor) -> bool:
+    if name in owner._non_persistent_buffers_set or buffer.is_complex():
+        return False
+    return buffer.is_floating_point() or buffer.numel() == 0 or int(buffer.long().abs().max()) <= EXACT

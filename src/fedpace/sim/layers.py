@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedpace.models.base import FeatureModel
+from fedpace.models.wrapped import WrappedModel
 
 STACKABLE_PARAMETERS = 200_000
 """Parameters up to which clients are stacked: above, the products are large enough by themselves."""
@@ -41,21 +42,32 @@ class Layer:
         return stack[:, self.middle : self.end]
 
 
-def linear_layers(module: FeatureModel) -> tuple[Layer, ...] | None:
-    """Return the layers of a model that is nothing but linear layers with ReLU between them; None for any other."""
-    if type(module) is not FeatureModel:
+def linear_layers(module: FeatureModel, input_shape: tuple[int, ...] = ()) -> tuple[Layer, ...] | None:
+    """Return the layers of a model that is nothing but linear layers with ReLU between them; None for any other.
+
+    `input_shape` of one sample: who flattens nothing must be given flat ones.
+    """
+    if type(module) is FeatureModel:
+        body = list(module.body) if isinstance(module.body, nn.Sequential) else [module.body]
+        parts = [*body, module.head]
+    elif type(module) is WrappedModel and type(module.body) is nn.Sequential:
+        parts = list(module.body)
+    else:
         return None
-    body = list(module.body) if isinstance(module.body, nn.Sequential) else [module.body]
-    linears = [part for part in (*body[1::2], module.head) if type(part) is nn.Linear]
-    if (
-        len(body) % 2 == 0
-        or type(body[0]) is not nn.Flatten
-        or any(type(part) is not nn.ReLU for part in body[2::2])
-        or len(linears) <= len(body) // 2
-    ):
+    if type(parts[0]) is nn.Flatten and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
+        parts = parts[1:]
+    elif len(input_shape) != 1:
+        return None
+    if len(parts) % 2 == 0 or any(type(part) is not nn.ReLU for part in parts[1::2]) or module.head is not parts[-1]:
         return None
     layers: list[Layer] = []
-    for part in linears:
+    for part in parts[::2]:
+        # A hook or a frozen weight, such as weight norms and fine-tuning bring, makes it another layer.
+        if type(part) is not nn.Linear or part._forward_pre_hooks or part._forward_hooks:
+            return None
+        if not all(parameter.requires_grad for parameter in part.parameters()):
+            return None
         start = layers[-1].end if layers else 0
         layers.append(Layer(part.out_features, part.in_features, start, part.bias is not None))
-    return tuple(layers) if layers[-1].end <= STACKABLE_PARAMETERS else None
+    shared = sum(parameter.numel() for parameter in module.parameters()) != layers[-1].end
+    return None if shared or layers[-1].end > STACKABLE_PARAMETERS else tuple(layers)

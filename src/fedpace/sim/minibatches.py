@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,20 @@ class Plan:
     """Steps of each client."""
     same: bool
     """Whether every step is made of the same samples: all of them."""
+
+
+def batches(count: int, batch: int, rng: np.random.Generator, *, pairs: bool = False) -> Iterator[slice | torch.Tensor]:
+    """Yield the samples of each step of one client's epoch; `batch` = 0 stands for all of them.
+
+    With `pairs` a last batch of one sample joins the batch before it: a batch norm knows no variance of one.
+    """
+    batch = batch or count
+    order = torch.from_numpy(rng.permutation(count)) if batch < count else None
+    starts = list(range(0, count, batch))
+    if pairs and len(starts) > 1 and count - starts[-1] == 1:
+        starts.pop()
+    for start, end in zip(starts, [*starts[1:], count], strict=True):
+        yield slice(start, end) if order is None else order[start:end]
 
 
 def plan(

@@ -7,7 +7,7 @@ them is known here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any, ParamSpec
 
@@ -20,25 +20,26 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, step_facts
-from fedpace.core.tasks import Due, Policy, Step
+from fedpace.core.stepping import Gather, ServerStep, Source, norm, step_facts
+from fedpace.core.tasks import Due, Policy, Step, Task
 from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round, traffic
 from fedpace.server import server_step
-from fedpace.sim.clients import Clients
+from fedpace.sim.clients import KEPT, Clients
 from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.flat import mean_buffers
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.speeds import Speeds
 from fedpace.sim.trainer import Trainer
-from fedpace.sim.training import DivergedError, Training
+from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
@@ -150,7 +151,9 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
             losses, moved = self._step(due.step)
-        turn = self.coordinator.stepped(seconds=self._waited if self.coordinator.policy.rounds else None)
+        turn = self.coordinator.stepped(
+            seconds=self._waited if self.coordinator.policy.rounds else None, facts=step_facts(self.server_state)
+        )
         for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
             del self.models[version]
         self._launch(due, tick)
@@ -191,19 +194,40 @@ class Simulation:
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
-        weights = {task.id: weight for task, weight in step.answers}
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
+        shares = self.coordinator.shares()
         losses: list[float] = []
-        for task, result in self.clients.train(task for task, _ in step.answers):
-            gather.add(result.parameters, self.models[task.step], weights[task.id])
+        buffers: list[tuple[torch.Tensor, float]] = []
+        cut = self.trainer.trainable
+        trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
+        if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= KEPT:
+            step, trained = self._screened(step, list(trained))
+        weights = {task.id: weight for task, weight in step.answers}
+        for task, result in trained:
+            source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
+            gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
+            buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
-        answers = gather.answers()
+        answers = gather.answers(step.number - 1)
         model = self.models[step.number - 1]
         if answers is not None:
-            stepped, self.server_state = self.server.apply(self.server_state, model, answers)
-            model = stepped.to(model.dtype)
+            stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)
+            tail = mean_buffers(model[cut:], self.trainer.whole, buffers)
+            model = torch.cat([stepped.to(model.dtype), tail])
         self.models[step.number] = model
         return losses, answers is not None
+
+    def _screened(
+        self, step: Step, trained: list[tuple[Task, LocalResult]]
+    ) -> tuple[Step, list[tuple[Task, LocalResult]]]:
+        """Return what is left of a step, and the answers that may count; the others have failed."""
+        lengths = [norm((result.parameters - self.models[task.step]).double()) for task, result in trained]
+        bad = self.coordinator.ledger.trust.screen(lengths)
+        refused = {task.id for (task, _), is_bad in zip(trained, bad, strict=True) if is_bad}
+        if refused:
+            step = self.coordinator.refuse(refused)
+            self.clients.forget(refused)
+        return step, [(task, result) for task, result in trained if task.id not in refused]
 
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
         number, clock = self.coordinator.step, self.time.now
@@ -223,7 +247,7 @@ class Simulation:
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
 
     def _zero(self) -> torch.Tensor:
-        return torch.zeros(self.trainer.initial.shape, dtype=torch.float64)
+        return torch.zeros(self.trainer.trainable, dtype=torch.float64)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.engine.evaluate(self.parameters)

@@ -47,4 +47,5 @@ def settings(
         deadline=time.clock.deadline,
         moments_every=int(trainer.moving_features and not selector.first_moments),
         warmup_trains=fleet.warmup_trains and time.clock.charge_warmup,
+        trust=fleet.trust,
     )

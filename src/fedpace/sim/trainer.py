@@ -1,7 +1,8 @@
 """What a client does in a round: FedAvg's local epochs of SGD, and the measurements that it reports.
 
-McMahan et al. (AISTATS 2017). Everything random is keyed by (seed, step, client), so that a client's work does not
-depend on who else is in the cohort, nor on the order in which the cohort is worked through.
+McMahan et al. (AISTATS 2017). The model is in training mode while a client trains, and in evaluation mode for all that
+is measured: losses, gradients, moments and the test. Everything random is keyed by (seed, step, client), so that a
+client's work does not depend on who else is in the cohort, nor on the order in which the cohort is worked through.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedpace.models.base import ModelConfig
 from fedpace.moments.factor import factor_from_features
 from fedpace.sim.flat import FlatModel
 from fedpace.sim.layers import linear_layers
+from fedpace.sim.minibatches import batches
 from fedpace.sim.stacked import Stacked
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
@@ -51,8 +53,8 @@ class Trainer:
         self.seed = seed
         self._flat = FlatModel(module, classification=data.classes is not None)
         self._test = _tensors(data.test)
-        self.initial = self._flat.parameters.clone()
-        layers = linear_layers(module)
+        self.initial = self._flat.vector()
+        layers = linear_layers(module, data.input_shape)
         self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
         self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
 
@@ -61,11 +63,21 @@ class Trainer:
         """Bytes that travel each way in a round: the model, and for SCAFFOLD its control variate too."""
         return self._flat.bytes * (2 if self.training.algorithm == "scaffold" else 1)
 
+    @property
+    def trainable(self) -> int:
+        """Entries of a model that are trained; those behind them are buffers."""
+        return self._flat.trainable
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """Of a model's buffers, those that are integers."""
+        return self._flat.whole
+
     def named(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return `parameters` as the module's tensors, by their names there."""
-        self._flat.parameters.copy_(parameters)
-        named = self._flat.module.named_parameters()
-        return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named}
+        self._flat.load(parameters)
+        named = self._flat.module.tensors().items()
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named}
 
     @property
     def moving_features(self) -> bool:
@@ -146,27 +158,26 @@ class Trainer:
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
-        batch = options.batch or count
         rng = stream(self.seed, "train", step, client)
-        flat.parameters.copy_(parameters)
+        flat.load(parameters)
+        start, added = parameters[: flat.trainable], None if correction is None else correction[: flat.trainable]
         velocity = torch.zeros_like(flat.parameters) if options.momentum else None
         first_epoch, steps = 0.0, 0
-        for epoch in range(options.epochs):
-            order = torch.from_numpy(rng.permutation(count)) if batch < count else None
-            for start in range(0, count, batch):
-                chosen = slice(start, start + batch) if order is None else order[start : start + batch]
-                flat.gradients.zero_()
-                loss = flat.loss(inputs[chosen], targets[chosen])
-                loss.backward()  # type: ignore[no-untyped-call]
-                if epoch == 0:
-                    first_epoch += loss.item() * len(targets[chosen]) / count
-                if options.algorithm == "fedprox":
-                    flat.gradients.add_(flat.parameters - parameters, alpha=options.mu)
-                if correction is not None:
-                    flat.gradients.add_(correction)
-                self._descend(velocity)
-                steps += 1
-        result = LocalResult(flat.parameters.clone(), first_epoch, steps)
+        with flat.training(int(stream(self.seed, "noise", step, client).integers(2**62))):
+            for epoch in range(options.epochs):
+                for chosen in batches(count, options.batch, rng, pairs=flat.pairs):
+                    flat.gradients.zero_()
+                    loss = flat.loss(inputs[chosen], targets[chosen])
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    if epoch == 0:
+                        first_epoch += loss.item() * len(targets[chosen]) / count
+                    if options.algorithm == "fedprox":
+                        flat.gradients.add_(flat.parameters - start, alpha=options.mu)
+                    if added is not None:
+                        flat.gradients.add_(added)
+                    self._descend(velocity)
+                    steps += 1
+        result = LocalResult(flat.vector(), first_epoch, steps)
         result.check(client, step, options)
         return result
 
@@ -185,11 +196,13 @@ class Trainer:
         return self.gradients(parameters, [client])[0]
 
     def _gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
-        self._flat.parameters.copy_(parameters)
+        self._flat.load(parameters)
         self._flat.gradients.zero_()
         for inputs, targets, share in self._chunks(*self._train[client]):
             (share * self._flat.loss(inputs, targets)).backward()  # type: ignore[no-untyped-call]
-        return self._flat.gradients.clone()
+        found = torch.zeros_like(parameters)  # buffers have no slope
+        found[: self._flat.trainable] = self._flat.gradients
+        return found
 
     def local_loss(self, parameters: torch.Tensor, client: int, *, samples: int = 0, step: int = 0) -> float:
         """Return the client's training loss at `parameters`, on all its data or on some samples drawn in `step`."""
@@ -197,7 +210,7 @@ class Trainer:
 
     @torch.no_grad()
     def _local_loss(self, parameters: torch.Tensor, client: int, chosen: NDArray[np.int64] | None) -> float:
-        self._flat.parameters.copy_(parameters)
+        self._flat.load(parameters)
         inputs, targets = self._train[client]
         if chosen is not None:
             rows = torch.from_numpy(chosen)
@@ -217,7 +230,7 @@ class Trainer:
 
         With `targets` it is the moment of the features and the one-hot labels (or regression targets) together.
         """
-        self._flat.parameters.copy_(parameters)
+        self._flat.load(parameters)
         inputs, labels = self._train[client]
         if self.training.moment_samples < len(inputs):
             # The same batch in every round: moments then change because features move, not because samples do.
@@ -228,7 +241,7 @@ class Trainer:
             inputs, labels = inputs[rows], labels[rows]
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
         # A head with a bias sees one more feature, the constant 1.
-        bias = self._flat.module.head.bias is not None
+        bias = getattr(self._flat.module.head, "bias", None) is not None
         if not targets:
             return factor_from_features(features, bias=bias)
         return factor_from_features(features, bias=bias, labels=labels.numpy(), classes=self.data.classes)
@@ -246,7 +259,7 @@ class Trainer:
     @torch.no_grad()
     def judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> TestScore:
         """Judge `parameters` on some samples."""
-        self._flat.parameters.copy_(parameters)
+        self._flat.load(parameters)
         outputs = self._flat.module(inputs)
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
         return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)

@@ -8,9 +8,11 @@ from typing import Literal
 
 import torch
 
-from fedpace.core.checks import above, at_least, finite, one_of
+from fedpace.core.checks import above, at_least, between, one_of
 from fedpace.core.errors import FedpaceError, InputError
 
+LARGEST = 1e30
+"""Of a step size and its like: models are of single precision, which ends at 3e38."""
 WARM_UP = 2**31
 """Stands for the step in the streams of warm-up training, so that it shares none with a round."""
 
@@ -55,7 +57,7 @@ class Training:
         at_least(self.sketch, 0, "sketch of training")
         at_least(self.mu, 0, "mu of training")
         for option in ("lr", "weight_decay", "mu"):
-            finite(getattr(self, option), f"{option} of training")
+            between(getattr(self, option), 0, LARGEST, f"{option} of training")
         one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")

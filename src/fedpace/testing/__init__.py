@@ -1,4 +1,4 @@
-"""The contract as code, for authors of selectors, policies and delay models: one call in a test of yours.
+"""The contract as code, for authors of selectors, policies, delay models, data sets and models: one call in a test.
 
     from fedpace.testing import check_selector
 
@@ -6,11 +6,40 @@
         check_selector(MyScheme(k=5))
 
 Whoever connects fedpace to a framework has `check_host` and its catalogue of bad replies (`fedpace.testing.hostile`).
-A policy, which works without rounds, is held to its own rules by `check_policy`.
+A policy, which works without rounds, is held to its own rules by `check_policy`. `check_dataset` and `check_model` load
+torch, when they are first named.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedpace.core.errors import MissingExtraError
 from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy
 from fedpace.testing.selectors import ContractError, ToyFleet, check_delay_model, check_selector
 
-__all__ = ["ContractError", "ToyFleet", "check_delay_model", "check_host", "check_policy", "check_selector"]
+if TYPE_CHECKING:
+    from fedpace.testing.learning import check_dataset, check_model
+
+__all__ = [
+    "ContractError",
+    "ToyFleet",
+    "check_dataset",
+    "check_delay_model",
+    "check_host",
+    "check_model",
+    "check_policy",
+    "check_selector",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs torch when it is first named."""
+    if name not in ("check_dataset", "check_model"):
+        raise AttributeError(f"module 'fedpace.testing' has no attribute {name!r}")
+    try:
+        from fedpace.testing import learning
+    except ModuleNotFoundError as cause:
+        raise MissingExtraError("checking data sets and models", "sim", cause.name or "torch") from cause
+    return getattr(learning, name)

@@ -1,0 +1,185 @@
+"""What lying clients cost: virtual seconds to the target, by lie, by number of liars, by scheme; defences off and on.
+
+    python benchmarks/liars.py --out runs/liars --seeds 0,1,2                 everything; what is there is not run again
+    python benchmarks/liars.py --schemes pace --lies "delay / 100" --who 20%
+    python benchmarks/liars.py --out runs/liars --json results.json --png docs/liars.png
+
+The experiment is the embedded one (`fedpace compare`): 60 clients with handwritten digits, long-tailed delays, a
+target accuracy that must be held; but everybody is heard in a warm-up that is free, as in the paper, so that liars are
+in from the beginning. Liars are drawn by the seed, or are the slowest clients. Times
+are relative to the same scheme's under the same seed with honest clients and the defences off. `never` = the target was
+not held within 10 times the honest time, or 100 rounds where that is longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lib.lying import LIES, corrupt
+
+from fedpace.config import load_experiment
+from fedpace.config.experiment import Experiment
+from fedpace.core.checks import IntArray
+from fedpace.core.errors import FedpaceError
+from fedpace.core.rng import stream
+from fedpace.records.holding import held_from
+from fedpace.registry import selectors
+from fedpace.sim.clock import Clock
+from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.stopping import Ending, until
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "pace": {},
+    "delayhet-submodular": {"ridge": 1.0},
+    "delayhet-sampling": {"k": 10},
+    "oort": {"k": 10},
+    "random": {"k": 10},
+}
+WHO = ("1", "20%", "1 slowest", "20% slowest")
+PATIENCE = 10.0
+"""Times the honest time after which a run is given up."""
+FEWEST = 100
+"""Rounds that a run is given in any case."""
+MOST = 400
+MOMENTS = ("pace", "delayhet-submodular", "delayhet-sampling")
+"""Schemes that look at moments: lies about them mean nothing to the others."""
+
+
+def liars(who: str, delays: Any, seed: int) -> IntArray:
+    """Return the clients that lie."""
+    count = 1 if who.startswith("1") else max(1, round(0.2 * len(delays)))
+    if who.endswith("slowest"):
+        return np.sort(np.argsort(delays)[-count:])
+    return np.sort(stream(seed, "liars").choice(len(delays), count, replace=False))
+
+
+def seconds_to_target(
+    experiment: Experiment, scheme: str, lie: str, who: str, seed: int, *, trust: bool, honest: float | None
+) -> dict[str, Any]:
+    """Run one federation until its target is held, or given up."""
+    selector = selectors[scheme](**SCHEMES[scheme])
+    limit = math.inf if honest is None else PATIENCE * honest
+    stop = replace(experiment.stop, max_rounds=MOST)
+    simulation = Simulation(
+        experiment.data,
+        experiment.model,
+        experiment.delays,
+        selector,
+        training=experiment.training,
+        fleet=replace(experiment.fleet, trust=trust),
+        clock=experiment.clock,
+        seed=seed,
+    )
+    delays = simulation.expected_delays
+    corrupt(simulation, liars(who, delays, seed), LIES[lie])
+    ending = Ending(stop, experiment.direction, delays.tolist())
+    played: list[tuple[float, float | None]] = []
+    heaviest, problem = 0.0, ""
+    try:
+        for current in until(simulation.rounds(), ending):
+            played.append((current.clock, current.metric))
+            if current.mode == "average":
+                heaviest = max(heaviest, *current.weights, 0.0)
+            if current.number >= FEWEST and current.clock > limit:
+                break
+    except FedpaceError as error:
+        problem = str(error)
+    every = stop.spacing(delays.tolist())
+    held = held_from(played, stop.target, experiment.direction, hold=stop.hold, every=every)[1]
+    seconds = None if held is None else played[held][0]
+    return {"seconds": seconds, "rounds": len(played) - 1, "heaviest": round(heaviest, 4), "problem": problem}
+
+
+def key(scheme: str, lie: str, who: str, seed: int, trust: bool) -> str:
+    """Name a run."""
+    return f"{scheme} | {lie} | {who} | {seed} | {'on' if trust else 'off'}"
+
+
+def wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, str, int, bool]]:
+    """Yield the runs, honest ones first."""
+    lies = [lie for lie in LIES if lie != "honest" and (not options.lies or lie in options.lies.split(";"))]
+    seeds, who = [int(seed) for seed in options.seeds.split(",")], options.who.split(",")
+    schemes, trusts = options.schemes.split(","), [word == "on" for word in options.trust.split(",")]
+    for seed, scheme, trust in product(seeds, schemes, trusts):
+        yield scheme, "honest", "1", seed, trust
+    for lie, group, scheme, seed, trust in product(lies, who, schemes, seeds, trusts):
+        if ("moment" in lie and scheme not in MOMENTS) or (scheme == "random" and "delay" in lie):
+            continue
+        if group.endswith("slowest") and lie == "update x -10":
+            continue
+        yield scheme, lie, group, seed, trust
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="runs/liars", help="folder of the runs")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--schemes", default=",".join(SCHEMES))
+    parser.add_argument("--lies", default="", help="separated by semicolons; all where left out")
+    parser.add_argument("--who", default=",".join(WHO))
+    parser.add_argument("--trust", default="off,on", help="the defences: off, on or both")
+    parser.add_argument("--part", default="0/1", help="of the runs, so that several processes can share them")
+    options = parser.parse_args()
+    experiment = load_experiment(None)
+    experiment = replace(experiment, clock=Clock(), fleet=Fleet())
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    done = read(folder)
+    part, parts = (int(word) for word in options.part.split("/"))
+    for number, run in enumerate(wanted(options)):
+        scheme, lie, who, seed, trust = run
+        if number % parts != part or key(*run) in done:
+            continue
+        honest = done.get(key(scheme, "honest", "1", seed, False), {}).get("seconds")
+        found = seconds_to_target(experiment, scheme, lie, who, seed, trust=trust, honest=honest)
+        done[key(*run)] = found
+        with (folder / f"runs-{part}.jsonl").open("a") as file:
+            file.write(json.dumps({"run": key(*run), **found}) + "\n")
+        print(key(*run), found, file=sys.stderr, flush=True)
+    print(table(done, list(wanted(options))))
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the runs that are there."""
+    lines = [line for path in sorted(folder.glob("runs-*.jsonl")) for line in path.read_text().splitlines()]
+    return {raw.pop("run"): raw for raw in map(json.loads, lines)}
+
+
+def table(done: dict[str, dict[str, Any]], runs: Sequence[tuple[str, str, str, int, bool]]) -> str:
+    """Return the costs as text: geometric means over seeds, relative to honest clients without defences."""
+    rows: dict[tuple[str, str, str], dict[bool, list[float]]] = {}
+    for scheme, lie, who, seed, trust in runs:
+        base = done.get(key(scheme, "honest", "1", seed, False), {}).get("seconds")
+        found = done.get(key(scheme, lie, who, seed, trust))
+        if base is None or found is None:
+            continue
+        cost = math.inf if found["seconds"] is None else found["seconds"] / base
+        rows.setdefault((scheme, lie, who if lie != "honest" else "-"), {}).setdefault(trust, []).append(cost)
+    lines = [f"{'scheme':20} {'lie':26} {'who':12} {'off':>16} {'on':>16}"]
+    for (scheme, lie, who), costs in sorted(rows.items(), key=lambda item: list(LIES).index(item[0][1])):
+        lines.append(f"{scheme:20} {lie:26} {who:12} {shown(costs.get(False)):>16} {shown(costs.get(True)):>16}")
+    return "\n".join(lines)
+
+
+def shown(costs: Sequence[float] | None) -> str:
+    """Return a mean cost, and how many runs never got there."""
+    if not costs:
+        return ""
+    reached = [cost for cost in costs if math.isfinite(cost)]
+    mean = f"{math.exp(np.mean(np.log(reached))):.2f}" if reached else "-"
+    lost = len(costs) - len(reached)
+    return mean if not lost else f"{mean} (never {lost}/{len(costs)})"
+
+
+if __name__ == "__main__":
+    main()

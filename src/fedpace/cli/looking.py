@@ -1,0 +1,202 @@
+"""`fedpace runs`, `fedpace explain`, `fedpace watch` and `fedpace export`: what was recorded, looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedpace.cli.common import print_json
+from fedpace.cli.options import AsJson
+from fedpace.core.errors import InputError
+from fedpace.records.catalogue import comparisons
+from fedpace.records.run import RunRecord, find_runs
+from fedpace.records.watching import RunWatch, Sight
+
+Runs = Annotated[Path, typer.Argument(help="Folder of runs, or of one run.", metavar="DIR")]
+Label = Annotated[str | None, typer.Option(help="Only this scheme, by its label.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Only this seed.", show_default=False)]
+SHOWN = 40
+"""Rounds that `explain` prints unless it is told to print all."""
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder to look in.", metavar="[DIR]")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the comparisons and runs below a folder: what they are, how far they got, who was fastest."""
+    found = comparisons(folder)
+    if as_json:
+        print_json({"folder": str(folder), "comparisons": [dataclasses.asdict(each) for each in found]})
+        return
+    table = _table("Folder", "Experiment", "Schemes", "Seeds", "Runs", "State", "Fastest", "Begun")
+    for each in found:
+        table.add_row(
+            each.folder,
+            each.experiment,
+            ", ".join(each.schemes),
+            str(len(each.seeds)),
+            f"{each.ended} of {each.planned}",
+            each.state,
+            each.best or "",
+            each.begun.replace("T", " ")[:16],
+        )
+    console = Console()
+    console.print(table)
+    console.print("`fedpace report DIR` shows one of them.", highlight=False)
+
+
+def explain(
+    folder: Runs,
+    client: Annotated[str, typer.Option(help="The client, as the run names it: a number in the simulator.")],
+    selector: Label = None,
+    seed: Seed = None,
+    all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a client was or was not chosen: summed up for every run, and round by round where one is meant."""
+    from fedpace.report.why import explain_client
+
+    chosen = _chosen(folder, selector, seed)
+    found = [explain_client(record, client) for record in chosen]
+    if as_json:
+        print_json({"folder": str(folder), "client": client, "runs": [dataclasses.asdict(each) for each in found]})
+        return
+    console = Console(highlight=False, markup=False)
+    for each in found:
+        console.print(" ".join(each.sentences()))
+        for reason, count in each.reasons:
+            console.print(f"  {count} of {each.rounds} rounds, {reason}")
+    if len(found) > 1:
+        console.print("Round by round: name one run with --selector and --seed.")
+        return
+    (one,) = found
+    table = _table("Round", "Clock", "Part", "Weight", "Why")
+    turns = one.turns if all_rounds else one.turns[-SHOWN:]
+    for turn in turns:
+        weight = "" if turn.weight is None else f"{turn.weight:.1%}"
+        table.add_row(str(turn.round), f"{turn.clock:,.0f} s", turn.part, weight, turn.reason)
+    console.print(table)
+    if len(turns) < len(one.turns):
+        console.print(f"The last {len(turns)} of {len(one.turns)} rounds; --all prints the others.")
+
+
+def watch(
+    folder: Runs,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow runs while they go on, the simulator's or a Flower or NVFlare server's (give its state folder)."""
+    if not every > 0:
+        raise InputError(f"--every must be above 0 seconds, but {every} came")
+    if not folder.is_dir():
+        raise InputError(f"expected the folder of a run or of a server to watch, but there is no folder {folder}")
+    watching = RunWatch(folder)
+    if once or as_json:
+        sights = watching.look()
+        if as_json:
+            print_json({"folder": str(folder), "runs": [_plain(sight) for sight in sights]})
+            return
+        Console().print(_sights(sights, folder))
+        return
+    console = Console()
+    with Live(_sights(watching.look(), folder), console=console, auto_refresh=False) as live:
+        while True:
+            sights = watching.look()
+            live.update(_sights(sights, folder), refresh=True)
+            if sights and all(sight.info.ended for sight in sights):
+                return
+            time.sleep(every)
+
+
+def export(
+    folder: Runs,
+    to: Annotated[Literal["csv", "parquet", "latex", "tensorboard"], typer.Option(help="What to write.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write into (default: DIR-export).", show_default=False)
+    ] = None,
+    selector: Label = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write recorded runs for other programs: tables of rounds and cohorts, a LaTeX table, curves for TensorBoard."""
+    from fedpace.report.export import export_runs
+
+    chosen = _chosen(folder, selector, seed)
+    written = export_runs(chosen, out or folder.resolve().with_name(f"{folder.resolve().name}-export"), to)
+    if as_json:
+        print_json({"files": [str(path) for path in written]})
+        return
+    console = Console(highlight=False, markup=False)
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True)
+    if to == "tensorboard":
+        console.print("`tensorboard --logdir FOLDER` shows them; its wall time is the virtual clock.")
+
+
+def _chosen(folder: Path, selector: str | None, seed: int | None) -> list[RunRecord]:
+    found = find_runs(folder)
+    chosen = [
+        record
+        for record in found
+        if selector in (None, record.info.label, record.info.selector) and seed in (None, record.info.seed)
+    ]
+    if not chosen:
+        labels = ", ".join(dict.fromkeys(record.info.label for record in found))
+        seeds = ", ".join(str(seed) for seed in sorted({record.info.seed for record in found}))
+        raise InputError(f"no run in {folder} fits: its schemes are {labels}, its seeds {seeds}")
+    return chosen
+
+
+def _sights(sights: list[Sight], folder: Path) -> Table:
+    table = _table("Run", "State", "Round", "Clock", "Metric", "Target", "Clients", "Last round")
+    for sight in sights:
+        info, last = sight.info, sight.last
+        place = str(sight.folder.relative_to(folder)) if sight.folder != folder else info.label
+        ago = "" if info.ended else f"{sight.quiet:,.0f} s ago"
+        table.add_row(
+            place,
+            info.status,
+            "" if last is None else str(last.number),
+            "" if last is None else f"{last.clock:,.0f} s",
+            "" if sight.metric is None else f"{info.metric} {sight.metric:.4g}",
+            "" if info.target is None else f"{info.target:g}",
+            "" if last is None else f"{len(last.clients)}" + (f", {len(last.failed)} failed" if last.failed else ""),
+            ago,
+        )
+    if not sights:
+        table.add_row("nothing is recorded yet", *[""] * 7)
+    return table
+
+
+def _plain(sight: Sight) -> dict[str, object]:
+    last = sight.last
+    return {
+        "folder": str(sight.folder),
+        "label": sight.info.label,
+        "seed": sight.info.seed,
+        "status": sight.info.status,
+        "round": None if last is None else last.number,
+        "clock": None if last is None else last.clock,
+        "clients": [] if last is None else [str(client) for client in last.clients],
+        sight.info.metric: sight.metric,
+        "target": sight.info.target,
+        "quiet_seconds": sight.quiet,
+    }
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        table.add_column(
+            heading, overflow="fold", justify="right" if heading in ("Round", "Clock", "Weight") else "left"
+        )
+    return table

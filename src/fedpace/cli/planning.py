@@ -1,0 +1,120 @@
+"""`fedpace plan`: whom to wait for, from delays and moments, before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedpace.cli.common import print_json
+from fedpace.cli.options import AsJson
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+from fedpace.core.files import read_npz
+
+LISTED = 20
+"""Clients of the cohort that the terminal shows."""
+
+
+def plan(
+    delays: Annotated[
+        Path, typer.Option(help="CSV or parquet with a column seconds, and client where rows have names.")
+    ],
+    moments: Annotated[
+        Path | None,
+        typer.Option(
+            help="npz with `moments` (clients, d, d) or `factors` (clients, rows, d), and `clients` where they have "
+            "names. Without it all clients are taken to be alike.",
+            show_default=False,
+        ),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Relative squared error of one client's update that only averaging lowers "
+            "(default: 1 without moments, 0 with them).",
+            show_default=False,
+        ),
+    ] = None,
+    ridge: Annotated[float, typer.Option(help="Added to the mean moment before it is inverted.")] = 0.1,
+    max_clients: Annotated[int, typer.Option(help="Most clients in a cohort; 0 = no limit.")] = 0,
+    png: Annotated[Path | None, typer.Option(help="Draw the trade-off into this file.", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page into this file.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a cohort: whom to wait for, with what weights, what else there was, and what one more slow client costs."""
+    from fedpace.planning import plan_cohort
+    from fedpace.report.planning import cells, shown, write_plan_page, write_plan_png
+
+    names, seconds = _delays(delays)
+    known = None if moments is None else _moments(moments, names)
+    found = plan_cohort(seconds, known, names=names, noise=noise, ridge=ridge, max_clients=max_clients)
+    if png is not None:
+        write_plan_png(found, png)
+    if html is not None:
+        write_plan_page(found, html)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    console = Console(highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("", "Fastest", "With a weight", "Seconds per round", "Error", "Cost"):
+        table.add_column(heading, justify="right")
+    for point in shown(found):
+        mark = "->" if point == found.chosen else "all" if point == found.everyone else ""
+        table.add_row(mark, *cells(point), style="bold" if mark == "->" else "")
+    console.print(table)
+    console.print("Cost: seconds per round / (1 - error), in proportion to the time to a target.\n")
+    console.print(" ".join(found.sentences()))
+    cohort = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("Client", "Seconds", "Weight"):
+        cohort.add_column(heading, justify="left" if heading == "Client" else "right")
+    for client, taken, weight in list(zip(found.clients, found.seconds, found.weights, strict=True))[:LISTED]:
+        cohort.add_row(str(client), f"{taken:,.4g}", f"{weight:.2%}")
+    console.print(cohort)
+    if len(found.clients) > LISTED:
+        console.print(f"and {len(found.clients) - LISTED:,} more; --json has all")
+    for path in filter(None, (png, html)):
+        console.print(f"  {path}")
+
+
+def _delays(path: Path) -> tuple[list[str], FloatArray]:
+    """Return the clients and their mean seconds, in the order in which they first appear."""
+    from fedpace.delays.tables import read_table
+
+    table = read_table(str(path), required=("seconds",), optional=("client",))
+    seconds = table.numbers("seconds", low=0.0, above=True)
+    if "client" not in table:
+        return [str(row) for row in range(seconds.size)], seconds
+    place: dict[str, int] = {}
+    rows = np.array([place.setdefault(str(client), len(place)) for client in table.columns["client"]])
+    total = np.bincount(rows, weights=seconds, minlength=len(place))
+    return list(place), total / np.bincount(rows, minlength=len(place))
+
+
+def _moments(path: Path, names: list[str]) -> NDArray[Any]:
+    """Return the moments in the order of `names`."""
+    arrays = read_npz(path)
+    kind = next((name for name in ("moments", "factors") if name in arrays), None)
+    if kind is None:
+        raise InputError(f"{path} must hold 'moments' or 'factors', but it holds {', '.join(arrays) or 'nothing'}")
+    table = arrays[kind]
+    if "clients" not in arrays:
+        if len(table) != len(names):
+            raise InputError(
+                f"{path} has {kind} of {len(table)} clients, and there are delays of {len(names)}: name them in an "
+                "array 'clients', or give as many"
+            )
+        return table
+    place = {str(client): row for row, client in enumerate(arrays["clients"].tolist())}
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise InputError(f"{path} has no {kind} of {len(missing)} clients with delays, such as {missing[0]!r}")
+    return np.asarray(table[[place[name] for name in names]])

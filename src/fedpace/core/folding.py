@@ -1,0 +1,89 @@
+"""What the ledger does with reports before and while it takes them in: refuse, screen, bring moments to size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, float_array, real
+from fedpace.core.errors import InputError
+from fedpace.core.facts import REPORTED, WIDE, same_width, valid_seconds
+from fedpace.core.messages import Outcome
+from fedpace.core.protocols import MomentStore
+from fedpace.core.trust import Trust
+
+LARGEST = 1e70
+"""Of the numbers in moments and sketches: their products of four must be finite."""
+
+
+def check_outcomes(
+    outcomes: Sequence[Outcome],
+    names: Sequence[str],
+    moment_width: int | None,
+    update_width: int | None,
+    *,
+    learn_delays: bool,
+) -> None:
+    """Refuse reports that cannot be folded.
+
+    Args:
+        outcomes: the reports.
+        names: what errors call their clients.
+        moment_width: of the moments that are known already.
+        update_width: of the sketches that are known already.
+        learn_delays: whether a client that finished must say how long it took.
+    """
+    for outcome, who in zip(outcomes, names, strict=True):
+        if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
+            raise InputError(f"finished and late of {who} must be True or False, but {outcome.finished!r} came")
+        if not math.isnan(real(outcome.seconds, f"the seconds of {who}")):
+            valid_seconds(outcome.seconds, who)
+        elif outcome.finished and learn_delays:
+            raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
+        if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
+            valid_seconds(outcome.measured, who)
+        for fact in REPORTED:
+            fact.check(getattr(outcome, fact.name), who)
+        if outcome.moment is not None:
+            factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
+            if factor.shape[1] == 0:
+                raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
+            moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
+            _of_a_size(factor, f"the moment factor of {who}")
+        if outcome.update is not None:
+            update = WIDE["updates"].check(outcome.update, who, update_width)
+            update_width = update.size
+            _of_a_size(update, f"the update sketch of {who}")
+
+
+def _of_a_size(array: FloatArray, what: str) -> None:
+    largest = float(np.abs(array).max(initial=0.0))
+    if largest > LARGEST:
+        raise InputError(f"{what} must hold numbers of ordinary size, but {largest:.3g} came: training diverged")
+
+
+def screened(trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes without sketches of updates that no server would use."""
+    told = [place for place, outcome in enumerate(outcomes) if outcome.finished and outcome.update is not None]
+    bad = trust.screen([float(np.linalg.norm(np.asarray(outcomes[place].update))) for place in told])
+    if not bad.any():
+        return outcomes
+    refused = {place for place, is_bad in zip(told, bad.tolist(), strict=True) if is_bad}
+    trust.refuse([rows[place] for place in refused])
+    return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
+
+
+def fold_moments(trust: Trust, store: MomentStore, told: Mapping[int, FloatArray]) -> None:
+    """Keep moments, each in the size that the fleet's allow; others' change where the fleet's median did."""
+    if not told:
+        return
+    factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in told.items()}
+    before = trust.columns["scale"]
+    for row, scale in trust.weigh(factors).items():
+        if row in factors:
+            store.put(row, factors[row] * math.sqrt(scale))
+        elif (kept := getattr(store, "factor", lambda _: None)(row)) is not None:
+            store.put(row, kept * math.sqrt(scale / before[row]))

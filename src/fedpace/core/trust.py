@@ -1,0 +1,290 @@
+"""What clients claim, held against what is seen of them. It corrects what every scheme is shown, so that none has to.
+
+A client gains by being believed: that it is fast, that its data are those of everybody, that its update is worth its
+weight. Each claim is bounded by something that the server sees itself:
+
+- Seconds. What a client reports counts for no less than the server's own clock measured, less a transfer allowance
+  (`Outcome.measured`). Delays that were given beforehand are compared with what answers took: a client whose answers
+  are later than those of the fleet beyond doubt (`LATE` standard errors) is shown as slow as it was seen to be.
+- Moments. The size of a moment (its trace) further from the fleet's median than `SPREADS` robust standard deviations,
+  and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Its shape stays the client's.
+- Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
+  above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
+- Updates. A client whose updates point away from those of the others again and again, or were refused
+  (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than `LEAST`.
+
+Everything is relative to the fleet's median, so that up to half of the clients may lie before honest ones suffer; and
+all evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it: docs/trust.md has
+the figures. What was corrected is in the records, and in the reasons of a decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.errors import InputError
+from fedpace.core.messages import Cohort, Outcome
+from fedpace.core.outliers import refused, robust, trimmed
+
+ALLOWANCE = (0.25, 1.0)
+"""What a report may be below the server's measurement: this part of it, and these seconds."""
+LATE = 4.0
+"""Standard errors by which answers must be later than the fleet's before a claimed delay is corrected."""
+LEAST_SPREAD = 0.2
+"""Of the logarithms of seconds: clients that were all alike so far do not prove that the next answer is."""
+SPREADS, SCALE = 5.0, 4.0
+"""See above: of moments."""
+CAP, FLEET = 0.5, 20
+"""See above: of weights. At least 0.5, so that one client at the most can be above it."""
+LEAST = 0.6
+"""A client that counts for less than this part of its weight is not asked."""
+AGAINST = 3
+"""Answers against the others after which each further one halves what the client counts for."""
+HALF_LIFE = 50.0
+"""Steps."""
+RECENT = 256
+"""Answers that the fleet's medians are made of."""
+ENOUGH = 4
+"""Clients below which there is no fleet to compare with."""
+COLUMNS: dict[str, float] = {
+    "timed": 0.0,  # answers whose seconds were compared, fading
+    "late": 0.0,  # sum of the logarithms of seconds taken over seconds claimed, fading
+    "against": 0.0,  # answers that pointed away from the others, less those that did not, fading
+    "refused": 0.0,  # updates that were refused, fading
+    "size": math.nan,  # logarithm of the trace of the moment as it was told
+    "scale": 1.0,  # what the moment was multiplied by
+}
+FADING = ("timed", "late", "against", "refused")
+
+
+class Trust:
+    """Evidence, one row per client.
+
+    Args:
+        on: False = everything is believed, and nothing is kept.
+    """
+
+    def __init__(self, *, on: bool = True) -> None:
+        self.on = on
+        self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
+        self._recent = np.zeros(0)
+        """Logarithms of the lateness of recent answers."""
+        self._lengths = np.zeros(0)
+        """Of recent updates that were accepted."""
+        self._step = 0
+        """The newest step that evidence came from."""
+
+    def append(self, clients: int) -> None:
+        """Add clients of which nothing was seen."""
+        for name, empty in COLUMNS.items():
+            self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
+
+    def remove(self, rows: IntArray) -> None:
+        """Forget clients."""
+        self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
+
+    # -- seconds ---------------------------------------------------------------------------------------------
+
+    def seconds(self, outcome: Outcome) -> float:
+        """Return how long a client took: what it says, but no less than was measured, less an allowance."""
+        told, measured = outcome.seconds, outcome.measured
+        if not self.on or math.isnan(measured) or math.isnan(told):
+            return told
+        part, seconds = ALLOWANCE
+        return max(told, measured - max(part * measured, min(seconds, measured / 2)))
+
+    def time(self, rows: IntArray, claimed: FloatArray, seconds: FloatArray, finished: BoolArray, step: int) -> None:
+        """Compare what answers took with what was claimed; one given up tells something only if it was late by then."""
+        self._fade(step)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            late = np.log(seconds) - np.log(claimed)
+        told = np.isfinite(late) & (finished | (late > self._lateness()[rows]))
+        if not self.on or not told.any():
+            return
+        np.add.at(self.columns["timed"], rows[told], 1.0)
+        np.add.at(self.columns["late"], rows[told], late[told])
+        self._recent = np.concatenate([self._recent, late[told]])[-RECENT:]
+
+    def slower(self) -> FloatArray:
+        """(n,) what claimed delays are multiplied by."""
+        if not self.on or self._recent.size < ENOUGH:
+            return np.ones(self.columns["timed"].size)
+        middle, spread = trimmed(self._recent, LEAST_SPREAD)
+        mean = self._lateness() - middle
+        beyond = mean * np.sqrt(self.columns["timed"]) > LATE * max(spread, LEAST_SPREAD)
+        return np.where(beyond, np.exp(mean), 1.0)
+
+    def _lateness(self) -> FloatArray:
+        """(n,) mean logarithm of seconds taken over seconds claimed; 0 where nothing was seen."""
+        timed = self.columns["timed"]
+        return np.asarray(np.divide(self.columns["late"], timed, out=np.zeros(timed.size), where=timed > 0))
+
+    # -- moments ---------------------------------------------------------------------------------------------
+
+    def weigh(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
+        """Take in the sizes of moments by row; return what all that must change are multiplied by, new ones or not."""
+        size, scale = self.columns["size"], self.columns["scale"]
+        if not self.on:
+            return dict.fromkeys(moments, 1.0)
+        for row, factor in moments.items():
+            trace = float(np.sum(factor * factor))
+            size[row] = math.log(trace) if trace > 0 else math.nan
+        known = np.isfinite(size)
+        wanted = np.ones(size.size)
+        if int(known.sum()) >= ENOUGH:
+            middle, spread = robust(size[known])
+            away = np.abs(size - middle) > max(math.log(SCALE), SPREADS * spread)
+            # Kept while the median moves a little: to change a moment has everything computed anew.
+            target = np.exp(middle - np.where(known, size, middle))
+            near = (scale != 1.0) & (np.abs(np.log(target / scale)) < 0.1)
+            wanted = np.where(away & known, np.where(near, scale, target), 1.0)
+        changed = np.flatnonzero(wanted != scale).tolist()
+        self.columns["scale"] = wanted
+        return {row: float(wanted[row]) for row in {*changed, *moments}}
+
+    def forget_moments(self) -> None:
+        """Forget how large moments were: all are told anew."""
+        self.columns["size"][:] = math.nan
+        self.columns["scale"][:] = 1.0
+
+    # -- updates ---------------------------------------------------------------------------------------------
+
+    def compare(self, told: Mapping[int, FloatArray], step: int) -> None:
+        """Note whose update points away from those of the others of one step, which all trained from one model."""
+        self._fade(step)
+        if not self.on or len(told) < ENOUGH:
+            return
+        rows, updates = np.array([*told]), np.array([*told.values()])
+        lengths = np.linalg.norm(updates, axis=1)
+        moved = lengths > 0
+        if int(moved.sum()) < ENOUGH:
+            return
+        units = updates[moved] / lengths[moved, None]
+        others = units.sum(axis=0) - units
+        cosine = (units * others).sum(axis=1) / np.maximum(np.linalg.norm(others, axis=1), 1e-300)
+        middle, spread = robust(cosine)
+        against = (cosine < 0) & (cosine < middle - LATE * max(spread, 0.05))
+        column = self.columns["against"]
+        column[rows[moved]] = np.maximum(column[rows[moved]] + np.where(against, 1.0, -1.0), 0.0)
+
+    def screen(self, lengths: ArrayLike) -> BoolArray:
+        """(k,) which updates of one step are refused, by their lengths; those that are not show what is usual."""
+        came = np.asarray(lengths, dtype=np.float64)
+        if not self.on:
+            return np.zeros(came.size, dtype=np.bool_)
+        bad = refused(came, self._lengths)
+        self._lengths = np.concatenate([self._lengths, came[~bad & (came > 0)]])[-RECENT:]
+        return bad
+
+    def refuse(self, rows: Sequence[int]) -> None:
+        """Note that the updates of clients were refused."""
+        if self.on:
+            np.add.at(self.columns["refused"], np.asarray(rows, dtype=np.int64), 1.0)
+
+    def weight(self) -> FloatArray:
+        """(n,) in (0, 1]: what clients count for, as a part of what they are given."""
+        doubt = self.columns["refused"] + np.maximum(self.columns["against"] - AGAINST + 1, 0.0)
+        return np.asarray(0.5**doubt)
+
+    def admitted(self, reachable: BoolArray) -> BoolArray:
+        """(n,) who of those that can be reached is asked; nobody is left out where half of them would be."""
+        bad = reachable & (self.weight() < LEAST)
+        if not bad.any() or 2 * int(bad.sum()) > int(reachable.sum()):
+            return reachable
+        return reachable & ~bad
+
+    # -- cohorts ---------------------------------------------------------------------------------------------
+
+    def bound(self, cohort: Cohort, shares: FloatArray, claimed: FloatArray) -> Cohort:
+        """Return a cohort in which no client has more weight than it may; and say what was corrected of anybody.
+
+        Args:
+            cohort: as the scheme chose it.
+            shares: (n,) of the clients in the objective.
+            claimed: (n,) their delays as they were claimed.
+        """
+        if not self.on:
+            return cohort
+        weights = cohort.weights * self.weight()[cohort.clients]
+        if cohort.mode == "average":
+            few = shares.size < FLEET
+            weights = capped(weights, 1.0 if few else max(CAP, float(shares[cohort.clients].max())))
+        facts, reasons = self._said(cohort, claimed)
+        if not facts and np.array_equal(weights, cohort.weights):
+            return cohort
+        why = replace(cohort.why, facts={**cohort.why.facts, **facts}, reasons={**cohort.why.reasons, **reasons})
+        return replace(cohort, weights=weights, why=why)
+
+    def _said(self, cohort: Cohort, claimed: FloatArray) -> tuple[dict[str, Any], dict[int, str]]:
+        slower, scale, weight = self.slower(), self.columns["scale"], self.weight()
+        rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1)).tolist()
+        reasons: dict[int, str] = {}
+        for row in rows:
+            said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
+            if slower[row] != 1:
+                said.append(f"claims {claimed[row]:.3g} s, and was seen to take {slower[row]:.3g} times as long")
+            if scale[row] != 1:
+                said.append(f"its moment is {1 / scale[row]:.3g} times as large as the median, and taken at that size")
+            if weight[row] < 1:
+                said.append(f"counts for {weight[row]:.0%}: its updates were refused, or point away from the others'")
+            reasons[row] = "; ".join(said)
+        if not rows:
+            return {}, {}
+        table = tuple((row, float(slower[row]), float(scale[row]), float(weight[row])) for row in rows)
+        return {"distrusted": table}, reasons
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on."""
+        counts = [self._step, self._recent.size, self._lengths.size]
+        return {**self.columns, "fleet": np.concatenate([counts, self._recent, self._lengths])}
+
+    def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
+        """Take over what was saved; states from before there was any evidence have none."""
+        if not saved:
+            return
+        if missing := {*COLUMNS, "fleet"} - set(saved):
+            raise InputError(f"the saved ledger lacks {sorted(missing)} of what clients are trusted by")
+        for name in COLUMNS:
+            if saved[name].shape != (clients,):
+                raise InputError(
+                    f"the saved ledger should hold {clients} entries of 'trust/{name}', not shape {saved[name].shape}"
+                )
+            self.columns[name] = np.array(saved[name], dtype=np.float64)
+        fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
+        step, recent, lengths = (int(count) for count in fleet[:3]) if fleet.size >= 3 else (0, -1, -1)
+        if fleet.size != 3 + recent + lengths or min(recent, lengths) < 0:
+            raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
+        self._step, self._recent, self._lengths = step, fleet[3 : 3 + recent], fleet[3 + recent :]
+
+    def _fade(self, step: int) -> None:
+        if step > self._step:
+            for name in FADING:
+                self.columns[name] = self.columns[name] * 0.5 ** ((step - self._step) / HALF_LIFE)
+            self._step = step
+
+
+def capped(weights: FloatArray, cap: float) -> FloatArray:
+    """Return weights of sum 1, none above `cap` where there are several; what is above goes to the others."""
+    total = float(weights.sum())
+    if total <= 0:
+        return weights
+    if abs(total - 1.0) > 1e-12:
+        weights = weights / total
+    if weights.size < 2 or weights.max() <= cap:
+        return weights
+    heaviest = int(np.argmax(weights))
+    rest = 1.0 - weights[heaviest]
+    others = np.full(weights.size, 1 / (weights.size - 1)) if rest <= 0 else weights / rest
+    others[heaviest] = 0.0
+    result = (1.0 - cap) * others / others.sum()
+    result[heaviest] = cap
+    return np.asarray(result)

@@ -1,0 +1,51 @@
+"""Delays that a program hands over: seconds per client, or per round and client."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.errors import InputError
+from fedpace.core.types import DelayModel
+from fedpace.delays.base import count_of
+from fedpace.delays.trace import TraceModel
+
+
+@dataclass(frozen=True)
+class ArrayDelays:
+    """Seconds as an array; its fields describe it. `give_delays` makes one."""
+
+    name: ClassVar[str] = "own"
+
+    clients: int
+    rounds: int
+    digest: str
+
+    def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
+        """Return the delays, which must be those of as many clients; after the last round they start again."""
+        if count_of(clients) != self.clients:
+            raise InputError(f"delays came for {self.clients} clients, but there are {clients}: give one per client")
+        # The turn before the first round is the warm-up's: the first row is the first round's.
+        seconds = np.roll(cast("FloatArray", self.__dict__["seconds"]), 1, axis=0)
+        return TraceModel(seconds, np.ones(seconds.shape, dtype=np.bool_))
+
+
+def give_delays(seconds: Any) -> ArrayDelays:
+    """Return delays of (clients,) seconds, or of (rounds, clients)."""
+    try:
+        found = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
+    except (TypeError, ValueError) as cause:
+        raise InputError(f"delays must be numbers, one per client, or rounds x clients: {cause}") from cause
+    if found.ndim != 2 or found.size == 0 or not (np.isfinite(found) & (found > 0)).all():
+        raise InputError(
+            f"delays must be positive seconds, one per client, or rounds x clients, but an array of shape "
+            f"{np.shape(seconds)} came{'' if found.size == 0 else f' with values from {found.min()} to {found.max()}'}"
+        )
+    digest = hashlib.sha256(np.ascontiguousarray(found).data).hexdigest()[:16]
+    delays = ArrayDelays(found.shape[1], found.shape[0], digest)
+    delays.__dict__["seconds"] = found
+    return delays

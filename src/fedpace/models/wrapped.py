@@ -1,0 +1,161 @@
+"""Any torch module as a model of the simulator: its last linear layer is found, and what goes into it are the features.
+
+A module is started from the weights that it has, under every seed; a class, or a function without arguments, is called
+once per seed, with torch's generator set by it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from fedpace.core.errors import InputError
+from fedpace.models.base import FeatureModel
+
+Source = nn.Module | Callable[[], nn.Module]
+TRIED = 2
+"""Samples that a module is tried on."""
+
+
+class WrappedModel(FeatureModel):
+    """A module whose features are what its layer `head` is given."""
+
+    def __init__(self, module: nn.Module, head: nn.Module, *, chunk: int = 512) -> None:
+        nn.Module.__init__(self)
+        self.body = module
+        self.chunk = chunk
+        object.__setattr__(self, "head", head)  # it is a part of the module already
+
+    @property
+    def moving_features(self) -> bool:
+        """Whether anything before the head is trained."""
+        own = {id(parameter) for parameter in self.head.parameters()}
+        return any(p.requires_grad and id(p) not in own for p in self.body.parameters())
+
+    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what the head is given; where it is applied at several positions of a sample, their mean."""
+        given: list[torch.Tensor] = []
+        hook = self.head.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0]))
+        try:
+            self.body(inputs)
+        finally:
+            hook.remove()
+        if not given:
+            raise InputError("the layer whose inputs are the features was not used: name another with head=")
+        seen = given[-1]
+        return seen.flatten(1, -2).mean(1) if seen.ndim > 2 else seen
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs, (n, classes) or (n, 1)."""
+        outputs: torch.Tensor = self.body(inputs)
+        return outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the module's tensors by the names that its author gave them."""
+        return dict(self.body.state_dict())
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A module that a program handed over. Its fields describe it; `wrap` makes one."""
+
+    name: ClassVar[str] = "own"
+
+    module: str
+    head: str
+    outputs: int
+    parameters: int
+    tokens: bool
+    """Whether it takes whole numbers, as an embedding does."""
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
+        """Return a copy of the module, or a new one where a function makes them."""
+        source: Source = self.__dict__["source"]
+        made = _made(source, int(torch.randint(2**62, (), generator=generator)))
+        if not isinstance(source, nn.Module):
+            _tried(made, input_shape, self.tokens)  # layers that take their size from data take it now
+        return WrappedModel(made, made.get_submodule(self.head))
+
+
+def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = None) -> OwnModel:
+    """Return `source` as a model for inputs of this shape, tried on some.
+
+    Args:
+        source: a module, or what makes one when it is called.
+        input_shape: of one sample.
+        head: name of the layer whose inputs are the features; None = the last linear layer that is used.
+    """
+    made = _made(source, 0)
+    name = type(made).__name__
+    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in made.modules())
+    if head is not None and head not in dict(made.named_modules()):
+        layers = ", ".join(part for part, _ in made.named_modules() if part)
+        raise InputError(f"{name} has no layer {head!r}; it has {layers or 'none'}")
+    outputs, used = _tried(made, input_shape, tokens)
+    if head is None:
+        if not used:
+            raise InputError(
+                f"{name} uses no nn.Linear, whose inputs would be its features: name another layer with head="
+            )
+        head = used[-1]
+    if not any(parameter.requires_grad for parameter in made.parameters()):
+        raise InputError(f"no parameter of {name} needs a gradient: there is nothing to train")
+    found = OwnModel(name, head, outputs, sum(p.numel() for p in made.parameters()), tokens)
+    # A copy, so that what the program does with its module later changes no run.
+    found.__dict__["source"] = made if isinstance(source, nn.Module) else source
+    return found
+
+
+def _made(source: Source, seed: int) -> nn.Module:
+    if isinstance(source, nn.Module):
+        made = copy.deepcopy(source)
+    elif callable(source):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            made = source()
+    else:
+        made = source
+    if not isinstance(made, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, or a function that makes one, but {made!r} came")
+    if any(parameter.is_complex() for parameter in made.parameters()):
+        raise InputError(f"{type(made).__name__} has complex parameters, which cannot be averaged here")
+    return made.to("cpu").float()
+
+
+@torch.no_grad()
+def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, list[str]]:
+    """Return the outputs, and the names of the linear layers in the order of their use."""
+    used: list[str] = []
+    hooks = []
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            hooks.append(part.register_forward_pre_hook(lambda *_, name=name: used.append(name)))
+    before = module.training
+    module.eval()
+    inputs = torch.zeros((TRIED, *input_shape), dtype=torch.long if tokens else torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            outputs: Any = module(inputs)
+    except Exception as cause:  # whatever a user's code raises
+        raise InputError(
+            f"{type(module).__name__} does not take inputs of shape (n, {', '.join(map(str, input_shape))}) "
+            f"({inputs.dtype}): {type(cause).__name__}: {cause}. Give X in the shape that it takes, such as "
+            "(n, channels, height, width) for images"
+        ) from cause
+    finally:
+        for hook in hooks:
+            hook.remove()
+        module.train(before)
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else None
+    if shape is None or shape[0] != TRIED or len(shape) > 2:
+        came = f"a {type(outputs).__name__}" if shape is None else f"a tensor of shape {shape} for {TRIED} samples"
+        raise InputError(
+            f"{type(module).__name__} must return one row of outputs per sample, (n, classes) or (n, 1), but it "
+            f"returned {came}"
+        )
+    return (shape[1] if len(shape) == 2 else 1), used

@@ -1,0 +1,282 @@
+"""Whom to wait for, and what that costs, before anything is trained: from delays, and from moments where there are any.
+
+The fastest clients that take at most tau seconds are a prefix of the delay order. A prefix costs rounds of tau seconds;
+the weighted mean of its clients' updates misses the population's by a relative squared error rho, and progress per
+round falls with it, so that the time to a target goes as tau / (1 - rho): the objective of `moment-match`.
+
+- With moments, rho is the squared length of sum_i a_i M_i at the best weights (`fedpace.numerics.gram`), with
+  M_i = (Z_i - Z) Z^-1 and Z the population's moment. `noise` adds what moments cannot see, noise sum_i a_i^2.
+- With delays alone clients are taken for draws from one population, of which k stand for all n with an error of
+  noise (1/k - 1/n): more clients average better, whoever they are.
+
+The scan ends where waiting alone costs more than the best plan found, so that of a million clients only the fastest are
+looked at: the answer is exact up to 200 clients in a prefix, beyond which prefixes grow in steps of 2 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array
+from fedpace.core.checks import delays as checked_delays
+from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.numerics.count_sketch import CountSketch
+from fedpace.numerics.inverse import regularised_inverse
+from fedpace.numerics.simplex import Mixture, prefix_mixtures
+
+EVERY = 200
+"""Prefixes up to this length are all tried; longer ones in steps of 2 %."""
+PORTION = 4000
+"""Clients whose moments are looked at first; as many again while the scan is not over."""
+WIDEST = 4096
+"""Entries of a moment up to which it is taken as it is; larger ones are sketched to `SKETCH` entries."""
+SKETCH = 512
+NEGLIGIBLE = 1e-4
+"""A client with less weight than this is not asked."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run rounds: wait for the fastest so many."""
+
+    prefix: int
+    """Clients that are fast enough."""
+    clients: int
+    """Those of them with a weight."""
+    seconds: float
+    """Per round."""
+    error: float
+    """Relative squared error of a round's step."""
+    cost: float
+    """seconds / (1 - error): in proportion to the time to a target; infinite where the error is 1 or more."""
+
+
+@dataclass(frozen=True)
+class CohortPlan:
+    """Whom to wait for, and what else there was."""
+
+    clients: tuple[Hashable, ...]
+    """Fastest first."""
+    weights: tuple[float, ...]
+    seconds: tuple[float, ...]
+    population: int
+    chosen: Choice
+    one_more: Choice | None
+    """Waiting for the next slower client too; None where everybody is waited for."""
+    everyone: Choice
+    frontier: tuple[Choice, ...]
+    """From the shortest rounds on, each with a smaller error than all before it."""
+    moments: bool
+    noise: float
+
+    def sentences(self) -> list[str]:
+        """Return the plan in words."""
+        chosen = self.chosen
+        said = [
+            f"Wait for {chosen.clients} of {self.population:,} clients: a round takes {chosen.seconds:,.4g} s and its "
+            f"step misses everybody's by {chosen.error:.1%} (squared, relative).",
+            f"Waiting for all takes {self.everyone.seconds:,.4g} s per round, and {_times(self.everyone, chosen)} as "
+            "long to the same target.",
+        ]
+        if self.one_more is not None:
+            more = self.one_more
+            said.append(
+                f"One more slow client makes a round {more.seconds - chosen.seconds:,.3g} s longer and the error "
+                f"{more.error:.1%}: {more.cost / chosen.cost - 1:+.1%} to the time to a target."
+            )
+        return said
+
+
+def plan_cohort(
+    delay: ArrayLike,
+    moments: ArrayLike | None = None,
+    *,
+    names: Sequence[Hashable] | None = None,
+    noise: float | None = None,
+    ridge: float = 0.1,
+    max_clients: int = 0,
+) -> CohortPlan:
+    """Return whom to wait for.
+
+    Args:
+        delay: (n,) seconds per round.
+        moments: (n, d, d) second moments of features, or (n, r, d) factors F_i of them; None: not known.
+        names: of the clients; None = their rows.
+        noise: relative squared error of a single client that only averaging lowers; None = 1 without moments, 0 with.
+        ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
+        max_clients: most clients with a weight; 0 = no limit.
+    """
+    tau = checked_delays(float_array(delay, "delays"))
+    own = (1.0 if moments is None else 0.0) if noise is None else float(noise)
+    at_least(own, 0, "noise")
+    finite(own, "noise")
+    at_least(max_clients, 0, "max_clients")
+    order = np.argsort(tau, kind="stable")
+    if moments is None:
+        found = _by_delays(tau[order], own, max_clients)
+    else:
+        found = _by_moments(tau[order], _Moments(moments, order, ridge), own, max_clients)
+    picked, weights, chosen, one_more, everyone, frontier = found
+    rows = order[picked]
+    kept = weights >= min(NEGLIGIBLE, float(weights.max()))
+    rows, weights = rows[kept], weights[kept] / weights[kept].sum()
+    return CohortPlan(
+        clients=tuple(int(row) if names is None else names[row] for row in rows),
+        weights=tuple(weights.tolist()),
+        seconds=tuple(tau[rows].tolist()),
+        population=tau.size,
+        chosen=chosen,
+        one_more=one_more,
+        everyone=everyone,
+        frontier=frontier,
+        moments=moments is not None,
+        noise=own,
+    )
+
+
+_Found = tuple[IntArray, FloatArray, Choice, Choice | None, Choice, tuple[Choice, ...]]
+
+
+def _by_delays(tau: FloatArray, noise: float, most: int) -> _Found:
+    """Every prefix at once: its error is known without looking at anybody."""
+    count = tau.size
+    k = np.arange(1, count + 1)
+    used = np.minimum(k, most) if most else k
+    error = noise * (1.0 / used - 1.0 / count)
+    choices = _choices(k, used, tau, error)
+    best = int(np.argmin(choices[:, 4]))
+    if not math.isfinite(choices[best, 4]):
+        raise InfeasibleError(f"no set of clients is good enough: with noise = {noise} all errors are 1 or more")
+    # Of clients that take the same time, all come in or none: the next slower one is the first of another time.
+    slower = np.flatnonzero(tau > tau[best])
+    frontier = tuple(_choice(choices[place]) for place in _spread(count, best))
+    return (
+        np.arange(best + 1)[-int(used[best]) :] if most else np.arange(best + 1),
+        np.full(int(used[best]), 1.0 / used[best]),
+        _choice(choices[best]),
+        _choice(choices[int(slower[0])]) if slower.size else None,
+        _choice(choices[-1]),
+        tuple(point for point in frontier if point.prefix <= 1 or math.isfinite(point.cost)),
+    )
+
+
+def _by_moments(tau: FloatArray, moments: _Moments, noise: float, most: int) -> _Found:
+    count = tau.size
+    best: tuple[Mixture, Choice] | None = None
+    after: Choice | None = None
+    last: tuple[Mixture, Choice] | None = None
+    frontier: list[Choice] = []
+    for length, mixture in _mixtures(moments, count, noise, most):
+        seconds = float(tau[length - 1])
+        point = Choice(
+            length, mixture.clients.size, seconds, mixture.error,
+            seconds / (1 - mixture.error) if mixture.error < 1 else math.inf,
+        )  # fmt: skip
+        last = (mixture, point)
+        if best is not None and after is None and seconds > best[1].seconds:
+            after = point
+        if not frontier or point.error < frontier[-1].error:
+            frontier.append(point)
+        if point.cost < math.inf and (best is None or point.cost < best[1].cost):
+            best, after = last, None
+        if best is not None and after is not None and seconds >= best[1].cost:
+            break  # no error is below 0, so that nothing slower can be better
+    assert last is not None
+    if best is None:
+        raise InfeasibleError(
+            f"no set of clients resembles the population: the least error is {last[1].error:.3g}, and it must be below "
+            "1; raise ridge, or lower noise"
+        )
+    mixture, chosen = best
+    everyone = Choice(count, count, float(tau[-1]), noise / count, float(tau[-1]) / max(1e-9, 1 - noise / count))
+    return mixture.clients, mixture.weights, chosen, after, everyone, tuple(frontier)
+
+
+def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterator[tuple[int, Mixture]]:
+    """Yield the best mixture of every prefix that is tried; moments are looked at as far as they are asked for."""
+    tried, size = 0, min(count, PORTION)
+    while True:
+        lengths = [length for length in _lengths(count) if tried < length <= size]
+        points = moments.points(size)
+        yield from zip(
+            lengths,
+            prefix_mixtures(points, np.arange(size), lengths, own=noise, max_clients=most or None),
+            strict=True,
+        )
+        if size == count:
+            return
+        tried, size = max([tried, *lengths]), min(count, 2 * size)
+
+
+def _lengths(count: int) -> Iterator[int]:
+    length = 1
+    while length < count:
+        yield length
+        length += max(1, length // 50) if length >= EVERY else 1
+    yield count
+
+
+def _spread(count: int, best: int) -> list[int]:
+    places = np.unique(np.geomspace(1, count, min(count, 200)).astype(int) - 1).tolist()
+    return sorted({*places, best})
+
+
+def _choices(prefix: IntArray, used: IntArray, tau: FloatArray, error: FloatArray) -> FloatArray:
+    margin = 1.0 - error
+    cost = np.divide(tau, margin, out=np.full(tau.size, np.inf), where=margin > 0)
+    return np.column_stack([prefix, used, tau, error, cost])
+
+
+def _choice(row: FloatArray) -> Choice:
+    return Choice(int(row[0]), int(row[1]), float(row[2]), float(row[3]), float(row[4]))
+
+
+def _times(one: Choice, other: Choice) -> str:
+    ratio = one.cost / other.cost
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+
+class _Moments:
+    """Whitened deviations of the clients' moments from their mean, by delay, as far as they are asked for."""
+
+    def __init__(self, moments: ArrayLike, order: IntArray, ridge: float) -> None:
+        table = np.asarray(moments)
+        if table.ndim != 3 or len(table) != len(order) or 0 in table.shape or table.dtype.kind not in "fiu":
+            raise InputError(
+                f"moments must be numbers of shape (clients, d, d), or factors (clients, rows, d), for {len(order)} "
+                f"clients, but an array of {table.dtype} and shape {table.shape} came"
+            )
+        if not np.isfinite(table).all():
+            raise InputError("moments must be finite, but some are NaN or infinite: leave those clients out")
+        self._table, self._order = table, order
+        self._square = table.shape[1] == table.shape[2] and bool(
+            np.allclose(table[:50], np.swapaxes(table[:50], 1, 2), atol=1e-9)
+        )
+        width = table.shape[2]
+        mean = np.zeros((width, width))
+        for start in range(0, len(table), 50_000):
+            mean += self._moments(np.arange(start, min(start + 50_000, len(table)))).sum(axis=0)
+        self._mean = mean / len(table)
+        self._inverse = regularised_inverse(self._mean, ridge=ridge)
+        self._sketch = CountSketch(width * width, SKETCH, seed=0) if width * width > WIDEST else None
+        self._points = np.zeros((0, SKETCH if self._sketch is not None else width * width))
+
+    def _moments(self, rows: IntArray) -> FloatArray:
+        part = self._table[rows].astype(np.float64)
+        return part if self._square else np.einsum("nri,nrj->nij", part, part)
+
+    def points(self, count: int) -> FloatArray:
+        """Return the points of the fastest `count` clients."""
+        fresh = self._order[len(self._points) : count]
+        if fresh.size:
+            flat = ((self._moments(fresh) - self._mean) @ self._inverse).reshape(fresh.size, -1)
+            flat /= math.sqrt(len(self._mean))
+            if self._sketch is not None:
+                flat = np.stack([self._sketch(row) for row in flat])
+            self._points = np.vstack([self._points, flat])
+        return self._points

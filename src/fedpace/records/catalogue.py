@@ -1,0 +1,105 @@
+"""What lies below a folder: comparisons, each with its runs, and runs that belong to none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpace.core.errors import InputError
+from fedpace.core.files import read_json
+from fedpace.records.run import INFO, RunInfo, read_info
+
+PLAN = "plan.json"
+"""Begins a comparison: what it consists of."""
+COMPARISON = "comparison.json"
+"""The numbers of one that was reported."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison, or a run on its own."""
+
+    folder: str
+    experiment: str
+    schemes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    planned: int
+    ended: int
+    state: str
+    """`finished`, `interrupted`, `running`, `diverged` or `begun`."""
+    best: str | None
+    """The fastest, where that was reported."""
+    begun: str
+
+
+def comparison_folders(folder: Path) -> list[Path]:
+    """Return the folders of the comparisons below `folder`, itself included."""
+    return sorted(path.parent for path in folder.rglob(PLAN))
+
+
+def comparisons(folder: Path) -> list[Comparison]:
+    """Return what lies below `folder`, the latest first."""
+    if not folder.is_dir():
+        raise InputError(f"expected a folder of runs, but there is no folder {folder}; `fedpace compare` makes runs")
+    planned = comparison_folders(folder)
+    alone = [
+        path.parent
+        for path in sorted(folder.rglob(INFO))
+        if not any(path.is_relative_to(comparison) for comparison in planned)
+    ]
+    if not planned and not alone:
+        raise InputError(f"there are no runs below {folder}; `fedpace compare` makes some")
+    found = [_described(place) for place in [*planned, *alone]]
+    return sorted(found, key=lambda each: each.begun, reverse=True)
+
+
+def _described(folder: Path) -> Comparison:
+    infos = [read_info(path.parent) for path in sorted(folder.rglob(INFO))]
+    tables = _tables(folder)
+    first: Mapping[str, Any] = next(iter(tables.values()), infos[0].experiment if infos else {})
+    schemes = [str(entry.get("label", entry.get("name"))) for entry in first.get("selectors", [])]
+    seeds = [int(seed) for seed in first.get("seeds", [])]
+    if not tables:
+        schemes, seeds = [infos[0].label], [infos[0].seed]
+    return Comparison(
+        folder=str(folder),
+        experiment=str(first.get("name", "")),
+        schemes=tuple(schemes),
+        seeds=tuple(seeds),
+        planned=len(schemes) * len(seeds) * max(1, len(tables)),
+        ended=sum(info.ended for info in infos),
+        state=_state(infos, len(schemes) * len(seeds) * max(1, len(tables))),
+        best=_best(folder),
+        begun=min((info.started for info in infos), default=""),
+    )
+
+
+def _tables(folder: Path) -> Mapping[str, Any]:
+    path = folder / PLAN
+    if not path.exists():
+        return {}
+    tables = read_json(path).get("experiments")
+    return tables if isinstance(tables, dict) else {}
+
+
+def _state(infos: list[RunInfo], planned: int) -> str:
+    states = [info.status for info in infos]
+    if "running" in states:
+        return "running, or killed"
+    if "interrupted" in states or len(states) < planned:
+        return "interrupted"
+    if "diverged" in states:
+        return f"finished, {states.count('diverged')} diverged"
+    return "finished"
+
+
+def _best(folder: Path) -> str | None:
+    try:
+        content = json.loads((folder / COMPARISON).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = content.get("best") if isinstance(content, dict) else None
+    return str(found) if found else None

@@ -1,0 +1,75 @@
+"""Runs as they grow: each look reads only what was written since the last one.
+
+A run folder of the simulator and the state folder of a Flower or NVFlare server look alike, so both can be watched.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpace.core.errors import InputError
+from fedpace.records.round import Round
+from fedpace.records.run import INFO, ROUNDS, RunInfo, parse_round, read_info
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a run is."""
+
+    folder: Path
+    info: RunInfo
+    last: Round | None
+    """None: it has recorded nothing yet."""
+    metric: float | None
+    """When last evaluated."""
+    quiet: float
+    """Real seconds since anything was recorded."""
+
+
+class _Tail:
+    """The rounds of one run, as they are appended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read = 0
+        self._last: Round | None = None
+        self._metric: float | None = None
+
+    def look(self) -> Sight:
+        path = self.folder / ROUNDS
+        changed = time.time()
+        if path.exists():
+            changed = path.stat().st_mtime
+            if path.stat().st_size < self._read:  # begun anew
+                self._read, self._last, self._metric = 0, None, None
+            with path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read += len(whole)
+            for line in whole.splitlines():
+                self._add(line, path)
+        return Sight(self.folder, read_info(self.folder), self._last, self._metric, max(0.0, time.time() - changed))
+
+    def _add(self, line: bytes, path: Path) -> None:
+        try:
+            self._last = parse_round(line)
+        except (ValueError, TypeError, AttributeError) as cause:
+            raise InputError(f"{path} holds a line that is not a round: {cause}") from cause
+        self._metric = self._metric if self._last.metric is None else self._last.metric
+
+
+class RunWatch:
+    """All runs in a folder, or below it; those that begin later too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._tails: dict[Path, _Tail] = {}
+
+    def look(self) -> list[Sight]:
+        """Return where every run is by now."""
+        for path in sorted(self.folder.rglob(INFO)):
+            self._tails.setdefault(path.parent, _Tail(path.parent))
+        return [tail.look() for tail in self._tails.values()]

@@ -1,0 +1,255 @@
+"""pace-async: pace without rounds. Nobody is waited for that the next step does not need, and nothing is thrown away.
+
+Ours; docs/theory.md derives it. Everybody works all the time. Who answers to the current model counts in the next step,
+and the step is made when waiting for one more answer no longer pays; who answers to an older one tells how its update
+differs from the others', which is remembered (`fedpace.server.remembering`) and taken off the updates of those that
+count. So the few fastest clients speak for everybody, and the slow ones are heard when they come.
+
+- When to step. A step of weights a after t seconds since the last brings 1 - rho(a), and t / (1 - rho) is to be least,
+  as in `pace`: over what is in hand, and over what would be if one waited for the next of those that train on the
+  current model, by how long they are expected to take still.
+- Error. rho = s a'Ga + nu sum a_i^2, with s and nu measured on pairs of clients as in `pace`, times the part of their
+  disagreement that the memory leaves. The memory's own error adds to nu: what it holds of a client is as old as the
+  client's last answer, and the reference that all are compared with moves by the error of each step since.
+- The first steps. Nothing is known at first, neither moments nor what clients agree on: the first answers are the
+  warm-up. A client that was never heard has no point to match and counts for its own error, that of the pairs.
+- Server steps are those of `pace`: Nesterov's momentum and FedExP's length, with their limits.
+
+There is nothing to tune. `in_flight` bounds how many work at a time, for fleets where that costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedpace.core.accumulators import Accumulator
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, finite, whole
+from fedpace.core.stepping import ServerStep
+from fedpace.core.tasks import Apply, Move, Wait
+from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
+from fedpace.numerics.arrivals import LEAST, Lateness
+from fedpace.numerics.simplex import Mixture, prefix_mixtures
+from fedpace.selectors._remembered import AnswerLateness
+from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
+from fedpace.server.remembering import Remembering
+
+FEWEST = 2
+"""Answers in a step: one client shows no disagreement."""
+ENDLESS = 1e6
+"""Stands for the error of clients that agree on nothing."""
+PATIENCE = 0.1
+"""Of the time since the last step, what is waited at least before everything is looked at again."""
+AHEAD = 64
+"""Of those that are still at work, so many are looked at: the step is made long before the others come."""
+
+
+@dataclass(frozen=True)
+class Known(Measured):
+    """What is remembered from step to step."""
+
+    left: float = 1.0
+    """Part of the clients' squared disagreement that the server's memory leaves."""
+    mean_age: float = 0.0
+    """Steps since clients were heard."""
+    last: float = 0.0
+    """When the last step was made."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The best moment for the next step."""
+
+    mixture: Mixture
+    """Weights on the fresh answers in hand."""
+    now: bool
+    seconds: float
+    """How long to wait at the most before looking again."""
+
+
+@dataclass(frozen=True)
+class PaceAsync(Scheme):
+    """A step whenever waiting for one more answer does not pay, with all that is known of everybody.
+
+    Args:
+        in_flight: most clients at work at a time; 0 = all that can be reached.
+        ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
+        extrapolate: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
+            0 = not at all.
+    """
+
+    name: ClassVar[str] = "pace-async"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS, Need.UPDATE})
+    """Without updates it cannot tell how far clients disagree, and takes s for 1 and nu for 0."""
+    rounds: ClassVar[bool] = False
+    first_moments: ClassVar[bool] = True
+    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
+
+    in_flight: int = 0
+    ridge: float = 0.1
+    extrapolate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        whole(self.in_flight, 0, f"in_flight of {self.name}")
+        at_least(self.ridge, 0, f"ridge of {self.name}")
+        finite(self.ridge, f"ridge of {self.name}")
+        between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
+
+    @property
+    def server(self) -> ServerStep[Any] | None:
+        """How the server steps, unless it is told otherwise."""
+        return Remembering(self.extrapolate)
+
+    def init(self) -> Known:
+        """Nothing is measured yet."""
+        return Known()
+
+    def decide(self, state: Known, view: View, rng: np.random.Generator) -> tuple[Move, Known]:
+        """Step if that is best now; let everybody work who does nothing."""
+        hand = view.in_hand
+        fresh = np.flatnonzero(hand.step == view.step)
+        points, state = self._points(state, view)
+        plan = self._plan(state, view, points, fresh) if fresh.size else None
+        apply = None
+        facts: dict[str, Any] = {}
+        if plan is not None and plan.now:
+            weights = np.zeros(len(hand))
+            weights[fresh[plan.mixture.clients]] = plan.mixture.weights
+            apply = Apply(hand.ids, weights)
+            facts = {
+                "rho": plan.mixture.error,
+                "left": state.left,
+                "fresh": int(fresh.size),
+                "late": len(hand) - int(fresh.size),
+                "mean age": state.mean_age,
+            }
+            state = replace(state, last=view.now)
+        rows = view.candidates
+        if apply is None:  # who has answered to this model has nothing to add to it
+            rows = rows[~np.isin(rows, hand.clients[fresh])]
+        start = self._starting(view, rows)
+        left = 0 if apply is not None else len(hand)
+        wait = Wait(left + 1, math.inf if plan is None or plan.now else plan.seconds)
+        reasons = dict.fromkeys(start.tolist(), "at work whenever it can be")
+        why = Diagnostics(objective=plan.mixture.error if plan else None, facts=facts, reasons=reasons)
+        return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
+
+    def _starting(self, view: View, rows: IntArray) -> IntArray:
+        """Return who starts: all, or of more than may be at work those whose answers are most overdue per second."""
+        room = rows.size if not self.in_flight else max(0, self.in_flight - len(view.in_flight))
+        if room >= rows.size:
+            return rows
+        heard = np.full(rows.size, -1) if view.update_step is None else view.update_step[rows]
+        seconds = np.nan_to_num(view.delay[rows], nan=0.0)
+        overdue = (view.step + 1.0 - heard) / np.maximum(seconds, np.finfo(float).tiny)
+        return np.sort(rows[np.lexsort((rows, -overdue))[:room]])
+
+    def _points(self, state: Known, view: View) -> tuple[FloatArray, Known]:
+        """Return a point per client, 0 where it is unknown, and the state with the newest pairs in it."""
+        if view.moments is None:
+            return np.zeros((view.clients, 1)), state
+        points = view.moments.directions(ridge=self.ridge, shares=view.share)
+        state = measured(state, view, points)  # type: ignore[assignment]
+        return points, state
+
+    def _plan(self, state: Known, view: View, points: FloatArray, fresh: IntArray) -> _Plan:
+        """Find when the next step is best made: now, or after one of the answers that may still come."""
+        hand, flying = view.in_hand, view.in_flight
+        going = np.flatnonzero(flying.step == view.step)
+        left = _remaining(view, going)
+        order = np.lexsort((going, left))[:AHEAD]
+        going, left = going[order], left[order]
+        rows = np.concatenate([hand.clients[fresh], flying.clients[going]])
+        after = np.concatenate([np.zeros(fresh.size), left])
+        table, own = self._errors(state, view, points, rows, fresh)
+        spent = view.now - state.last
+        lengths = list(range(fresh.size, rows.size + 1))
+        in_hand: Mixture | None = None
+        best = math.inf
+        chosen = fresh.size
+        for length, mixture in zip(
+            lengths, prefix_mixtures(table, np.arange(rows.size), lengths, own=own), strict=True
+        ):
+            in_hand = in_hand or mixture
+            seconds = spent + float(after[length - 1])
+            if seconds >= best:
+                break  # no error is below 0, so that nothing slower can be better
+            cost = seconds / (1.0 - mixture.error) if mixture.error < 1 else math.inf
+            if length >= FEWEST and cost < best:
+                best, chosen = cost, length
+        assert in_hand is not None
+        alone = not going.size
+        now = alone or (chosen == fresh.size and math.isfinite(best))
+        # Who is awaited may be late: look again then, but not all the time.
+        patience = max(float(after[chosen - 1]), PATIENCE * spent)
+        return _Plan(in_hand, now, patience if not now and math.isfinite(best) and patience > 0 else math.inf)
+
+    def _errors(
+        self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
+    ) -> tuple[FloatArray, float]:
+        """Return points for `numerics.simplex`, the squared length of a mixture being its error, and their `own`."""
+        known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
+        lengths = np.square(points[known]).sum(axis=1)
+        typical = float(lengths.mean()) if known.any() else 0.0
+        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
+        whole_error = s * typical + nu
+        if state.sums is None:
+            whole_error = _disagreement(view.in_hand.updates(), fresh)
+        grown = state.left * (1.0 + state.mean_age / 2.0)
+        own = grown * max(nu, LEAST_OWN * s * typical)
+        heard = known[rows] & (view.participations[rows] > 0)
+        squares = np.clip(np.where(heard, own, whole_error), NOTHING, ENDLESS)
+        shared = float(squares.min())
+        table = math.sqrt(s * grown) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
+        # Who was never heard errs on its own, and by more: in a coordinate that no other has.
+        extra = np.flatnonzero(squares > shared)
+        apart = np.zeros((rows.size, extra.size))
+        apart[extra, np.arange(extra.size)] = np.sqrt(squares[extra] - shared)
+        return np.concatenate([table, apart], axis=1), shared
+
+    def observe(self, state: Known, report: Report) -> Known:
+        """Take over what the server step measured."""
+        facts = report.step_facts
+        state = replace(state, left=facts.get("disagreement_left", 1.0), mean_age=facts.get("mean_age", 0.0))
+        square = facts.get("square", 0.0)
+        return replace(state, square=square, step=report.step) if square > 0 else state
+
+
+def _remaining(view: View, going: IntArray) -> FloatArray:
+    """Return how long tasks are expected to take still, given that they have not ended yet."""
+    flying = view.in_flight
+    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # whoever nothing is known of may be last
+    passed = view.now - flying.began[going]
+    answers = view.accumulated.get(AnswerLateness.name)
+    if answers is None or len(answers) < LEAST:
+        return np.where(passed < expected, expected - passed, passed)
+    lateness = Lateness.estimated(answers[:, 0], answers[:, 1] > 0)
+    mass = np.concatenate([np.cumsum(lateness.mass[::-1])[::-1], [0.0]])
+    moment = np.concatenate([np.cumsum((lateness.mass * lateness.ratios)[::-1])[::-1], [0.0]])
+    ratio = np.divide(passed, expected, out=np.full(passed.size, math.inf), where=expected > 0)
+    later = np.searchsorted(lateness.ratios, ratio, side="right")
+    # Beyond all that was ever seen, what has taken long will take as long again.
+    seen = mass[later] > 0
+    longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
+    return np.maximum(np.where(seen, longest, passed), 0.0)
+
+
+def _disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
+    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
+    if updates is None:
+        return 1.0
+    told = updates[fresh]
+    told = told[~np.isnan(told).any(axis=1)]
+    if len(told) < 2:
+        return math.inf
+    gram = told @ told.T
+    count = len(told)
+    within = float(np.trace(gram)) / count
+    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
+    return (within - between_them) / between_them if between_them > 0 else math.inf

@@ -1,0 +1,224 @@
+"""Nesterov's momentum (`nesterov.py`) on updates that are freed of what is each client's own.
+
+How a client's update differs from the average of all changes slowly: the same data pull it to the same side, step after
+step. So the difference is remembered, and taken off when the client answers again:
+
+    u = sum_i a_i (u_i - b (h_i - mean of all h)),        h_i = what client i differed by when it was heard last.
+
+A few fast clients then speak for everybody, as far as everybody was heard at all; and an answer to an old model, whose
+client is slow, is worth as much as a new one: it says how the client differed, which is what is remembered. Plain
+control variates (SAGA; MIFA; CA2FL) remember updates themselves, which are out of date as soon as the model has moved.
+
+What a client differs from must itself not depend on who answered, nor on what is remembered: an error in it would come
+back through the memory, later and larger. So h_i is what it differed by from the reference r = sum_i a_i (u_i - h_i) of
+the model that it was given. The reference moves with the model as clients do, up to a constant of its own, and the mean
+of all h, which is taken off, removes that constant.
+
+Three numbers are measured in every step, on clients that were heard before: how much differences shrink from step to
+step as training converges; b, how well the old ones predict the new ones; and which part of the clients' disagreement
+is left, which says to a scheme how few clients do. docs/theory.md derives all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import BoolArray, FloatArray, between
+from fedpace.core.stepping import Answers, Part, Source, Vector, like
+from fedpace.server.nesterov import Lead, Nesterov
+
+KEPT = 0.7
+"""What the measured numbers keep of what they were."""
+LEAST_SHRINKING = 0.5
+"""Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
+ROOM = 2**30
+"""Bytes of differences; beyond them those of the clients that were heard of longest ago are forgotten."""
+VERSIONS = 128
+"""References that are kept: an answer to an older model is not remembered."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Remembered(Lead):
+    """What is remembered of clients and of past steps, beside what momentum needs."""
+
+    offsets: Vector
+    """(m, d) what each client differed by, shrunk to the present."""
+    references: Vector
+    """(v, d) what they differed from, by the version of the model."""
+    clients: tuple[object, ...] = ()
+    """(m,) whose offsets they are."""
+    heard: tuple[int, ...] = ()
+    """(m,) the version of the model that each was last heard about."""
+    shares: tuple[float, ...] = ()
+    """(m,)"""
+    versions: tuple[int, ...] = ()
+    """(v,)"""
+    scales: tuple[float, ...] = ()
+    """(v,) `scale` at that time."""
+    scale: float = 1.0
+    """How far offsets have shrunk since the first step."""
+    shrinking: float = 1.0
+    """By how much they shrink per step."""
+    predicted: float = 1.0
+    """b: how much of a client's difference is what it was; 1 until it is measured."""
+    disagreement_left: float = 1.0
+    """Of the squared disagreement between clients, the part that the memory does not explain."""
+    square: float = 0.0
+    """|u|^2 of the last step, before it was lengthened."""
+    mean_age: float = 0.0
+    """Steps since clients were heard, weighted by their shares."""
+    remembered: int = 0
+    """Clients with an offset."""
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """Momentum on updates without what is the clients' own.
+
+    Args:
+        power: exponent of FedExP's factor, momentum included: 0 = steps are not lengthened.
+    """
+
+    name: ClassVar[str] = "remembering"
+    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows"})
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        between(self.power, 0, 1, "power of remembering")
+
+    def init(self, zero: Vector) -> Remembered:
+        """Nothing is remembered."""
+        nothing = like(zero, np.zeros((0, zero.shape[0])))
+        return Remembered(ahead=zero, last=zero, offsets=nothing, references=nothing)
+
+    def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
+        """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""
+        moment = Nesterov(self.power)
+        if len(answers.sources) != len(answers.rows):
+            return moment.apply(state, model, answers)
+        memory = _Memory(state, answers.version)
+        updates = np.array([np.asarray(row) for row in answers.rows])
+        fresh = np.array([source.version == answers.version for source in answers.sources])
+        for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
+            memory.hear_late(source, update)
+        step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
+        memory.learn(updates[fresh], _some(answers.sources, fresh))
+        for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
+            memory.hear(source, update - reference)
+        whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
+        model, after = moment.apply(state, model, whole)
+        return model, memory.state(after, model, reference, float(step @ step))
+
+
+class _Memory:
+    """The offsets while a step is made."""
+
+    def __init__(self, state: Remembered, version: int) -> None:
+        self._was = state
+        self._version = version
+        self._offsets = dict(zip(state.clients, np.asarray(state.offsets), strict=True))
+        self._heard = dict(zip(state.clients, state.heard, strict=True))
+        self._shares = dict(zip(state.clients, state.shares, strict=True))
+        references = np.asarray(state.references)
+        self._references = {
+            version: (reference, scale)
+            for version, reference, scale in zip(state.versions, references, state.scales, strict=True)
+        }
+        self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
+
+    def hear(self, source: Source, offset: FloatArray) -> None:
+        """Remember what a client differed by."""
+        self._offsets.pop(source.client, None)  # so that the order is that in which they were heard
+        self._offsets[source.client] = offset
+        self._heard[source.client] = source.version
+        self._shares[source.client] = source.share
+
+    def hear_late(self, source: Source, update: FloatArray) -> None:
+        """Remember an answer to an older model, shrunk to the present; one that is too old says nothing any more."""
+        known = self._references.get(source.version)
+        if known is not None and source.version >= self._heard.get(source.client, -1):
+            reference, scale = known
+            self.hear(source, (update - reference) * (self._was.scale / scale))
+
+    def freed(
+        self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the step without what is the clients' own, and what fresh answers differ from."""
+        step = weights @ updates
+        counting = fresh & (weights > 0)
+        if not counting.any():
+            counting = weights > 0
+        known = np.array([source.client in self._offsets for source in sources])
+        if self._offsets:
+            mean = self._mean()
+            for place in np.flatnonzero(known & (weights != 0)):
+                own = self._offsets[sources[place].client] - mean
+                step = step - weights[place] * self._predicted * own
+        # Those that are heard for the first time cannot say how far the reference has moved, unless all of them are.
+        telling = counting & known if (counting & known).any() else counting
+        total = float(weights[telling].sum())
+        reference = np.zeros(updates.shape[1])
+        for place in np.flatnonzero(telling):
+            offset = self._offsets.get(sources[place].client, 0.0)
+            reference = reference + weights[place] / total * (updates[place] - offset)
+        return step, reference
+
+    def learn(self, updates: FloatArray, sources: tuple[Source, ...]) -> None:
+        """Measure how well what was remembered predicts what came, relative to the mean of those that were heard."""
+        known = [place for place, source in enumerate(sources) if source.client in self._offsets]
+        if len(known) < 2:
+            return
+        now = updates[known] - updates[known].mean(axis=0)
+        before = np.array([self._offsets[sources[place].client] for place in known])
+        before = before - before.mean(axis=0)
+        were, are, both = float((before**2).sum()), float((now**2).sum()), float((now * before).sum())
+        if not (were > 0 and are > 0):
+            return
+        left = float(((now - self._predicted * before) ** 2).sum()) / are
+        self._left = KEPT * self._left + (1 - KEPT) * min(left, 1.0)
+        self._predicted = KEPT * self._predicted + (1 - KEPT) * min(max(both / were, 0.0), 1.0)
+        # The offsets have been shrunk already, step by step since the clients were heard: it was by so much too little.
+        age = float(np.mean([self._version - self._heard[sources[place].client] for place in known]))
+        shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
+        self._shrinking = KEPT * self._shrinking + (1 - KEPT) * min(max(shrinking, LEAST_SHRINKING), 1.0)
+
+    def state(self, after: Remembered, model: Vector, reference: FloatArray, square: float) -> Remembered:
+        """Return everything as it is remembered until the next step."""
+        room = max(2, ROOM // (8 * reference.size))
+        clients = tuple(self._offsets)[-room:]
+        offsets = np.array([self._offsets[client] for client in clients]).reshape(len(clients), reference.size)
+        references = dict(list(self._references.items())[-(min(VERSIONS, room) - 1) :])
+        references[self._version] = (reference, self._was.scale)
+        age = [self._version + 1 - self._heard[client] for client in clients]
+        shares = np.array([self._shares[client] for client in clients])
+        return replace(
+            after,
+            offsets=like(after.ahead, self._shrinking * offsets),
+            references=like(after.ahead, np.array([vector for vector, _ in references.values()])),
+            clients=clients,
+            heard=tuple(self._heard[client] for client in clients),
+            shares=tuple(shares.tolist()),
+            versions=tuple(references),
+            scales=tuple(scale for _, scale in references.values()),
+            scale=self._was.scale * self._shrinking,
+            shrinking=self._shrinking,
+            predicted=self._predicted,
+            disagreement_left=self._left,
+            square=square,
+            mean_age=float(shares @ age / shares.sum()) if clients else 0.0,
+            remembered=len(clients),
+        )
+
+    def _mean(self) -> FloatArray:
+        """Return the mean offset, weighted by the clients' shares."""
+        shares = np.array([self._shares[client] for client in self._offsets])
+        return np.asarray(shares @ np.array(list(self._offsets.values())) / shares.sum())
+
+
+def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:
+    return tuple(source for source, wanted in zip(sources, which.tolist(), strict=True) if wanted)

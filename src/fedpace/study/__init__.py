@@ -1,0 +1,217 @@
+"""Compare schemes on data and a model of one's own, in Python.
+
+    results = fedpace.compare([(X, y), ...], test=(X, y), model=net, schemes=["random(k=5)", "pace"], target=0.9)
+    print(results)
+
+Everything runs in this process, so that a script needs no `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fedpace import runner
+from fedpace.config import Experiment, folder_name
+from fedpace.core.checks import at_least
+from fedpace.core.errors import InputError
+from fedpace.data.arrays import Task
+from fedpace.delays.availability import Availability
+from fedpace.progress import RunProgress
+from fedpace.records.round import Round
+from fedpace.records.run import RunRecord, in_order
+from fedpace.runner import Execution, Plan, check_folder
+from fedpace.sim import rounds as simulator
+from fedpace.sim.clock import Clock
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.names import EngineName
+from fedpace.sim.fleet import Fleet
+from fedpace.sim.stopping import Stop
+from fedpace.sim.training import Training
+from fedpace.study import parts
+from fedpace.study.results import Page, Results
+
+__all__ = ["Page", "Results", "compare", "simulate"]
+
+CHARGED = Clock(charge_warmup=True)
+"""The default clock: everything counts, what is measured before the first choice included."""
+
+
+def compare(
+    clients: Any = None,
+    test: Any = None,
+    model: Any = None,
+    *,
+    data: Any = None,
+    schemes: Any = None,
+    delays: Any = "lognormal",
+    target: float | None = None,
+    seeds: int | Sequence[int] = 3,
+    rounds: int = 100,
+    epochs: int = 5,
+    batch: int = 32,
+    lr: float = 0.05,
+    training: Training | None = None,
+    task: Task | None = None,
+    head: str | None = None,
+    server: Any = None,
+    fleet: Fleet | None = None,
+    availability: Availability | None = None,
+    clock: Clock | None = None,
+    stop: Stop | None = None,
+    engine: EngineName | EngineOptions = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    name: str = "own data",
+    progress: bool = True,
+) -> Results:
+    """Compare schemes on data and a model of one's own under a virtual clock.
+
+    Args:
+        clients: a pair (X, y) per client: arrays, tensors or lists; whole numbers from 0 on are classes.
+        test: the pair that the shared model is judged by, or one per client.
+        model: any `torch.nn.Module`, started from the weights that it has; what makes one when called, as its class
+            does, which is called once per seed; or a model of fedpace, by name or as an object.
+        data: instead of clients and test, a data set of fedpace, by name or as an object.
+        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either); None =
+            random, with ten clients or half of them where there are fewer, and pace.
+        delays: a delay model by name or as an object; or seconds, one per client or rounds x clients.
+        target: accuracy (or loss) to reach and hold; None = all rounds are run, and only what they end with compared.
+        seeds: how many, or which.
+        rounds: at the most.
+        epochs: of local training, as `batch` and `lr`; `training` has all that can be set, and replaces the three.
+        task: `classification` or `regression`, where the type of the targets does not say it.
+        head: name of the layer whose inputs are the features that moments are made of; None = the last linear layer.
+        server: server step of all schemes; None = what each asks for.
+        fleet: how clients are met.
+        availability: who is away.
+        clock: what is charged, by default everything.
+        stop: when runs end, which replaces `target` and `rounds`.
+        engine: where clients are trained: in this process, unless another engine is named.
+        out: folder for the runs; None = a temporary one, which `Results.save` copies.
+        resume: go on with the runs in `out`, which must be of the same comparison.
+        overwrite: replace the runs in `out`.
+        name: of the comparison, in its reports.
+        progress: show how far it is.
+    """
+    ground = parts.ground(clients, test, data, model, task=task, head=head)
+    at_least(rounds, 1, "rounds")
+    chosen = _seeds(seeds)
+    if schemes is None:
+        schemes = [f"random(k={max(1, min(10, ground.data.build(seed=chosen[0]).clients // 2))})", "pace"]
+    experiment = Experiment(
+        name=folder_name(name, "name"),
+        data=ground.data,
+        model=ground.model,
+        delays=parts.delay_model(delays),
+        schemes=parts.schemes(schemes),
+        seeds=chosen,
+        training=training or Training(epochs=epochs, batch=batch, lr=lr),
+        fleet=fleet or Fleet(),
+        availability=availability or Availability(),
+        clock=clock or CHARGED,
+        stop=stop or Stop(target=target, max_rounds=rounds),
+        server=parts.server_step(server),
+    )
+    _check_target(experiment)
+    execution = Execution(parts.engine_options(engine, ground.model), keep_model=None)
+    plan = Plan.under([experiment])
+    if out is not None:
+        records = _run(plan, Path(out), execution, resume=resume, overwrite=overwrite, progress=progress)
+        return Results(Path(out), in_order(records))
+    if resume or overwrite:
+        raise InputError("resume and overwrite are about the runs in a folder: name it with out=")
+    folder = Path(tempfile.mkdtemp(prefix="fedpace-"))
+    try:
+        records = _run(plan, folder, execution, resume=False, overwrite=False, progress=progress)
+        return Results(folder, in_order(records), temporary=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def simulate(
+    data: Any = None,
+    model: Any = None,
+    delays: Any = "lognormal",
+    selector: Any = "pace",
+    *,
+    clients: Any = None,
+    test: Any = None,
+    training: Training | None = None,
+    task: Task | None = None,
+    head: str | None = None,
+    fleet: Fleet | None = None,
+    availability: Availability | None = None,
+    clock: Clock | None = None,
+    engine: EngineName | EngineOptions | None = None,
+    server: Any = None,
+    seed: int = 0,
+) -> Iterator[Round]:
+    """Run a federation and yield its rounds for as long as they are asked for.
+
+    Data are a data set of fedpace, or `clients` and `test` as for `compare`; model, delays, selector and server are
+    what `compare` takes. Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs
+    under one seed are paired. Everything that can be wrong with the configuration is found before this returns.
+    """
+    ground = parts.ground(clients, test, data, model, task=task, head=head)
+    (scheme,) = parts.schemes([selector])
+    return simulator.simulate(
+        ground.data,
+        ground.model,
+        parts.delay_model(delays),
+        scheme.selector,
+        training=training,
+        fleet=fleet,
+        availability=availability,
+        clock=clock,
+        engine=parts.engine_options(engine or "auto", ground.model),
+        server=parts.server_step(server),
+        seed=seed,
+    )
+
+
+def _run(
+    plan: Plan, folder: Path, execution: Execution, *, resume: bool, overwrite: bool, progress: bool
+) -> list[RunRecord]:
+    with threadpool_limits(limits=1), RunProgress(plan.runs, Console(stderr=True), quiet=not progress) as bars:
+        if resume:
+            _check_same(plan, folder)
+            return runner.resume(folder, bars.watch, bars.done, execution=execution, wanted=plan.jobs(folder))
+        check_folder(folder, overwrite=overwrite)
+        return runner.run_plan(plan, folder, bars.watch, bars.done, execution=execution, overwrite=overwrite)
+
+
+def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
+    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise InputError(f"seeds must be a number of at least 1, or different whole numbers, but {given!r} came")
+    return seeds
+
+
+def _check_target(experiment: Experiment) -> None:
+    target = experiment.stop.target
+    if target is not None and experiment.data.metric == "accuracy" and not 0 < target <= 1:
+        raise InputError(f"an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
+
+
+def _check_same(plan: Plan, folder: Path) -> None:
+    """Refuse to go on with the runs of another comparison."""
+    saved = runner.planned(folder)
+    if saved is None:
+        raise InputError(f"there is nothing to resume in {folder}: leave resume out")
+    before, now = saved.get("", {}), json.loads(json.dumps(plan.tables()[""]))
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            raise InputError(
+                f"{folder} holds runs of another comparison, whose {key} differ ({before.get(key)}, and now "
+                f"{now.get(key)}): give another folder"
+            )

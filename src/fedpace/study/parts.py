@@ -1,0 +1,173 @@
+"""What a program hands over, as the parts of an experiment: names, objects of fedpace, arrays, torch modules."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+import numpy as np
+from torch import nn
+
+from fedpace import registry
+from fedpace.config import Scheme, build
+from fedpace.core.checks import one_of
+from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.naming import parse_named, scheme_table
+from fedpace.core.types import DelayConfig
+from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, pair_of, task_of
+from fedpace.data.federated import DataConfig
+from fedpace.delays.arrays import give_delays
+from fedpace.models.base import ModelConfig
+from fedpace.models.wrapped import OwnModel, wrap
+from fedpace.registry import Catalogue
+from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.names import EngineName
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is trained on what."""
+
+    data: DataConfig
+    model: ModelConfig
+
+
+def ground(
+    clients: Any, test: Any, data: Any, model: Any, *, task: Task | None = None, head: str | None = None
+) -> Ground:
+    """Return the data and the model; `clients` and `test` are arrays, `data` is a data set of fedpace or its name."""
+    if model is None:
+        raise InputError("model is missing: give a torch.nn.Module, or a name such as 'softmax'")
+    if (clients is None) == (data is None):
+        raise InputError("give either clients=[(X, y), ...] with test=(X, y), or data= with a data set of fedpace")
+    if task is not None:
+        one_of(task, get_args(Task), "task")
+    if clients is None:
+        return _named_ground(data, test, model, head)
+    if test is None:
+        raise InputError("test is missing: give test=(X, y), what the shared model is judged by")
+    pairs = [pair_of(pair, f"client {at}") for at, pair in enumerate(listed(clients))]
+    shape = pairs[0][0].shape[1:]
+    config = _component(registry.models, model, "model") if _is_config(model) else wrap(model, shape, head=head)
+    outputs = config.outputs if isinstance(config, OwnModel) else None
+    targets = [y for _, y in pairs]
+    chosen = task or task_of(targets, outputs or 1)
+    classes = None if chosen == "regression" else _classes(targets, outputs, config.name)
+    if chosen == "regression" and outputs not in (1, None):
+        raise InputError(f"regression needs a model with one output, but {config.module} has {outputs}")
+    tokens = isinstance(config, OwnModel) and config.tokens
+    found: ArrayData = give_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens)
+    return Ground(cast("DataConfig", found), config)
+
+
+def _named_ground(data: Any, test: Any, model: Any, head: str | None) -> Ground:
+    if test is not None:
+        raise InputError("test belongs to clients=: a data set of fedpace brings its own test data")
+    source = _component(registry.datasets, data, "data")
+    if _is_config(model):
+        return Ground(source, _component(registry.models, model, "model"))
+    federated = source.build(seed=0)
+    wrapped = wrap(model, federated.input_shape, head=head)
+    if wrapped.outputs != federated.outputs:
+        raise InputError(
+            f"{wrapped.module} has {wrapped.outputs} outputs, but {federated.name} needs {federated.outputs}"
+        )
+    return Ground(source, wrapped)
+
+
+def _classes(targets: Sequence[Any], outputs: int | None, model: str) -> int:
+    most = 1 + max(int(np.max(y)) if y.ndim == 1 or y.shape[1] == 1 else 0 for y in targets)
+    if outputs is None:
+        return max(most, 2)
+    if outputs == 1:
+        raise InputError(
+            "the model has one output, but the targets are classes: give it one output per class, two for yes and no, "
+            "without a softmax or a sigmoid; or say task='regression'"
+        )
+    return outputs
+
+
+def delay_model(delays: Any) -> DelayConfig:
+    """Return delays by name, as an object of fedpace, or as seconds per client (or rounds x clients)."""
+    if isinstance(delays, str) or hasattr(delays, "build"):
+        return cast("DelayConfig", _component(registry.delays, delays, "delays"))
+    return give_delays(delays)
+
+
+def schemes(given: Any) -> tuple[Scheme, ...]:
+    """Return the schemes, each by name (`"random(k=5)"`), as an object, or as (label, either)."""
+    entries = [given] if isinstance(given, str) or hasattr(given, "name") else list(given)
+    if not entries:
+        raise InputError("schemes names none: give some, such as ['random(k=5)', 'pace']")
+    found = [_scheme(entry) for entry in entries]
+    labels = [scheme.label for scheme in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"two schemes are called {label!r}: give each a label, as in ('mine', 'random(k=5)')")
+    return tuple(found)
+
+
+def _scheme(entry: Any) -> Scheme:
+    if isinstance(entry, tuple) and len(entry) == 2:
+        inner = _scheme(entry[1])
+        return Scheme(str(entry[0]), inner.selector, inner.server)
+    if isinstance(entry, str):
+        table = scheme_table(entry, "schemes")
+        label = str(table.pop("label", table["name"]))
+        return Scheme(label, _from_table(registry.selectors, table, "schemes"))
+    if not hasattr(entry, "name") or isinstance(entry, type):
+        raise InputError(f"expected the name of a scheme or a scheme with its options, but {entry!r} came")
+    return Scheme(entry.name, entry)
+
+
+def server_step(server: Any) -> Any:
+    """Return a server step by name or as an object; None stays None."""
+    return None if server is None else _component(registry.servers, server, "server")
+
+
+def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> EngineOptions:
+    """Return the engine. A module of one's own is trained in this process unless another is asked for.
+
+    Workers would have to import its class, which they cannot where it is defined in the script that is run.
+    """
+    options = engine if isinstance(engine, EngineOptions) else EngineOptions(engine)
+    if not isinstance(model, OwnModel) or options.name == "inline":
+        return options
+    if options.name == "auto":
+        return EngineOptions("inline")
+    source = model.__dict__["source"]
+    parts = source.modules() if isinstance(source, nn.Module) else [source]
+    here = next((part for part in parts if getattr(type(part), "__module__", "") == "__main__"), None)
+    try:
+        pickle.dumps(model)
+    except Exception as cause:  # whatever a user's object raises
+        raise InputError(f"{model.module} cannot be sent to other processes ({cause}): use engine='inline'") from cause
+    if here is not None or getattr(source, "__module__", "") == "__main__":
+        raise InputError(
+            f"{model.module} is defined in the script itself, where other processes cannot import it: move it into a "
+            "module of its own, or use engine='inline'"
+        )
+    return options
+
+
+def _is_config(model: Any) -> bool:
+    return isinstance(model, str) or (hasattr(model, "build") and not isinstance(model, nn.Module | type))
+
+
+def _component(catalogue: Catalogue, given: Any, what: str) -> Any:
+    if isinstance(given, str):
+        return _from_table(catalogue, parse_named(given, what), what)
+    if isinstance(given, type) or not hasattr(given, "name"):
+        raise InputError(f"{what} must be a name or an object of fedpace, but {given!r} came")
+    return given
+
+
+def _from_table(catalogue: Catalogue, table: dict[str, Any], what: str) -> Any:
+    options = dict(table)
+    try:
+        return build(catalogue[options.pop("name")], options, what)
+    except FedpaceError as cause:
+        text = str(cause)
+        raise InputError(text if text.startswith(what) else f"{what}: {text}") from cause

@@ -1,0 +1,207 @@
+"""Numbers and types that nobody means: each is refused with a sentence, and changes nothing."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+
+import numpy as np
+import pytest
+
+import fedpace
+from fedpace import Coordinator, FedpaceError, Outcome, Session, Settings, make_selector, numerics, stream
+from fedpace.core.files import read_json, read_npz
+from fedpace.sim.training import Training
+
+HUGE = 10**400
+
+
+def after_reports(scheme: str = "pace", **bad: object) -> Session:
+    """Play rounds in which client 0 reports something bad."""
+    session = Session(make_selector(scheme), seed=0)
+    session.join(range(6))
+    rng = stream(0, "numbers")
+    for _ in range(3):
+        outcomes = []
+        for client in session.select().clients:
+            told = {"seconds": 1.0 + client, "moment": rng.normal(size=(9, 3)), "update": rng.normal(size=8)}
+            outcomes.append(Outcome(client, **(told | (bad if client == 0 else {}))))
+        session.observe(outcomes)
+    return session
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"moment": np.full((2, 3), 1e155)},
+        {"update": np.full(8, 1e160)},
+        {"seconds": 1e300},
+        {"seconds": "3"},
+        {"seconds": HUGE},
+        {"seconds": [1.0]},
+        {"measured": "3"},
+        {"measured": -1.0},
+        {"loss": HUGE},
+        {"loss": "0.5"},
+        {"samples": HUGE},
+        {"moment": [[HUGE, 1, 1]]},
+        {"moment": "abc"},
+        {"update": {}},
+        {"finished": "no"},
+    ],
+    ids=str,
+)
+def test_a_report_that_makes_no_sense_is_refused_and_changes_nothing(bad):
+    with pytest.raises(FedpaceError):
+        after_reports(**bad)
+
+
+@pytest.mark.parametrize(("name", "size"), [("moment", 1e60), ("update", 1e60), ("moment", 1e-200), ("update", 1e-200)])
+def test_what_is_not_refused_never_blocks_a_selection(name, size):
+    shape = (2, 3) if name == "moment" else 8
+    assert after_reports(**{name: np.full(shape, size)}).step == 2
+
+
+def session() -> Session:
+    made = Session(make_selector("random", k=2))
+    made.join(list("abcd"))
+    return made
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: session().select(now="3"),
+        lambda: session().select(now=HUGE),
+        lambda: session().select(now=[1.0]),
+        lambda: session().select(available=5),
+        lambda: session().select(available=[["a"]]),
+        lambda: session().join(5),
+        lambda: session().join([["x"]]),
+        lambda: session().join(["z"], delays=5),
+        lambda: session().join(["z"], delays=[HUGE]),
+        lambda: session().join(["z"], samples=[HUGE]),
+        lambda: session().join(["z"], labels=[[HUGE]]),
+        lambda: session().leave(5),
+        lambda: session().leave([["x"]]),
+        lambda: Settings(deadline=HUGE),
+        lambda: Settings(shares=[]),
+        lambda: make_selector("oort", overcommit=math.inf),
+        lambda: make_selector("oort", overcommit=HUGE),
+        lambda: make_selector("tifl", tiers=10**9),
+        lambda: make_selector("tifl", tiers=2.5),
+        lambda: make_selector("pace", ridge=HUGE),
+        lambda: Training(lr=1e300),
+        lambda: Training(lr=HUGE),
+        lambda: numerics.transport_cost([], [], np.zeros((0, 0))),
+        lambda: numerics.best_prefix(np.zeros((0, 0)), []),
+        lambda: numerics.best_prefix([[HUGE]], [1.0]),
+        lambda: numerics.pairwise_heterogeneity([]),
+        lambda: numerics.pairwise_heterogeneity([np.zeros((0, 0))]),
+        lambda: numerics.expected_max([], [], 1),
+        lambda: numerics.whitened_gram([]),
+    ],
+)
+def test_wrong_types_and_sizes_are_refused(call):
+    with pytest.raises(FedpaceError):
+        call()
+
+
+@pytest.mark.parametrize("outcomes", [5, None, [5], [Outcome(["a"], seconds=1.0)], "ab"])
+def test_what_is_no_report_is_refused(outcomes):
+    made = session()
+    made.select()
+    with pytest.raises(FedpaceError):
+        made.observe(outcomes)
+    made.observe([Outcome(client, seconds=1.0) for client in made.pending.clients])
+
+
+def test_one_late_answer_told_twice_is_refused_whole():
+    made = Session(make_selector("pace"), warmup_wait=0.5)
+    made.join(range(6))
+    rng = stream(0, "late")
+    moment = rng.normal(size=(3, 2))
+    made.observe(
+        Outcome(c, seconds=1.0, moment=moment) if c < 3 else Outcome(c, finished=False, late=True)
+        for c in made.select().clients
+    )
+    late = Outcome(4, seconds=9.0, moment=moment)
+    with pytest.raises(FedpaceError, match="twice"):
+        made.observe_late([late, late])
+    assert made.view().participations[4] == 0
+    made.observe_late([late])
+    assert made.view().participations[4] == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, t: c.receive("x", Outcome(t.client, seconds=1.0)),
+        lambda c, t: c.receive([], Outcome(t.client, seconds=1.0)),
+        lambda c, t: c.receive(t.id, 5),
+        lambda c, t: c.receive(t.id, None),
+        lambda c, t: c.receive(t.id, Outcome("nobody", seconds=1.0)),
+        lambda c, t: c.receive(t.id, Outcome(t.client, seconds=1.0), now="3"),
+        lambda c, t: c.receive(t.id, Outcome(t.client, seconds=1e300), now=1.0),
+        lambda c, t: c.lost(t.id, seconds=HUGE),
+        lambda c, t: c.due("3"),
+    ],
+)
+def test_a_coordinator_refuses_what_is_no_answer_and_waits_on(call):
+    coordinator = Coordinator(make_selector("random", k=2))
+    coordinator.join(list("abc"))
+    tasks = coordinator.due(0.0).tasks
+    with pytest.raises(FedpaceError):
+        call(coordinator, tasks[0])
+    for task in tasks:
+        assert coordinator.receive(task.id, Outcome(task.client, seconds=1.0), now=1.0)
+    assert coordinator.due(1.0).step is not None
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def lying_npz(path, shape, body=b""):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", header.getvalue() + body)
+    return path
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (10**12, 10**12), (-1,), (10**7,)])
+def test_an_array_that_is_not_there_takes_no_memory(tmp_path, shape):
+    with pytest.raises(FedpaceError, match="claims"):
+        read_npz(lying_npz(tmp_path / "a.npz", shape, b"\0" * 10**4))
+
+
+def test_a_true_array_comes_back(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(10**6), b=np.arange(3))
+    assert read_npz(tmp_path / "a.npz")["a"].size == 10**6
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"1" * 6000, b"\xff\xfe", b""])
+def test_json_that_is_none_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(FedpaceError, match="not readable JSON"):
+        read_json(tmp_path / "a.json")
+
+
+def test_json_of_eight_terabytes_is_not_read(tmp_path):
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(8 * 10**12)  # a file with nothing in it, which takes no room
+    with pytest.raises(FedpaceError, match="limit"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_server_steps_within_bounds_of_one_client():
+    """Nine clients at +1 and one at -8.99: what moved the model by thousands moves it by no more than one of them."""
+    for name in ("nesterov", "fedexp", "average"):
+        model = fedpace.SharedModel({"x": np.zeros(50)}, fedpace.make_server(name))
+        updates = [np.ones(50)] * 9 + [np.full(50, -8.99)]
+        for _ in range(5):
+            trained = [{"x": model.arrays["x"] + update} for update in updates]
+            before = model.arrays["x"].copy()
+            model.step([(0.1, each) for each in trained], "average")
+            assert np.abs(model.arrays["x"] - before).max() < 10, name

@@ -1,0 +1,124 @@
+"""pace-async: when it steps, who works, that it goes on whatever happens, and that it holds where it arrives."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from fedpace import make_selector
+from fedpace.core.errors import InputError
+from fedpace.data.digits import Digits
+from fedpace.data.quadratic import Quadratic
+from fedpace.delays.availability import Availability
+from fedpace.delays.constant import ConstantDelays
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.nycmesh import NycmeshDelays
+from fedpace.models.linear import Linear
+from fedpace.models.softmax import Softmax
+from fedpace.sim.checkpoint import Checkpoints
+from fedpace.sim.fleet import Fleet
+from fedpace.sim.rounds import Simulation
+from fedpace.sim.training import Training
+
+CLIENTS = 8
+
+
+def simulation(delays=None, *, options=None, **more):
+    return Simulation(
+        Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
+        Linear(),
+        delays or LognormalDelays(jitter=0.3),
+        make_selector("pace-async", **(options or {})),
+        training=Training(epochs=2, batch=6, lr=0.02),
+        seed=3,
+        **more,
+    )
+
+
+def test_the_first_step_is_fedavg_where_all_take_equally_long():
+    ours = simulation(ConstantDelays(), options={"extrapolate": 0.0})
+    plain = Simulation(
+        Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
+        Linear(),
+        ConstantDelays(),
+        make_selector("random", k=CLIENTS),
+        training=Training(epochs=2, batch=6, lr=0.02),
+        seed=3,
+    )
+    list(islice(ours.rounds(), 2))
+    list(islice(plain.rounds(), 2))
+    torch.testing.assert_close(ours.parameters, plain.parameters, rtol=1e-6, atol=1e-7)
+
+
+def test_everybody_works_all_the_time_and_late_answers_are_heard():
+    one = simulation()
+    played = list(islice(one.rounds(), 25))
+    assert {task.client for task in one.coordinator.tasks} == set(range(CLIENTS))
+    assert sum(current.facts["late"] for current in played[1:]) > 5
+    assert all(sum(current.weights) == pytest.approx(1.0) for current in played[1:])
+    assert one.server_state.remembered == CLIENTS
+    assert one.server_state.disagreement_left < 1
+
+
+@pytest.mark.parametrize("cap", [2, 5])
+def test_no_more_than_asked_are_at_work(cap):
+    one = simulation(options={"in_flight": cap})
+    heard = set()
+    for current in islice(one.rounds(), 200):
+        assert len(one.coordinator.tasks) <= cap
+        heard.update(current.clients)
+    assert heard == set(range(CLIENTS)), "those that were not heard for long come first"
+
+
+def test_it_goes_on_with_crashes_and_absences():
+    one = simulation(availability=Availability(on=3.0, off=2.0, crash=0.3))
+    played = list(islice(one.rounds(), 40))
+    assert sum(len(current.failed) for current in played) > 5
+    assert played[-1].metric < 0.5 * played[0].metric
+
+
+def test_it_works_without_knowing_delays():
+    one = simulation(fleet=Fleet(delays="observed"))
+    played = list(islice(one.rounds(), 20))
+    assert not played[1].warmed
+    assert played[-1].metric < 0.5 * played[0].metric
+
+
+@pytest.mark.parametrize("delays", [LognormalDelays(jitter=0.3), ConstantDelays()], ids=["apart", "together"])
+@pytest.mark.parametrize("cut", [1, 6])
+def test_it_resumes_bit_for_bit(tmp_path, cut, delays):
+    whole = simulation(delays)
+    expected = list(islice(whole.rounds(), 15))
+    first = simulation(delays)
+    list(islice(first.rounds(), cut + 1))
+    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
+    second = simulation(delays)
+    Checkpoints(tmp_path).restore(second)
+    assert list(islice(second.rounds(), 14 - cut)) == expected[cut + 1 :]
+    assert torch.equal(second.parameters, whole.parameters)
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+def test_it_holds_where_it_arrives(seed):
+    """Dirichlet digits under a radio network: the mean of the last steps is as good as the best that was held."""
+    one = Simulation(
+        Digits(clients=20, alpha=0.3),
+        Softmax(),
+        NycmeshDelays(),
+        make_selector("pace-async"),
+        training=Training(epochs=5, batch=16, lr=1.0),
+        seed=seed,
+    )
+    curve = np.array([current.metric for current in islice(one.rounds(), 201)])
+    means = np.convolve(curve, np.ones(50) / 50, mode="valid")
+    assert means[-1] > 0.9
+    assert means[-1] > means.max() - 0.01
+
+
+@pytest.mark.parametrize("options", [{"in_flight": -1}, {"in_flight": 1.5}, {"ridge": -1.0}, {"extrapolate": 2.0}])
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(InputError, match="pace-async"):
+        make_selector("pace-async", **options)

@@ -1,0 +1,113 @@
+"""The memory of what is each client's own, on updates whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpace.core.stepping import Gather, Source, join_state, split_state
+from fedpace.server import remembering
+from fedpace.server.nesterov import Nesterov
+from fedpace.server.remembering import Remembering
+
+CLIENTS, WIDTH = 6, 4
+OWN = np.random.default_rng(1).normal(size=(CLIENTS, WIDTH))
+OWN -= OWN.mean(axis=0)
+OPTIMUM = np.arange(1.0, WIDTH + 1)
+
+
+def common(model):
+    """What all clients' updates average to."""
+    return 0.3 * (OPTIMUM - model)
+
+
+def stepped(state, model, version, answers, *, power=0.0):
+    """Make a step of (client, the model that it was given, its version, weight)."""
+    rule = Remembering(power)
+    gather = Gather(rule, np.zeros(WIDTH), mean=False)
+    for client, given, of, weight in answers:
+        gather.add(given + common(given) + OWN[client], given, weight, Source(client, of, 1 / CLIENTS))
+    return rule.apply(state, model, gather.answers(version))
+
+
+def everybody(model, version):
+    return [(client, model, version, 1 / CLIENTS) for client in range(CLIENTS)]
+
+
+def test_one_client_speaks_for_all_that_were_heard():
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    np.testing.assert_allclose(model, start + common(start))
+    assert state.remembered == CLIENTS
+    _, after = stepped(state, model, 1, [(2, model, 1, 1.0)])
+    np.testing.assert_allclose(after.last, common(model), atol=1e-12)
+
+
+def test_an_answer_to_an_old_model_says_how_its_client_differs():
+    first = np.zeros(WIDTH)
+    fast = [(client, first, 0, 0.2) for client in range(5)]
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), first, 0, fast)
+    assert state.remembered == 5
+    without = np.mean(OWN[:5], axis=0)
+    np.testing.assert_allclose(state.last, common(first) + without, err_msg="client 5 is not known yet")
+    late = [(5, first, 0, 0.0)]
+    _, state = stepped(state, model, 1, [(0, model, 1, 1.0), *late])
+    assert state.remembered == CLIENTS
+    np.testing.assert_allclose(state.last, common(model), atol=1e-12)
+
+
+def test_differences_that_are_not_what_they_were_are_not_taken_off():
+    rng = np.random.default_rng(2)
+    model, state = np.zeros(WIDTH), Remembering(0.0).init(np.zeros(WIDTH))
+    rule = Remembering(0.0)
+    for version in range(30):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS):
+            gather.add(model + rng.normal(size=WIDTH), model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+    assert state.predicted < 0.3
+    assert state.disagreement_left > 0.7
+
+
+def test_what_shrinks_as_training_converges_is_remembered_as_shrunk():
+    rule, model = Remembering(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(25):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS):
+            gather.add(model + 0.8**version * OWN[client], model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+    assert state.shrinking == pytest.approx(0.8, abs=0.02)
+    np.testing.assert_allclose(np.array(state.offsets)[0], 0.8**25 * OWN[state.clients[0]], rtol=0.1)
+    assert state.disagreement_left < 0.05
+
+
+def test_without_names_it_is_nesterov():
+    rule, plain = Remembering(), Nesterov()
+    gather, other = Gather(rule, np.zeros(WIDTH)), Gather(plain, np.zeros(WIDTH))
+    for client in range(CLIENTS):
+        gather.add(OWN[client], np.zeros(WIDTH), 1 / CLIENTS)
+        other.add(OWN[client], np.zeros(WIDTH), 1 / CLIENTS)
+    ours, _ = rule.apply(rule.init(np.zeros(WIDTH)), np.zeros(WIDTH), gather.answers())
+    theirs, _ = plain.apply(plain.init(np.zeros(WIDTH)), np.zeros(WIDTH), other.answers())
+    np.testing.assert_allclose(ours, theirs, atol=1e-15)
+
+
+def test_those_heard_longest_ago_are_forgotten_where_there_is_no_room(monkeypatch):
+    monkeypatch.setattr(remembering, "ROOM", 8 * WIDTH * 3)
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    assert state.clients == (3, 4, 5)
+    _, state = stepped(state, model, 1, [(3, model, 1, 0.5), (0, model, 1, 0.5)])
+    assert state.clients == (5, 3, 0)
+
+
+def test_it_goes_on_from_what_was_saved():
+    start = np.zeros(WIDTH)
+    rule = Remembering()
+    model, state = stepped(rule.init(np.zeros(WIDTH)), start, 0, everybody(start, 0), power=1.0)
+    scalars, vectors = split_state(state)
+    again = join_state(rule.init(np.zeros(WIDTH)), scalars, vectors)
+    answers = [(1, model, 1, 0.5), (4, model, 1, 0.5), (0, start, 0, 0.0)]
+    one, other = (stepped(each, model, 1, answers, power=1.0) for each in (state, again))
+    np.testing.assert_array_equal(one[0], other[0])

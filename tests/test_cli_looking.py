@@ -1,0 +1,322 @@
+"""What was recorded, looked at: runs, explain, watch, export, show, and what a comparison would take."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpace.cli import app
+from fedpace.config import Overrides, load_experiment
+from fedpace.core.errors import InputError
+from fedpace.records.round import Round
+from fedpace.records.run import RunInfo, find_runs, read_run, round_line
+from fedpace.records.writer import RunWriter
+from fedpace.report.events import crc32c, event_file
+from fedpace.report.export import latex, round_rows
+from fedpace.report.why import explain_client
+from fedpace.runner import run_all
+
+
+def call(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "tiny"
+    path = tmp_path_factory.mktemp("toml") / "tiny.toml"
+    path.write_text(
+        'name = "tiny"\nseeds = 2\n[data]\nname = "quadratic"\nclients = 5\nsamples = 6\ntest_samples = 5\n'
+        'dimension = 3\n[model]\nname = "linear"\n[delays]\nname = "lognormal"\n[training]\nepochs = 1\nbatch = 0\n'
+        'lr = 0.05\n[stop]\nmax_rounds = 3\ntarget = 0.001\n[[selectors]]\nname = "random"\nk = 2\n'
+        '[[selectors]]\nname = "pace"\n'
+    )
+    run_all(load_experiment(path), place)
+    return place
+
+
+# -- explain -----------------------------------------------------------------------------------------------
+
+
+def test_explain_counts_what_the_rounds_say(folder):
+    for record in find_runs(folder):
+        for client in range(5):
+            found = explain_client(record, str(client))
+            played = record.rounds[1:]
+            mine = [current for current in played if client in current.clients]
+            assert found.rounds == 3
+            assert found.chosen == len(mine)
+            assert found.delay == record.info.expected_delays[client]
+            assert found.rank == 1 + sorted(record.info.expected_delays).index(found.delay)
+            weights = [
+                current.weights[current.clients.index(client)] for current in mine if client not in current.failed
+            ]
+            assert found.influence == pytest.approx(sum(weights) / 3)
+            assert [turn.round for turn in found.turns] == [1, 2, 3]
+
+
+def round_of(number, clients, **options):
+    return Round(number, clock=10.0 * number, seconds=10.0, overhead=0.0, metric=None, loss=None, clients=clients,
+                 weights=tuple(1 / len(clients) for _ in clients), **options)  # fmt: skip
+
+
+def test_explain_says_why(folder):
+    info = replace(read_run(folder / "pace" / "seed-0").info, expected_delays=(1.0, 5.0, 9.0))
+    record = replace(
+        read_run(folder / "pace" / "seed-0"),
+        info=info,
+        rounds=(
+            round_of(1, (0, 1)),
+            round_of(2, (0,), facts={"reasons": {"1": "out: takes 5 s", "2": "out: takes 9 s"}}),
+            round_of(3, (1, 2), failed=(2,)),
+            round_of(4, (0, 2), facts={"reasons": {"1": "out: takes 7 s"}}),
+        ),
+    )
+    turns = explain_client(record, "1").turns
+    assert [turn.part for turn in turns] == ["chosen", "not chosen", "chosen", "not chosen"]
+    assert turns[1].reason == "out: takes 5 s", "what the scheme said, where it was recorded"
+    assert explain_client(record, "1").reasons == (("not chosen: out: takes 5 s", 2),), "numbers apart, one reason"
+    slow = explain_client(record, "2")
+    assert "takes 9.00 s, and the slowest that was chosen 5.00 s" in slow.turns[0].reason
+    assert (slow.chosen, slow.failed) == (2, 1)
+    fast = explain_client(record, "0")
+    assert "fast enough" in fast.turns[2].reason
+    with pytest.raises(InputError, match=r"no client '9'.*it has 0, 1, 2"):
+        explain_client(record, "9")
+
+
+def test_explain_knows_the_clients_of_a_server(tmp_path):
+    info = RunInfo("flower", "pace", {}, 0, "accuracy", "up", None, {})
+    with RunWriter(tmp_path / "state", info) as writer:
+        writer.add(Round(0, 0.0, 0.0, 0.0, None, None))
+        writer.add(round_of(1, ("phone-1", "phone-2"), facts={"reasons": {"phone-3": "out: too slow"}}))
+        writer.finish("interrupted")
+    shown = call("explain", tmp_path / "state", "--client", "phone-3")
+    assert "its delay is not known" in shown
+    assert "out: too slow" in shown
+    watched = json.loads(call("watch", tmp_path / "state", "--json"))["runs"]
+    assert [(run["label"], run["round"], run["clients"]) for run in watched] == [("flower", 1, ["phone-1", "phone-2"])]
+
+
+def test_explain_prints_rounds_of_one_run_and_sums_of_many(folder):
+    many = call("explain", folder, "--client", 2)
+    assert many.count("client 2 was chosen in") == 4
+    assert "name one run" in many
+    one = call("explain", folder, "--client", 2, "--selector", "pace", "--seed", 1)
+    assert one.count("client 2 was chosen in") == 1
+    assert "Round" in one
+    with pytest.raises(InputError, match="its schemes are random, pace, its seeds 0, 1"):
+        call("explain", folder, "--client", 2, "--seed", 7)
+    found = json.loads(call("explain", folder, "--client", 2, "--json"))
+    assert len(found["runs"]) == 4
+
+
+# -- runs, watch -------------------------------------------------------------------------------------------
+
+
+def test_runs_lists_what_there_is(folder):
+    (found,) = json.loads(call("runs", folder.parent, "--json"))["comparisons"]
+    assert found["schemes"] == ["random", "pace"]
+    assert (found["planned"], found["ended"], found["state"]) == (4, 4, "finished")
+    assert "tiny" in call("runs", folder.parent)
+    with pytest.raises(InputError, match="no folder"):
+        call("runs", folder / "nowhere")
+
+
+def test_watch_sees_runs_grow(folder, tmp_path):
+    from fedpace.records.watching import RunWatch
+
+    whole = read_run(folder / "pace" / "seed-0")
+    watching = RunWatch(tmp_path)
+    assert watching.look() == []
+    with RunWriter(tmp_path / "run", replace(whole.info, status="running")) as writer:
+        writer.add(whole.rounds[0])
+        writer.add(whole.rounds[1])
+        (sight,) = watching.look()
+        assert (sight.last.number, sight.info.status, sight.metric) == (1, "running", whole.rounds[1].metric)
+        path = tmp_path / "run" / "rounds.jsonl"
+        before = path.read_bytes()
+        path.write_bytes(before + round_line(whole.rounds[2]).encode()[:40])  # half of a line is none
+        assert watching.look()[0].last.number == 1
+        path.write_bytes(before + round_line(whole.rounds[2]).encode() + b"\n")
+        assert watching.look()[0].last.number == 2
+        path.write_bytes(b"")  # begun anew
+        assert watching.look()[0].last is None
+        path.write_bytes(before)
+        writer.finish("reached")
+    assert "reached" in call("watch", tmp_path), "it ends with the runs"
+    with pytest.raises(InputError, match="no folder"):
+        call("watch", tmp_path / "nowhere")
+
+
+# -- export ------------------------------------------------------------------------------------------------
+
+
+def test_csv_and_parquet_hold_every_round_and_every_member(folder, tmp_path):
+    from pyarrow import parquet
+
+    call("export", folder, "--to", "csv", "--out", tmp_path)
+    call("export", folder, "--to", "parquet", "--out", tmp_path)
+    runs = find_runs(folder)
+    with (tmp_path / "rounds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(run.rounds) for run in runs)
+    for row, expected in zip(rows, round_rows(runs), strict=True):
+        assert float(row["clock"]) == expected["clock"]
+        assert row["scheme"] == expected["scheme"]
+    members = parquet.read_table(tmp_path / "cohorts.parquet").to_pylist()
+    assert len(members) == sum(len(current.clients) for run in runs for current in run.rounds)
+    first = runs[0].rounds[1]
+    assert [(row["client"], row["weight"]) for row in members[: len(first.clients)]] == [
+        (str(client), weight) for client, weight in zip(first.clients, first.weights, strict=True)
+    ]
+
+
+def test_latex_is_escaped(folder):
+    runs = [replace(run, info=replace(run.info, label=run.info.label + "_50%")) for run in find_runs(folder)]
+    text = latex(runs)
+    assert r"random\_50\%" in text
+    assert text.count(r"\\") == 3
+    assert text.isascii()
+
+
+def test_crc_is_castagnolis():
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+def test_event_files_are_read_by_protobuf(folder, tmp_path):
+    call("export", folder, "--to", "tensorboard", "--out", tmp_path)
+    (path,) = (tmp_path / "pace" / "seed-0").iterdir()
+    events = [event_type().FromString(message) for message in records(path.read_bytes())]
+    assert events[0].file_version == "brain.Event:2"
+    rounds = read_run(folder / "pace" / "seed-0").rounds
+    found = {(e.step, e.summary.value[0].tag): (e.wall_time, e.summary.value[0].simple_value) for e in events[1:]}
+    for current in rounds:
+        clock, value = found[current.number, "test/loss"]
+        assert clock == current.clock
+        assert value == pytest.approx(current.loss, rel=1e-6)
+
+
+def test_long_tags_and_steps():
+    (_, message) = records(event_file([("t" * 300, 10**6, 1.5, 2.5)]))
+    event = event_type().FromString(message)
+    assert (event.step, event.wall_time, event.summary.value[0].tag) == (10**6, 1.5, "t" * 300)
+
+
+def records(content):
+    found = []
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        (crc,) = struct.unpack("<I", content[12 + length : 16 + length])
+        message = content[12 : 12 + length]
+        rotated = (crc - 0xA282EAD8) & 0xFFFFFFFF
+        assert (rotated >> 17 | rotated << 15) & 0xFFFFFFFF == crc32c(message)
+        found.append(message)
+        content = content[16 + length :]
+    return found
+
+
+def event_type():
+    """TensorBoard's messages as their .proto files have them, for an independent reader."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="event.proto", package="t", syntax="proto3")
+    for name, fields in {
+        "Value": [("tag", 1, kinds.TYPE_STRING, ""), ("simple_value", 2, kinds.TYPE_FLOAT, "")],
+        "Summary": [("value", 1, kinds.TYPE_MESSAGE, ".t.Value")],
+        "Event": [
+            ("wall_time", 1, kinds.TYPE_DOUBLE, ""),
+            ("step", 2, kinds.TYPE_INT64, ""),
+            ("file_version", 3, kinds.TYPE_STRING, ""),
+            ("summary", 5, kinds.TYPE_MESSAGE, ".t.Summary"),
+        ],
+    }.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, of in fields:
+            label = kinds.LABEL_REPEATED if field == "value" else kinds.LABEL_OPTIONAL
+            message.field.add(name=field, number=number, type=kind, label=label, type_name=of or None)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Event"))
+
+
+# -- show, list, schemes in one line, dry run --------------------------------------------------------------
+
+
+def test_show_says_all_of_one_scheme():
+    shown = call("show", "pace")
+    assert "feature moments" in shown
+    assert "Try it" in shown
+    entry = json.loads(call("show", "flanp", "--json"))
+    assert entry["kind"] == "selectors"
+    assert set(entry["options"]) == set(entry["meanings"]), "every option is explained"
+    assert json.loads(call("show", "lognormal", "--json"))["kind"] == "delays"
+    with pytest.raises(InputError, match="Did you mean 'pace'"):
+        call("show", "pase")
+
+
+def test_list_of_a_name_leads_to_show():
+    with pytest.raises(InputError, match="`fedpace show pace` shows it"):
+        call("list", "pace")
+
+
+def test_infinite_defaults_are_written_as_such():
+    found = {entry["name"]: entry for entry in json.loads(call("list", "selectors", "--json"))["selectors"]}
+    assert any("inf" in entry["options"].values() for entry in found.values())
+    assert all(default is not None for name in ("fed-cs", "oort") for default in found[name]["options"].values())
+
+
+def test_schemes_and_delays_with_options_in_one_line():
+    overrides = Overrides(["random", "random(k=5)", "random(k=7, label=seven)", "pace"], "lognormal(median=30.0)")
+    chosen = load_experiment(None, overrides)
+    assert [scheme.label for scheme in chosen.schemes] == ["random", "random(k=5)", "seven", "pace"]
+    assert [scheme.selector.k for scheme in chosen.schemes[:3]] == [10, 5, 7]
+    assert chosen.delays.median == 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("random(k=5", "brackets"),
+        ("random(k)", "KEY=VALUE"),
+        ("random(kk=5)", "no key 'kk'"),
+        ("(k=5)", r"NAME\(KEY=VALUE"),
+        (",", "names no scheme"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call("compare", "--selectors", text, "--dry-run")
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = json.loads(
+        call("compare", "--selectors", "random(k=5),pace", "--max-rounds", 4, "--seeds", 2, "--dry-run", "--json")
+    )
+    assert (found["runs"], found["clients"], found["max_rounds"]) == (4, 60, 4)
+    assert [scheme["label"] for scheme in found["schemes"]] == ["random(k=5)", "pace"]
+    assert found["schemes"][0]["clients_per_round"] == 5
+    assert found["seconds"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_of_a_folder_of_comparisons_reports_each(folder, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(folder, tmp_path / name)
+    shown = call("report", tmp_path)
+    assert shown.count("comparison.json") == 2
+    assert str(tmp_path / "one") in shown
+    found = json.loads(call("report", tmp_path, "--json"))["comparisons"]
+    assert [Path(each["folder"]).name for each in found] == ["one", "two"]

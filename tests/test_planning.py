@@ -1,0 +1,179 @@
+"""Planning a cohort: against brute force over all prefixes, against the scheme of the same objective, and on files."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedpace import planning
+from fedpace.cli import app
+from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.core.session import Session
+from fedpace.core.types import Outcome
+from fedpace.numerics.gram import whitened_gram
+from fedpace.numerics.simplex import best_mixture
+from fedpace.planning import plan_cohort
+from fedpace.selectors.moment_match import MomentMatch
+
+RNG = np.random.default_rng(0)
+
+
+def fleet(count=30, width=3, rows=8):
+    rng = np.random.default_rng(count)
+    delay = rng.lognormal(3, 1, count)
+    factors = rng.normal(size=(count, rows, width)) * np.sqrt(rng.uniform(0.2, 4, (count, 1, width))) / math.sqrt(rows)
+    return delay, factors
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 4.0])
+def test_delays_alone_against_every_prefix(noise):
+    delay, _ = fleet(40)
+    found = plan_cohort(delay, noise=noise)
+    tau = np.sort(delay)
+    costs = [tau[k - 1] / (1 - error) if (error := noise * (1 / k - 1 / 40)) < 1 else math.inf for k in range(1, 41)]
+    best = int(np.argmin(costs))
+    assert found.chosen.cost == pytest.approx(costs[best])
+    assert len(found.clients) == best + 1
+    assert sorted(delay)[: best + 1] == pytest.approx(found.seconds)
+    assert found.one_more.cost == pytest.approx(costs[best + 1])
+    assert found.everyone.cost == pytest.approx(tau[-1])
+    assert found.chosen in found.frontier
+
+
+def test_moments_against_every_prefix():
+    delay, factors = fleet()
+    found = plan_cohort(delay, factors, ridge=0.1, noise=0.2)
+    order = np.argsort(delay)
+    gram = whitened_gram(list(factors), ridge=0.1)
+    values, vectors = np.linalg.eigh(gram)
+    points = vectors * np.sqrt(np.maximum(values, 0))
+    mixtures = [best_mixture(points[order[:k]], own=0.2) for k in range(1, 31)]
+    costs = [delay[order[k]] / (1 - m.error) if m.error < 1 else math.inf for k, m in enumerate(mixtures)]
+    best = int(np.argmin(costs))
+    assert found.chosen.cost == pytest.approx(costs[best], rel=1e-6)
+    assert found.chosen.prefix == best + 1
+    assert found.one_more.cost == pytest.approx(costs[best + 1], rel=1e-6)
+    expected = dict(zip(order[mixtures[best].clients].tolist(), mixtures[best].weights.tolist(), strict=True))
+    assert dict(zip(found.clients, found.weights, strict=True)) == pytest.approx(expected, abs=1e-4)
+    moments = np.einsum("nri,nrj->nij", factors, factors)
+    again = plan_cohort(delay, moments, ridge=0.1, noise=0.2)
+    assert again.chosen == found.chosen, "factors and their moments are one"
+
+
+def test_it_is_what_moment_match_would_choose():
+    delay, factors = fleet(25)
+    session = Session(MomentMatch(), offers=None)
+    session.join(range(25), delays=delay)
+    selection = session.select()
+    session.observe([Outcome(c, seconds=delay[c], moment=factors[c]) for c in selection.clients])
+    selection = session.select()
+    found = plan_cohort(session.view().delay, factors, ridge=0.1)
+    assert sorted(found.clients) == sorted(selection.clients)
+    assert found.chosen.cost == pytest.approx(selection.why.objective, rel=1e-6)
+
+
+def test_many_clients_are_looked_at_portion_by_portion(monkeypatch):
+    delay, factors = fleet(300)
+    whole = plan_cohort(np.sort(delay) ** 0.1, factors, noise=3.0)
+    monkeypatch.setattr(planning, "PORTION", 7)
+    parts = plan_cohort(np.sort(delay) ** 0.1, factors, noise=3.0)
+    assert parts.chosen.prefix > 7
+    assert parts.chosen.cost == pytest.approx(whole.chosen.cost, rel=1e-6)
+    assert parts.clients == whole.clients
+
+
+def test_wide_features_are_sketched():
+    delay, factors = fleet(20, width=70, rows=80)
+    found = plan_cohort(delay, factors, noise=0.1)
+    assert found.chosen.error < 1
+    assert found.chosen.clients >= 1
+
+
+def test_limits():
+    delay, factors = fleet()
+    assert len(plan_cohort(delay, factors, noise=3.0, max_clients=4).clients) <= 4
+    assert len(plan_cohort(delay, noise=3.0, max_clients=5).clients) == 5
+    everybody = plan_cohort([5.0, 5.0, 5.0])
+    assert everybody.one_more is None
+    assert everybody.clients == (0, 1, 2)
+    with pytest.raises(InfeasibleError, match="resembles the population"):
+        plan_cohort([1.0, 2.0], RNG.normal(size=(2, 3, 2)), noise=50.0)
+
+
+@pytest.mark.parametrize(
+    ("delay", "moments", "sentence"),
+    [
+        ([1.0, -2.0], None, "delay"),
+        ([1.0, 2.0], np.zeros((3, 2, 2)), "for 2 clients"),
+        ([1.0, 2.0], np.full((2, 2, 2), np.nan), "finite"),
+        ([1.0, 2.0], np.zeros((2, 2)), "shape"),
+    ],
+)
+def test_refused(delay, moments, sentence):
+    with pytest.raises(InputError, match=sentence):
+        plan_cohort(delay, moments)
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def call(*arguments):
+    done = CliRunner().invoke(app, ["plan", *map(str, arguments)], env={"COLUMNS": "150"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout
+
+
+@pytest.fixture
+def files(tmp_path):
+    delay, factors = fleet()
+    lines = ["client,seconds", *(f"phone-{c},{s}" for c, s in enumerate(delay)), f"phone-3,{delay[3]}"]
+    (tmp_path / "delays.csv").write_text("\n".join(lines) + "\n")
+    shuffled = RNG.permutation(30)
+    np.savez(tmp_path / "moments.npz", factors=factors[shuffled], clients=np.array([f"phone-{c}" for c in shuffled]))
+    return tmp_path
+
+
+def test_a_plan_from_files(files):
+    delay, factors = fleet()
+    expected = plan_cohort(delay, factors)
+    found = json.loads(call("--delays", files / "delays.csv", "--moments", files / "moments.npz", "--json"))
+    assert found["clients"] == [f"phone-{client}" for client in expected.clients], "matched by name, not by row"
+    assert found["weights"] == pytest.approx(list(expected.weights))
+    shown = call("--delays", files / "delays.csv", "--png", files / "plan.png", "--html", files / "plan.html")
+    assert "One more slow client" in shown
+    assert "->" in shown
+    assert (files / "plan.png").read_bytes().startswith(b"\x89PNG")
+    page = (files / "plan.html").read_text()
+    assert "<svg" in page
+    assert "http-equiv" not in page
+    assert "<script" not in page
+
+
+def test_parquet_and_rows_without_names(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    delay, factors = fleet()
+    parquet.write_table(pyarrow.table({"seconds": delay}), tmp_path / "delays.parquet")
+    np.savez(tmp_path / "moments.npz", moments=np.einsum("nri,nrj->nij", factors, factors))
+    found = json.loads(call("--delays", tmp_path / "delays.parquet", "--moments", tmp_path / "moments.npz", "--json"))
+    assert found["clients"] == [str(client) for client in plan_cohort(delay, factors).clients]
+
+
+def test_files_that_do_not_fit_are_refused(files):
+    np.savez(files / "other.npz", other=np.zeros(3))
+    with pytest.raises(InputError, match="it holds other"):
+        call("--delays", files / "delays.csv", "--moments", files / "other.npz")
+    np.savez(files / "few.npz", factors=np.ones((4, 2, 2)))
+    with pytest.raises(InputError, match="of 4 clients, and there are delays of 30"):
+        call("--delays", files / "delays.csv", "--moments", files / "few.npz")
+    np.savez(files / "some.npz", factors=np.ones((1, 2, 2)), clients=np.array(["phone-1"]))
+    with pytest.raises(InputError, match="of 29 clients with delays, such as 'phone-0'"):
+        call("--delays", files / "delays.csv", "--moments", files / "some.npz")
+    with pytest.raises(InputError, match="no such file"):
+        call("--delays", files / "nothing.csv")
