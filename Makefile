@@ -63,6 +63,10 @@ test-browser: setup  ## the page in a real browser; SHOTS=FOLDER keeps pictures 
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 	FEDPACE_SHOTS=$(SHOTS) $(BIN)/python -m pytest -v -rP -m browser tests/browser
 
+docs: setup      ## the documents as a site, into site/; strict: a broken link is an error
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in startup heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 

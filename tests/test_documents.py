@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import fedpace
+from fedpace.cli import app
 from fedpace.config import load_experiment
 from fedpace.testing import check_selector
 
@@ -22,12 +26,62 @@ def python_blocks(document: str) -> list[str]:
     return ["\n".join(line.removeprefix(indent) for line in block.splitlines()) for indent, block in blocks]
 
 
-@pytest.mark.parametrize(
-    "block", [*python_blocks("README.md"), *python_blocks("docs/heterogeneity.md"), *python_blocks("docs/own-data.md")]
-)
-def test_readme_python_runs(block, tmp_path, monkeypatch):
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+NOT_RUN = {
+    "CONTRIBUTING.md": "a module by itself: the test below runs it as one",
+    "docs/flower.md": "a Flower app in pieces: tests/flower runs the example that it is from",
+    "docs/nvflare.md": "an NVFlare job in pieces: tests/nvflare runs the example that it is from",
+}
+"""Documents whose Python is not run as it stands, and why."""
+BLOCKS = [(name, block) for name in DOCUMENTS if name not in NOT_RUN for block in python_blocks(name)]
+
+
+@pytest.mark.parametrize(("document", "block"), BLOCKS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(BLOCKS)])
+def test_python_in_documents_runs(document, block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "README.md", "exec"), {})
+    module = ModuleType("document")
+    monkeypatch.setitem(sys.modules, "document", module)  # dataclasses look their module up
+    exec(compile(block, document, "exec"), vars(module))
+
+
+def commands(document: str) -> list[str]:
+    """Return the `fedpace` commands of a document: lines of code blocks, and code in the text."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    lines = re.findall(r"^(?:    |```\w*\n)(?:\$ )?(fedpace .*)$", text, flags=re.M) + re.findall(
+        r"`(fedpace [^`\n]*)`", text
+    )
+    return [line.partition("  #")[0].strip() for line in lines]
+
+
+COMMANDS = sorted({(name, line) for name in DOCUMENTS for line in commands(name)})
+PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\.\.\.|\||…")
+"""Names that the reader replaces: such a line says how a command looks, and is none."""
+
+
+@pytest.mark.parametrize(
+    ("document", "line"), [c for c in COMMANDS if " " in c[1][8:] and not PLACEHOLDER.search(c[1])]
+)
+def test_commands_in_documents_are_understood(document, line, monkeypatch):
+    """By the program's own parser, down to the last option; what they do is tested elsewhere, as it may take hours."""
+    monkeypatch.chdir(ROOT)
+    command, words = get_command(app), shlex.split(line)[1:]
+    context = command.make_context("fedpace", words)
+    while hasattr(command, "resolve_command"):
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, words, parent=context)
+
+
+def test_the_tutorial_is_true(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line in commands("docs/tutorial.md"):
+        result = CliRunner().invoke(app, shlex.split(line.replace("--max-rounds 60", "--max-rounds 4"))[1:])
+        assert result.exit_code == 0, f"{line}: {result.output}"
+    assert (tmp_path / "runs" / "first" / "report.html").exists()
+
+
+def test_every_page_is_in_the_site():
+    listed = set(re.findall(r"(?:^|[\s:])([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")}
 
 
 def test_the_scheme_of_contributing_keeps_the_contract(monkeypatch):
@@ -47,9 +101,6 @@ def test_the_experiment_of_the_documents_is_valid(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "experiments.md").read_text(), flags=re.DOTALL)
     (tmp_path / "documented.toml").write_text(block)
     assert len(load_experiment(tmp_path / "documented.toml").schemes) == 2
-
-
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

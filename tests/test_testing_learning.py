@@ -41,7 +41,7 @@ def test_our_data_sets_keep_the_rules(data):
         (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3)), (5,), 3),
         (lambda: nn.Linear(5, 1), (5,), 1),
     ],
-    ids=repr,
+    ids=["softmax", "linear", "mlp", "conv2", "resnet18", "own module", "own function"],
 )
 def test_models_keep_the_rules(model, shape, outputs):
     check_model(model, input_shape=shape, outputs=outputs)

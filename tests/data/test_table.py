@@ -248,6 +248,27 @@ def test_the_example_leads_from_a_csv_to_a_page_with_one_command(
     assert "visits" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_runs_are_reported_elsewhere_and_without_the_table(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short.toml").write_text(
+        """name = "short"
+data = { name = "table", path = "visits.csv", client = "clinic", target = "returned" }
+model = { name = "softmax" }
+delays = { name = "constant" }
+stop = { target = 0.99, max_rounds = 2 }
+selectors = [{ name = "random", k = 2 }]
+"""
+    )
+    assert call(monkeypatch, "compare", "short.toml", "--out", "out", "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    Path(path).unlink()
+    monkeypatch.chdir(tmp_path.parent)
+    assert call(monkeypatch, "report", str(tmp_path / "out"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["schemes"] == made["schemes"]
+
+
 def test_regression_learns_and_a_mistake_in_the_table_ends_with_one_line(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,7 +151,8 @@ def parse_experiment(table: Table, source: str) -> Experiment:
         for section, cls in _SECTIONS.items()
     }
     target = sections["stop"].target
-    if parts["data"].metric == "accuracy" and target is not None and not 0 < target <= 1:
+    # The metric last: that of a table is known once its file was read, which a report of finished runs need not have.
+    if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
         raise InputError(f"{source}, [stop]: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
     return Experiment(
         name=folder_name(typed(str, table["name"], f"{source}: name"), f"{source}: the name"),

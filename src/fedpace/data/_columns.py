@@ -90,7 +90,7 @@ class Columns:
 
 def read_columns(path: str) -> Columns:
     """Read a file, once for as long as it stays as it is."""
-    place = Path(path).expanduser()
+    place = Path(path)
     if not place.is_file():
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")
     found = place.stat()

@@ -73,6 +73,8 @@ class Table:
         at_least(self.max_categories, 2, "max_categories of table")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction of table must lie between 0 and 1, but {self.test_fraction} came")
+        # A run that is resumed or reported elsewhere still means this file.
+        object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "categories", tuple(self.categories))
         for column in (self.client, self.target, self.split):

@@ -19,15 +19,18 @@ def tidy(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def readable_ticks(axes: Any, logarithmic: bool, *, y: bool = False) -> None:
-    """Label the x axis, or the y axis, with plain numbers, few enough to read."""
+def readable_ticks(axes: Any, logarithmic: bool, *, y: bool = False, room: float = 200) -> None:
+    """Label the x axis, or the y axis, with plain numbers, few enough to read.
+
+    `room`: how many times the least the largest may be for 2 and 5 of every decade to be written too.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis = axes.yaxis if y else axes.xaxis
     if logarithmic:
         low, high = axes.get_ylim() if y else axes.get_xlim()
         # A span of less than two decades has too few powers of ten to be read from.
-        subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+        subs = (1.0, 2.0, 5.0) if high / low < room else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=12))
         axis.set_minor_formatter(NullFormatter())
     else:

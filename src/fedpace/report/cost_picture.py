@@ -43,7 +43,7 @@ def draw_costs(axes: Any, comparison: Comparison) -> None:
             getattr(axes, f"set_{name}scale")("log")
         else:
             getattr(axes, f"set_{name}lim")(0, 1.15 * one.max() or 1)
-        readable_ticks(axes, logarithmic, y=name == "y")
+        readable_ticks(axes, logarithmic, y=name == "y", room=200 if name == "y" else 20)
     axes.margins(0.12)
 
 

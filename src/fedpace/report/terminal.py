@@ -18,7 +18,7 @@ except ImportError as cause:
     raise MissingExtraError("the table in the terminal", extra="sim", missing="rich") from cause
 
 STYLES: dict[Tone, str] = {"plain": "", "best": "bold green", "partial": "yellow", "failed": "red"}
-NAME = 22
+NAME = 18
 """Letters of a name on one line."""
 
 
