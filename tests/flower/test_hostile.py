@@ -107,17 +107,17 @@ def test_a_width_that_comes_first_does_not_lock_the_others_out(flower, tmp_path)
     lie = [changed(wide(7))]
     grid = fleet(flower, {CLIENTS[0]: lie}, count=1)
     strategy = PacedStrategy(FEW, "moment-match", clock="reported", state=tmp_path)
-    record = flower.rounds(strategy, grid, flower.arrays([0.0]), 2)
+    record = flower.rounds(strategy, grid, flower.arrays([0.0]), 4)
     assert strategy.coordinator.ledger.moments.width == 7
     grid.nodes |= fleet(flower, {CLIENTS[0]: lie}).nodes
-    record = flower.rounds(strategy, grid, record, 4, first=3)
+    record = flower.rounds(strategy, grid, record, 4, first=5)
     moments = strategy.coordinator.ledger.moments
     assert moments.width == 4
     known = dict(zip(strategy.coordinator.clients, moments.known.tolist(), strict=True))
     assert known == {client: client != CLIENTS[0] for client in CLIENTS}
     # Votes are remembered with the state.
     again = PacedStrategy(FEW, "moment-match", clock="reported", state=tmp_path)
-    flower.rounds(again, grid, record, 2, first=7)
+    flower.rounds(again, grid, record, 2, first=9)
     assert again.coordinator.ledger.moments.width == 4
 
 

@@ -85,7 +85,8 @@ def test_a_deployment_survives_a_client_that_fails(digits, tmp_path):
     """Server and three sites as processes of their own; times are measured."""
     rounds, output = digits(
         *["--poc", "--sites", "3", "--k", "3", "--rounds", "4", "--selector", "random", "--target", "1.0"],
-        *["--delays", "none", "--deadline", "30", "--raises", "site-2"],
+        # The deadline only bounds the test: sites may take minutes to load torch where the machine is busy.
+        *["--delays", "none", "--deadline", "300", "--raises", "site-2"],
     )
     assert len(rounds) == 4, output[-5000:]
     failures, finished = column(tmp_path / "state", "failures"), column(tmp_path / "state", "participations")

@@ -53,8 +53,9 @@ class Attack:
     name: str
     change: Change
     refused: bool = True
-    """True: the client has failed in that round, and the others' models make the step as if it had crashed. False: the
-    reply may be used in part; nobody else fails, and the model stays finite."""
+    """True: the client has failed in the first round, later it may fail again or be asked no more, and the others'
+    models make every step as if it had crashed. False: the reply may be used in part; nobody else fails, and the model
+    stays finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +180,9 @@ def _check(attack: Attack, played: Played, silent: Played) -> None:
     if len(played.models) != ROUNDS:
         raise ContractError(f"{attack.name}: {len(played.models)} of {ROUNDS} rounds were played")
     for number, (failed, model) in enumerate(zip(played.failed, played.models, strict=True)):
-        if set(failed) - {LIAR} or (attack.refused and LIAR not in failed):
-            expected = f"{LIAR!r} alone" if attack.refused else f"nobody but {LIAR!r}"
+        must = attack.refused and number == 0  # a host may ask no more whom it has refused
+        if set(failed) - {LIAR} or (must and LIAR not in failed):
+            expected = f"{LIAR!r} alone" if must else f"nobody but {LIAR!r}"
             raise ContractError(
                 f"{attack.name}: {expected} should have failed in round {number + 1}, not {set(failed)}"
             )
