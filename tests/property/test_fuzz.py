@@ -172,7 +172,7 @@ def schemes(draw):
 @fuzzed("make_selector", schemes())
 def test_selectors(drawn):
     name, options = drawn
-    registry.selectors[name](**options)
+    registry.selectors.make(name, **options)
 
 
 @st.composite
@@ -185,7 +185,7 @@ def servers(draw):
 @fuzzed("make_server", servers())
 def test_servers(drawn):
     name, options = drawn
-    registry.servers[name](**options)
+    registry.servers.make(name, **options)
 
 
 @fuzzed("numerics.best_prefix", JUNK, JUNK)
