@@ -57,7 +57,9 @@ class Catalogue:
             return cls(**options)
         except (TypeError, OverflowError) as cause:
             given = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
-            raise InputError(f"the options of the {self.kind} {name!r} are of other types: {given} came ({cause})") from cause
+            raise InputError(
+                f"the options of the {self.kind} {name!r} are of other types: {given} came ({cause})"
+            ) from cause
 
     def _built_in(self) -> list[str]:
         package = importlib.import_module(self._package)
