@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: setup demo test test-slow test-flower test-nvflare test-ray test-browser docs bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser docs bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -47,6 +47,9 @@ unit: setup
 
 test-slow: setup ## the suites that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+test-deep: setup ## anything at all into every public surface, 10,000 cases each; prints the counts
+	$(ONE_THREAD) FEDPACE_FUZZ=10000 $(BIN)/python -m pytest -q tests/property/test_fuzz.py
 
 test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kills and restarts
 	$(BIN)/python -m pytest -v -m flower tests/flower

@@ -12,7 +12,7 @@ from fedpace import make_selector, registry
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALLEST = 50
 """Clients of the smallest fleet of the grid."""
-UNTUNED = {"pace"}
+UNTUNED = {"pace", "pace-async"}
 
 
 @pytest.fixture(scope="module")

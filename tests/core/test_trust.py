@@ -123,6 +123,7 @@ def test_a_moment_of_another_size_is_taken_at_the_median(scale):
     assert all(scales[row] == 1 for row in range(CLIENTS) if row != 5)
 
 
+@pytest.mark.filterwarnings("ignore:pace was told no update")
 def test_moments_that_came_first_are_brought_to_size_when_the_fleet_is_known():
     session = Session(make_selector("pace"), warmup="lazy", warmup_quota=2, seed=1)
     session.join(range(8))

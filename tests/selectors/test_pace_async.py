@@ -59,6 +59,7 @@ def test_everybody_works_all_the_time_and_late_answers_are_heard():
     assert {task.client for task in one.coordinator.tasks} == set(range(CLIENTS))
     assert sum(current.facts["late"] for current in played[1:]) > 5
     assert all(sum(current.weights) == pytest.approx(1.0) for current in played[1:])
+    assert all(len(current.clients) == len(current.weights) for current in played)
     assert one.server_state.remembered == CLIENTS
     assert one.server_state.disagreement_left < 1
 

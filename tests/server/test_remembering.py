@@ -78,7 +78,7 @@ def test_what_shrinks_as_training_converges_is_remembered_as_shrunk():
             gather.add(model + 0.8**version * OWN[client], model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
         model, state = rule.apply(state, model, gather.answers(version))
     assert state.shrinking == pytest.approx(0.8, abs=0.02)
-    np.testing.assert_allclose(np.array(state.offsets)[0], 0.8**25 * OWN[state.clients[0]], rtol=0.1)
+    np.testing.assert_allclose(np.array(state.offsets)[0], 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
     assert state.disagreement_left < 0.05
 
 
@@ -97,9 +97,9 @@ def test_those_heard_longest_ago_are_forgotten_where_there_is_no_room(monkeypatc
     monkeypatch.setattr(remembering, "ROOM", 8 * WIDTH * 3)
     start = np.zeros(WIDTH)
     model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
-    assert state.clients == (3, 4, 5)
+    assert state.remembered_clients == (3, 4, 5)
     _, state = stepped(state, model, 1, [(3, model, 1, 0.5), (0, model, 1, 0.5)])
-    assert state.clients == (5, 3, 0)
+    assert state.remembered_clients == (5, 3, 0)
 
 
 def test_it_goes_on_from_what_was_saved():

@@ -67,7 +67,7 @@ class Witness:
         return sum(end - began for began, end in self.spans) + sum(until - began for began in self.open.values())
 
 
-@pytest.mark.parametrize("name", ["random", "pace", "oort", "refl", "fedbuff", "power-of-choice"])
+@pytest.mark.parametrize("name", ["random", "pace", "oort", "refl", "fedbuff", "pace-async", "power-of-choice"])
 def test_work_is_the_time_that_clients_spend_on_tasks(name):
     watched = simulation(
         name,
@@ -211,3 +211,9 @@ def test_a_clients_own_test_data_are_used_where_they_are_known():
 def test_rounds_that_are_not_evaluated_judge_nobody():
     rounds = list(islice(simulation("random").rounds(lambda number, clock: number % 2 == 0), 5))
     assert [current.by_speed is None for current in rounds] == [False, True, False, True, False]
+
+
+def test_an_answer_that_a_step_is_given_is_not_wasted_whatever_it_weighs():
+    rounds = list(islice(simulation("pace-async").rounds(), 12))
+    assert any(weight == 0 for current in rounds for weight in current.weights)  # late: only remembered
+    assert sum(current.wasted for current in rounds) == 0

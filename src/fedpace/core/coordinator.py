@@ -120,14 +120,14 @@ class Coordinator(Standing):
         now: float | None = None,
         *,
         seconds: float | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Mapping[str, float] | None = None,
     ) -> Turn:
         """Go on after the step: the facts in its answers are folded, and the policy learns.
 
         Args:
             now: as for `due`.
             seconds: how long the answers were waited for; None = since their tasks began, by `now`.
-            facts: what the server step says of itself (`fedpace.core.stepping.step_facts`); its numbers are reported.
+            facts: what the server step says of itself (`fedpace.core.stepping.step_facts`); the policy is told.
         """
         if self._step is None:
             raise OrderError("stepped() came without a step: due() says when one is to be made")
@@ -145,7 +145,7 @@ class Coordinator(Standing):
         self.ledger.check([outcome for _, outcome in settled])
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        measured = {name: float(fact) for name, fact in (facts or {}).items() if isinstance(fact, (int, float))}
+        measured = {name: float(fact) for name, fact in (facts or {}).items()}
         report = make_report(step.number - 1, settled, self.ledger, self.now, measured)
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)

@@ -40,7 +40,7 @@ MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4
 def check_format(index: Any, wanted: int, where: str) -> None:
     """Refuse what is neither of format `wanted` nor can be made so."""
     found = index.get("format") if isinstance(index, dict) else None
-    if found != wanted and found not in MIGRATIONS:
+    if not isinstance(found, int) or (found != wanted and found not in MIGRATIONS):
         earlier = f": it is of format {found}, which this fedpace cannot go on with" if found else ""
         raise InputError(f"{where} is not a session of format {wanted}{earlier}")
 

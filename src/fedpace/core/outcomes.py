@@ -22,6 +22,8 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
     for outcome in listed(outcomes, "the outcomes"):
         if not isinstance(outcome, Outcome):
             raise InputError(f"expected an Outcome for each client, but a {type(outcome).__name__} came")
+        if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
+            raise InputError(f"finished and late of client {outcome.client!r} must be True or False")
         try:
             twice = outcome.client in seen
         except TypeError as cause:

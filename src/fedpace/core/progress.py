@@ -42,14 +42,15 @@ class Turn:
     reported: int = 0
     """Bytes of the moments and update sketches that came with them, and of what was measured or probed."""
     wasted: int = 0
-    """Tasks to train that ended without a part in a step: they failed, were given up, or weighed nothing."""
+    """Tasks to train that ended without a part in a step: they failed or were given up. What a step is given counts as
+    used whatever it weighs: some server steps remember answers of weight 0."""
 
     def settle(self, ended: Sequence[tuple[Task, Outcome]]) -> None:
         """Note what became of the tasks that ended in the step, in the order in which they began."""
         self.clients, self.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
         self.failed = [task.client for task, outcome in ended if not outcome.finished]
         self.returned += len(ended) - len(self.failed)
-        self.wasted += sum(not outcome.finished or task.weight == 0 for task, outcome in ended)
+        self.wasted += len(self.failed)
 
     def explained(self, ids: Sequence[ClientId]) -> dict[str, Any]:
         """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""

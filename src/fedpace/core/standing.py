@@ -36,6 +36,9 @@ class Standing(Roster):
         self, policy: Policy[Any] | Selector[Any], settings: Settings, moments: MomentStore | None = None
     ) -> None:
         check_traits(policy)
+        if not getattr(policy, "rounds", True):
+            # Without rounds answers are to models of many ages: longer and other ways than the newest by nature.
+            settings = replace(settings, trust=False)
         super().__init__(settings, moments, policy.accumulates)
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()

@@ -170,5 +170,5 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
 
 
 def step_facts(state: Any) -> dict[str, Any]:
-    """Return the scalars of a state: what a record says of a step."""
-    return split_state(state)[0]
+    """Return the numbers of a state: what a record says of a step."""
+    return {name: value for name, value in split_state(state)[0].items() if isinstance(value, int | float)}

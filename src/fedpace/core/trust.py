@@ -50,7 +50,7 @@ AGAINST = 3
 HALF_LIFE = 50.0
 """Steps."""
 RECENT = 256
-"""Answers that the fleet's medians are made of."""
+"""Updates whose lengths say what is usual."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
 COLUMNS: dict[str, float] = {
@@ -74,8 +74,6 @@ class Trust:
     def __init__(self, *, on: bool = True) -> None:
         self.on = on
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
-        self._recent = np.zeros(0)
-        """Logarithms of the lateness of recent answers."""
         self._lengths = np.zeros(0)
         """Of recent updates that were accepted."""
         self._step = 0
@@ -110,16 +108,18 @@ class Trust:
             return
         np.add.at(self.columns["timed"], rows[told], 1.0)
         np.add.at(self.columns["late"], rows[told], late[told])
-        self._recent = np.concatenate([self._recent, late[told]])[-RECENT:]
 
     def slower(self) -> FloatArray:
         """(n,) what claimed delays are multiplied by."""
-        if not self.on or self._recent.size < ENOUGH:
-            return np.ones(self.columns["timed"].size)
-        middle, spread = trimmed(self._recent, LEAST_SPREAD)
-        mean = self._lateness() - middle
-        beyond = mean * np.sqrt(self.columns["timed"]) > LATE * max(spread, LEAST_SPREAD)
-        return np.where(beyond, np.exp(mean), 1.0)
+        timed = self.columns["timed"]
+        seen = timed > 0
+        if not self.on or int(seen.sum()) < ENOUGH:
+            return np.ones(timed.size)
+        # One vote per client, however often it answers: who claims to be fast is asked more often than others.
+        mean = self._lateness() - trimmed(self._lateness()[seen], LEAST_SPREAD)[0]
+        surprise = mean * np.sqrt(timed)
+        spread = max(trimmed(surprise[seen], LEAST_SPREAD)[1], LEAST_SPREAD)
+        return np.where(seen & (surprise > LATE * spread), np.exp(mean), 1.0)
 
     def _lateness(self) -> FloatArray:
         """(n,) mean logarithm of seconds taken over seconds claimed; 0 where nothing was seen."""
@@ -244,8 +244,7 @@ class Trust:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        counts = [self._step, self._recent.size, self._lengths.size]
-        return {**self.columns, "fleet": np.concatenate([counts, self._recent, self._lengths])}
+        return {**self.columns, "fleet": np.concatenate([[self._step, self._lengths.size], self._lengths])}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
@@ -260,10 +259,9 @@ class Trust:
                 )
             self.columns[name] = np.array(saved[name], dtype=np.float64)
         fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-        step, recent, lengths = (int(count) for count in fleet[:3]) if fleet.size >= 3 else (0, -1, -1)
-        if fleet.size != 3 + recent + lengths or min(recent, lengths) < 0:
+        if fleet.size < 2 or fleet.size != 2 + fleet[1]:
             raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
-        self._step, self._recent, self._lengths = step, fleet[3 : 3 + recent], fleet[3 + recent :]
+        self._step, self._lengths = int(fleet[0]), fleet[2:]
 
     def _fade(self, step: int) -> None:
         if step > self._step:

@@ -129,7 +129,8 @@ class DevicesDelays:
             raise InputError(f"samples of devices are above 0 for every client, but {work.min():g} came")
         if self.samples:
             work = np.full(work.size, float(self.samples))
-        size = self.model_bytes or size_of(model_bytes)
+        own = size_of(model_bytes)
+        size = self.model_bytes or own
         ms, kbit = self._from_file(work.size, seed) if self.file else self._drawn(work.size, seed)
         return DeviceModel(
             self.training * ms / 1000,

@@ -274,6 +274,6 @@ class MomentBank:
             self._frozen = float_array(arrays["reference"], "the saved reference", ndim=2)
 
     def _row(self, row: int) -> int:
-        if not 0 <= row < len(self._factors):
+        if isinstance(row, bool) or not isinstance(row, int | np.integer) or not 0 <= row < len(self._factors):
             raise InputError(f"expected a row from 0 to {len(self._factors) - 1}, but {row!r} came")
         return int(row)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.checks import FloatArray, float_array, listed
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
 from fedpace.numerics.inverse import regularised_inverse
@@ -24,7 +24,10 @@ from fedpace.numerics.whitened import Whitened
 
 def checked_factors(factors: Sequence[ArrayLike]) -> list[FloatArray]:
     """Return the factors as finite float64 matrices of one width."""
-    matrices = [float_array(factor, f"the factor of client {row}", ndim=2) for row, factor in enumerate(factors)]
+    matrices = [
+        float_array(factor, f"the factor of client {row}", ndim=2)
+        for row, factor in enumerate(listed(factors, "the factors"))
+    ]
     if not matrices:
         raise InputError("expected the factor of at least one client, but none came")
     width = matrices[0].shape[1]

@@ -48,7 +48,7 @@ class Round:
     """Client-seconds since the step before: a client that was asked works until it answers, fails or is given up. None,
     here and below: not known, as in older records."""
     wasted: int | None = None
-    """Tasks to train that ended without a part in a step: they failed, were given up, or weighed nothing."""
+    """Tasks to train that ended without a part in a step: they failed or were given up."""
     bytes_down: int | None = None
     """Sent to clients since the step before: a model with every task, of whatever kind."""
     bytes_up: int | None = None

@@ -84,7 +84,7 @@ def cost_legend(comparison: Comparison) -> str:
     until = "" if comparison.target is None else " until the target is held, or to the end of a run that never does"
     return (
         f"Cost of a run{until}. Client work: seconds that all clients together spent on tasks. Wasted: tasks that "
-        "failed, were given up or weighed nothing. Slowest tenth: "
+        "failed or were given up. Slowest tenth: "
         f"final {comparison.metric} on the data of the tenth of the clients with the longest expected delays."
     )
 

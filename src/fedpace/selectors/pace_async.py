@@ -146,8 +146,8 @@ class PaceAsync(Scheme):
         if room >= rows.size:
             return rows
         heard = np.full(rows.size, -1) if view.update_step is None else view.update_step[rows]
-        seconds = np.nan_to_num(view.delay[rows], nan=0.0)
-        overdue = (view.step + 1.0 - heard) / np.maximum(seconds, np.finfo(float).tiny)
+        known = view.delay[rows] > 0  # others are asked first: it costs nothing, or says what it costs
+        overdue = np.divide(view.step + 1.0 - heard, view.delay[rows], out=np.full(rows.size, math.inf), where=known)
         return np.sort(rows[np.lexsort((rows, -overdue))[:room]])
 
     def _points(self, state: Known, view: View) -> tuple[FloatArray, Known]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.checks import above
+from fedpace.core.checks import above, real
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import Answers, Part, Vector
 
@@ -47,7 +47,7 @@ class Adaptive:
         above(self.lr, 0, f"lr of {self.name}")
         above(self.tau, 0, f"tau of {self.name}")
         for option in ("beta_1", "beta_2"):
-            if not 0 <= getattr(self, option) < 1:
+            if not 0 <= real(getattr(self, option), f"{option} of {self.name}") < 1:
                 raise InputError(f"{option} of {self.name} must lie in [0, 1), but {getattr(self, option)!r} came")
 
     def init(self, zero: Vector) -> Moments:

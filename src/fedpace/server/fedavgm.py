@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.checks import above
+from fedpace.core.checks import above, real
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import Answers, Part, Vector
 
@@ -38,7 +38,7 @@ class Fedavgm:
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
-        if not 0 <= self.momentum < 1:
+        if not 0 <= real(self.momentum, "momentum of fedavgm") < 1:
             raise InputError(f"momentum of fedavgm must lie in [0, 1), but {self.momentum!r} came")
         above(self.lr, 0, "lr of fedavgm")
 

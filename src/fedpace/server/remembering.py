@@ -48,15 +48,15 @@ class Remembered(Lead):
     """(m, d) what each client differed by, shrunk to the present."""
     references: Vector
     """(v, d) what they differed from, by the version of the model."""
-    clients: tuple[object, ...] = ()
+    remembered_clients: tuple[object, ...] = ()
     """(m,) whose offsets they are."""
-    heard: tuple[int, ...] = ()
+    remembered_versions: tuple[int, ...] = ()
     """(m,) the version of the model that each was last heard about."""
-    shares: tuple[float, ...] = ()
+    remembered_shares: tuple[float, ...] = ()
     """(m,)"""
-    versions: tuple[int, ...] = ()
+    reference_versions: tuple[int, ...] = ()
     """(v,)"""
-    scales: tuple[float, ...] = ()
+    reference_scales: tuple[float, ...] = ()
     """(v,) `scale` at that time."""
     scale: float = 1.0
     """How far offsets have shrunk since the first step."""
@@ -121,13 +121,15 @@ class _Memory:
     def __init__(self, state: Remembered, version: int) -> None:
         self._was = state
         self._version = version
-        self._offsets = dict(zip(state.clients, np.asarray(state.offsets), strict=True))
-        self._heard = dict(zip(state.clients, state.heard, strict=True))
-        self._shares = dict(zip(state.clients, state.shares, strict=True))
+        self._offsets = dict(zip(state.remembered_clients, np.asarray(state.offsets), strict=True))
+        self._heard = dict(zip(state.remembered_clients, state.remembered_versions, strict=True))
+        self._shares = dict(zip(state.remembered_clients, state.remembered_shares, strict=True))
         references = np.asarray(state.references)
         self._references = {
             version: (reference, scale)
-            for version, reference, scale in zip(state.versions, references, state.scales, strict=True)
+            for version, reference, scale in zip(
+                state.reference_versions, references, state.reference_scales, strict=True
+            )
         }
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
 
@@ -200,11 +202,11 @@ class _Memory:
             after,
             offsets=like(after.ahead, self._shrinking * offsets),
             references=like(after.ahead, np.array([vector for vector, _ in references.values()])),
-            clients=clients,
-            heard=tuple(self._heard[client] for client in clients),
-            shares=tuple(shares.tolist()),
-            versions=tuple(references),
-            scales=tuple(scale for _, scale in references.values()),
+            remembered_clients=clients,
+            remembered_versions=tuple(self._heard[client] for client in clients),
+            remembered_shares=tuple(shares.tolist()),
+            reference_versions=tuple(references),
+            reference_scales=tuple(scale for _, scale in references.values()),
             scale=self._was.scale * self._shrinking,
             shrinking=self._shrinking,
             predicted=self._predicted,

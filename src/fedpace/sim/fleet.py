@@ -39,7 +39,8 @@ class Fleet:
             Data without classes are always judged by their features.
         slow_large: in [-1, 1]: how strictly the slow clients are those that hold the most samples; below 0, the fewest.
             `slow_away` of [availability] ties the third of the three, who is there, to speed.
-        trust: check what clients claim against what is seen of them (`fedpace.core.trust`).
+        trust: check what clients claim against what is seen of them (`fedpace.core.trust`), as servers do. Simulated
+            clients do not lie, and baselines are to do what their papers say, so it is off.
     """
 
     shares: ShareRule = "uniform"
@@ -51,7 +52,7 @@ class Fleet:
     slow_rare: float = 0.0
     rare: Literal["classes", "features"] = "classes"
     slow_large: float = 0.0
-    trust: bool = True
+    trust: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense; the session checks the others."""
