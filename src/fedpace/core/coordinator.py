@@ -116,11 +116,7 @@ class Coordinator(Standing):
         return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)
 
     def stepped(
-        self,
-        now: float | None = None,
-        *,
-        seconds: float | None = None,
-        facts: Mapping[str, float] | None = None,
+        self, now: float | None = None, *, seconds: float | None = None, facts: Mapping[str, float] | None = None
     ) -> Turn:
         """Go on after the step: the facts in its answers are folded, and the policy learns.
 
@@ -145,8 +141,7 @@ class Coordinator(Standing):
         self.ledger.check([outcome for _, outcome in settled])
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        measured = {name: float(fact) for name, fact in (facts or {}).items()}
-        report = make_report(step.number - 1, settled, self.ledger, self.now, measured)
+        report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
@@ -175,8 +170,8 @@ class Coordinator(Standing):
 
     def abandon(self) -> None:
         """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
-        measuring = [task.client for task in self.tasks if task.kind == "measure"]
-        self.ledger.columns["asked"][self.ledger.rows(measuring)] = False
+        measuring = self.ledger.rows(task.client for task in self.tasks if task.kind == "measure")
+        self.ledger.columns["asked"][measuring] = False
         at = self.at
         turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
         self.flight, self._step = Flight(), None
@@ -187,10 +182,8 @@ class Coordinator(Standing):
     def _over(self, wait: Wait) -> bool:
         """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
         flying, held = self._counted(wait)
-        if not flying:
-            return True
         quorum = 0 < wait.answers <= held
-        return held > 0 and (quorum or self.now >= self.at.until)
+        return not flying or (held > 0 and (quorum or self.now >= self.at.until))
 
     def _counted(self, wait: Wait) -> tuple[int, int]:
         """How many tasks that the wait is for are in flight, and how many in hand."""
@@ -218,10 +211,9 @@ class Coordinator(Standing):
 
     def _open(self, reachable: BoolArray) -> Due:
         """None of the policy's tasks is out: meet newcomers, probe, decide."""
-        rows = full_batch(self, reachable)
-        if rows.size and self.settings.warmup_trains and not (reachable & self.ready()).any():
-            return self._first_round(rows)
-        if rows.size:
+        if (rows := full_batch(self, reachable)).size:
+            if self.settings.warmup_trains and not (reachable & self.ready()).any():
+                return self._first_round(rows)
             tasks = self.start("measure", rows)
             self.at.warming = {task.id for task in tasks}
             self.at.quorum = math.ceil(self.settings.warmup_wait * rows.size)
