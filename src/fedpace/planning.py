@@ -27,10 +27,8 @@ from fedpace.core.checks import delays as checked_delays
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.numerics.count_sketch import CountSketch
 from fedpace.numerics.inverse import regularised_inverse
-from fedpace.numerics.simplex import Mixture, prefix_mixtures
+from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 
-EVERY = 200
-"""Prefixes up to this length are all tried; longer ones in steps of 2 %."""
 PORTION = 4000
 """Clients whose moments are looked at first; as many again while the scan is not over."""
 WIDEST = 4096
@@ -201,7 +199,7 @@ def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterato
     """Yield the best mixture of every prefix that is tried; moments are looked at as far as they are asked for."""
     tried, size = 0, min(count, PORTION)
     while True:
-        lengths = [length for length in _lengths(count) if tried < length <= size]
+        lengths = [length for length in prefix_lengths(count) if tried < length <= size]
         points = moments.points(size)
         yield from zip(
             lengths,
@@ -211,14 +209,6 @@ def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterato
         if size == count:
             return
         tried, size = max([tried, *lengths]), min(count, 2 * size)
-
-
-def _lengths(count: int) -> Iterator[int]:
-    length = 1
-    while length < count:
-        yield length
-        length += max(1, length // 50) if length >= EVERY else 1
-    yield count
 
 
 def _spread(count: int, best: int) -> list[int]:

@@ -163,26 +163,20 @@ def test_settings(options):
 
 
 @st.composite
-def schemes(draw):
-    name = draw(st.sampled_from(registry.selectors.names()))
-    fields = [item.name for item in dataclasses.fields(registry.selectors[name])]
+def with_options(draw, catalogue):
+    """A registered name, and junk for some of its options."""
+    name = draw(st.sampled_from(catalogue.names()))
+    fields = [item.name for item in dataclasses.fields(catalogue[name])]
     return name, draw(st.dictionaries(st.sampled_from(fields), SCALARS, max_size=2)) if fields else {}
 
 
-@fuzzed("make_selector", schemes())
+@fuzzed("make_selector", with_options(registry.selectors))
 def test_selectors(drawn):
     name, options = drawn
     registry.selectors.make(name, **options)
 
 
-@st.composite
-def servers(draw):
-    name = draw(st.sampled_from(registry.servers.names()))
-    fields = [item.name for item in dataclasses.fields(registry.servers[name])]
-    return name, draw(st.dictionaries(st.sampled_from(fields), SCALARS, max_size=2)) if fields else {}
-
-
-@fuzzed("make_server", servers())
+@fuzzed("make_server", with_options(registry.servers))
 def test_servers(drawn):
     name, options = drawn
     registry.servers.make(name, **options)

@@ -33,6 +33,9 @@ REFRESH = 64
 DRIFT = 1e-6
 """How far a column of the inverse times the matrix may be from the identity's before that is done at once."""
 
+EVERY = 200
+"""Prefixes up to this length are all tried; longer ones in steps of 2 %."""
+
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
@@ -80,6 +83,15 @@ def prefix_mixtures(
     for length in lengths:
         support.admit(length, len(rows) if max_clients is None else max_clients)
         yield support.mixture(rows)
+
+
+def prefix_lengths(count: int) -> Iterator[int]:
+    """Yield the prefixes of `count` clients that are worth solving: all short ones, longer ones in steps of 2 %."""
+    length = 1
+    while length < count:
+        yield length
+        length += max(1, length // 50) if length >= EVERY else 1
+    yield count
 
 
 def _checked(points: ArrayLike) -> FloatArray:

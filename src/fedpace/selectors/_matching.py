@@ -8,7 +8,6 @@ prefix of the delay order, so that one scan over prefixes shows all there is to 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +15,8 @@ import numpy as np
 from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.types import Table, View
-from fedpace.numerics.simplex import Mixture, prefix_mixtures
+from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 
-EVERY = 200
-"""Prefixes up to this length are all tried; longer ones in steps of 2 %."""
 NEGLIGIBLE = 1e-4
 """A client with less weight than this is not bothered."""
 SHOWN = 12
@@ -89,7 +86,7 @@ def match_population(
     best: tuple[Mixture, Point] | None = None
     last: tuple[Mixture, Point] | None = None
     frontier: list[Point] = []
-    lengths = list(_lengths(order.size))
+    lengths = list(prefix_lengths(order.size))
     mixtures = prefix_mixtures(points[order], np.arange(order.size), lengths, own=own, max_clients=max_clients or None)
     for length in lengths:
         seconds = float(view.delay[order[length - 1]])
@@ -130,11 +127,3 @@ def reasons(view: View, match: Match) -> dict[int, str]:
                 else "out: fast enough, but others match the population without it"
             )
     return said
-
-
-def _lengths(count: int) -> Iterator[int]:
-    length = 1
-    while length < count:
-        yield length
-        length += max(1, length // 50) if length >= EVERY else 1
-    yield count

@@ -195,7 +195,8 @@ class Simulation:
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
-        shares = self.coordinator.shares()
+        # Only rules that see each update ask whose it is.
+        shares = self.coordinator.shares() if "rows" in self.server.takes else None
         losses: list[float] = []
         buffers: list[tuple[torch.Tensor, float]] = []
         cut = self.trainer.trainable
@@ -204,7 +205,9 @@ class Simulation:
             step, trained = self._screened(step, list(trained))
         weights = {task.id: weight for task, weight in step.answers}
         for task, result in trained:
-            source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
+            source = None
+            if shares is not None:
+                source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
             buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
