@@ -36,6 +36,9 @@ SLOWER = 20.0
 LONGER = 3
 """Times as many rounds as a task allows, for those whose rounds are so short that random would still be running."""
 
+USUAL = 10
+"""Clients of a round of random: steps of fewer answers, by schemes without rounds, count as parts of a round."""
+
 Row = dict[str, Any]
 Targets = Mapping[Level, float]
 
@@ -185,6 +188,8 @@ class _Clocked:
             for level in LEVELS
         }
         self._clocks: list[float] = []
+        self._answers = 0
+        self._stepping = not simulation.coordinator.policy.rounds
 
     def add(self, current: Round) -> None:
         """Take in the next round, and decide whether it is the last."""
@@ -193,18 +198,21 @@ class _Clocked:
             current = next(self._again)
         self.rounds, self.clock = current.number, current.clock
         self._clocks.append(current.clock)
+        self._answers += len(current.clients)
         for holding in self._held.values():
             holding.add(current.clock, current.metric)
         hard = self._held["hard"]
         par = self._job.pars.get(self.cell.name, 0.0)
         limit = self._job.task.max_rounds
+        # A step of a scheme without rounds may be one answer: as many make a round as random's rounds have.
+        rounds = min(self.rounds, self._answers / USUAL) if self._stepping else self.rounds
         if hard.held is not None:
             self.status = "reached"
         elif hard.earliest > self._job.cuts.get(self.cell.name, math.inf):
             self.status = "cut"
         elif (
-            self.rounds >= LONGER * limit
-            or (self.rounds >= limit and self.clock >= par)
+            rounds >= LONGER * limit
+            or (rounds >= limit and self.clock >= par)
             or (par and hard.earliest > SLOWER * par)
         ):
             self.status = "limit"
@@ -217,6 +225,8 @@ class _Clocked:
             "round": found.held,
             "seconds": None if found.held is None else self._clocks[found.held],
             "first": None if found.crossed is None else self._clocks[found.crossed],
+            # Of a run that was given up: the target may be held from here on, but not from any time before.
+            **({"beyond": found.earliest} if self.status == "cut" and found.held is None else {}),
         }
 
 
