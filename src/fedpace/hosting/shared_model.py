@@ -75,7 +75,7 @@ class SharedModel:
         if combined is None:
             return self.arrays
         step = self._flat(averaged) - current
-        mean = current + step if "models" in self.rule.takes else None
+        mean = current + step if self.rule.takes & {"models", "mixture"} else None
         whole = Answers(step, combined.weights, mean, combined.mean_square, combined.rows)
         counters = {key: np.asarray(array) for key, array in averaged.items() if key not in self._floating()}
         return self._move(whole, counters)
