@@ -74,6 +74,15 @@ def test_no_more_than_asked_are_at_work(cap):
     assert heard == set(range(CLIENTS)), "those that were not heard for long come first"
 
 
+def test_a_price_on_work_saves_work():
+    one = simulation(options={"work_price": 1.0})
+    list(islice(one.rounds(), 10))
+    assert len(one.coordinator.tasks) < CLIENTS
+    free = simulation()
+    list(islice(free.rounds(), 10))
+    assert len(free.coordinator.tasks) == CLIENTS
+
+
 def test_it_goes_on_with_crashes_and_absences():
     one = simulation(availability=Availability(on=3.0, off=2.0, crash=0.3))
     played = list(islice(one.rounds(), 40))
