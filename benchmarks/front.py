@@ -161,6 +161,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         axis.set(
             xscale="log", yscale="log", title=name, xlabel="seconds to the target", ylabel="client-seconds of work"
         )
+        axis.set(xlabel="seconds to the target", ylabel="client-seconds of work")
         axis.title.set_fontsize(9)
         axis.grid(visible=True, which="both", alpha=0.2)
     axes[0][0].legend(fontsize=8)
