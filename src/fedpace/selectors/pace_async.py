@@ -214,8 +214,9 @@ class PaceAsync(Scheme):
             if length >= FEWEST and cost < best:
                 best, chosen = cost, length
         assert in_hand is not None
-        # Nobody is at work and everybody has answered: there is nothing to wait for, whatever the error.
-        ended = not len(flying) and np.isin(view.candidates, hand.clients[fresh]).all()
+        # Nobody else works on this model, nor can begin to: waiting brings nothing, whatever the error.
+        idle = ~np.isin(view.candidates, hand.clients[fresh])
+        ended = not going.size and not idle.any() and (fresh.size >= FEWEST or not len(flying))
         now = bool(ended) or (chosen == fresh.size and math.isfinite(best))
         # Who is awaited may be late: look again then, but not all the time.
         patience = max(float(after[chosen - 1]), PATIENCE * spent)

@@ -30,6 +30,8 @@ from fedpace.core.checks import BoolArray, FloatArray, between
 from fedpace.core.stepping import Answers, Part, Source, Vector, like
 from fedpace.server.nesterov import Lead, Nesterov
 
+KEPT = 0.7
+"""What the measured shrinking keeps of what it was: it is a rate, told from two lengths."""
 LEAST_SHRINKING = 0.5
 """Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
 ROOM = 2**30
@@ -184,7 +186,8 @@ class _Memory:
         # The offsets have been shrunk already, step by step since the clients were heard: it was by so much too little.
         age = float(np.mean([self._version - self._heard[sources[place].client] for place in known]))
         shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
-        self._shrinking = min(max(shrinking, LEAST_SHRINKING), 1.0)
+        kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement is all there is
+        self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
 
     def state(self, after: Remembered, model: Vector, reference: FloatArray, square: float) -> Remembered:
         """Return everything as it is remembered until the next step."""
