@@ -71,7 +71,16 @@ def main() -> None:
             tuning.tune_rates(task, grid_cells.cells([task], delays=delays), folder, options.jobs, tuned=tuned)
         return
     if options.tune == "options":
-        racing.tune_options(cells, wanted, folder, options.jobs, tuned=tuned, factors=options.factors)
+        racing.tune_options(
+            cells,
+            wanted,
+            folder,
+            options.jobs,
+            tuned=tuned,
+            factors=options.factors,
+            give_up=options.give_up,
+            yardstick=schemes.chosen(options.give_up_on, [])[0],
+        )
         return
     results = Rows(folder / "results.jsonl", key)
     if not options.reanalyse:
