@@ -117,6 +117,16 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"buffer": 5, "lr": 0.5},
         {"buffer": 20},
     ],
+    # Clients at work (0 = all), which also says how often it steps; how much freshness counts; less exploration.
+    "pisces": [
+        {"in_flight": 20},
+        {"in_flight": 10},
+        {"in_flight": 30},
+        {"in_flight": 0},
+        {"in_flight": 20, "epsilon": 0.3},
+        {"in_flight": 20, "discount": 1.0},
+        {"in_flight": 20, "staleness": 0.0},
+    ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
     # Tiers of 50 clients hold 10 at the authors' 5; more tiers for small cohorts, fewer for large ones. How often it
     # looks and its credits made no difference in trials.

@@ -53,6 +53,8 @@ POLICIES = [
     make_selector("fedasync"),
     make_selector("fedasync", in_flight=3, discount="hinge"),
     make_selector("ca2fl", buffer=4),
+    make_selector("pisces", in_flight=4),
+    make_selector("pisces", in_flight=0, epsilon=0.0, epsilon_least=0.0),
     make_selector("ca2fl", buffer=5, in_flight=3, lr=0.5),
     make_selector("pace-async"),
     make_selector("pace-async", in_flight=3, extrapolate=0.0),
