@@ -99,6 +99,14 @@ class RunRecord:
         """The first round that meets the target, held or not."""
         return self._met[0]
 
+    @property
+    def censored(self) -> bool:
+        """Whether it ended with the target that it was run for, before it held the one that is asked for now.
+
+        Then it did not miss the latter: nobody knows when it would have held it.
+        """
+        return self.info.status == "reached" and self.info.target is not None and self.reached is None
+
     @cached_property
     def _met(self) -> tuple[Round | None, Round | None]:
         info = self.info

@@ -15,6 +15,7 @@ from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.axes import BAR, INK, readable_ticks, tidy
+from fedpace.report.cells import missed
 from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
 from fedpace.report.style import delays_of, histogram, log_time, looks
@@ -128,12 +129,12 @@ def _draw_legend(figure: Any, handles: list[Any], names: list[str], columns: int
 
 
 def _mark_end(axes: Any, scheme: SchemeSummary, end: tuple[float, float], colour: str, comparison: Comparison) -> None:
-    """A cross where a scheme gave up, a dot where it arrived."""
+    """A dot where a scheme arrived, a cross where it gave up, an arrow where it was stopped at an easier target."""
     if comparison.target is None:
         return
     arrived = scheme.always_reached
     axes.plot(
-        *end, marker="o" if arrived else "X", color=colour, markersize=6 if arrived else 8,
+        *end, marker="o" if arrived else ">" if scheme.censored else "X", color=colour, markersize=6 if arrived else 8,
         markeredgecolor="white", markeredgewidth=0.8, zorder=4, clip_on=False,
     )  # fmt: skip
 
@@ -142,10 +143,8 @@ def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
     label = numbers.shortened(scheme.label, 40)
     facts = []
     if comparison.target is not None:
-        if scheme.time_to_target is None:
-            facts.append("target not reached")
-        elif not scheme.always_reached:
-            facts.append(f"{scheme.reached} of {scheme.runs} reached")
+        if scheme.time_to_target is None or not scheme.always_reached:
+            facts.append(missed(scheme).text)
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
             if comparison.hold > 1 and scheme.first_crossing is not None:

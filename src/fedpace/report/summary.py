@@ -17,6 +17,8 @@ def sentences(comparison: Comparison) -> list[str]:
 def _fastest(comparison: Comparison) -> list[str]:
     target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
     if comparison.best is None:
+        if any(scheme.censored for scheme in comparison.schemes):
+            return [f"Who is the fastest to {target} cannot be said from these runs."]
         if not any(scheme.reached for scheme in comparison.schemes):
             met = any(scheme.crossed for scheme in comparison.schemes)
             return [f"No scheme {'held' if met else 'reached'} {target} in any run."]
@@ -48,6 +50,8 @@ def _against_baseline(comparison: Comparison) -> list[str]:
         return []
     base = comparison[comparison.baseline]
     if not base.reached:
+        if base.censored:
+            return []
         return [f"There are no speed-ups, because {base.label}, the baseline, never reached the target."]
     if comparison.best == base.label:
         return [f"No other scheme that always reached the target was faster than {base.label}, the baseline."]
@@ -67,9 +71,16 @@ def _against_baseline(comparison: Comparison) -> list[str]:
 
 
 def _not_reached(comparison: Comparison) -> list[str]:
-    never = [scheme for scheme in comparison.schemes if not scheme.reached]
-    partly = [scheme for scheme in comparison.schemes if 0 < scheme.reached < scheme.runs]
+    uncensored = [scheme for scheme in comparison.schemes if not scheme.censored]
+    never = [scheme for scheme in uncensored if not scheme.reached]
+    partly = [scheme for scheme in uncensored if 0 < scheme.reached < scheme.runs]
     said = []
+    if stopped := [f"{_runs(s.censored, s)} of {s.label}" for s in comparison.schemes if s.censored]:
+        target = numbers.given(comparison.target or 0.0)
+        said.append(
+            f"{numbers.listed(stopped)} ended with the easier target that they were run for, so when they would have "
+            f"held this one is not known: `fedpace compare --target {target}` would tell."
+        )
     if never and len(never) < len(comparison.schemes):
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
     said.extend(
