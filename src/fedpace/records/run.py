@@ -82,12 +82,17 @@ class RunInfo:
         return self.status not in ("running", "interrupted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecord:
     """A run read back."""
 
     info: RunInfo
     rounds: tuple[Round, ...]
+
+    def __repr__(self) -> str:
+        """Say which run it is, and how it went."""
+        info = self.info
+        return f"<{type(self).__name__} {info.label}, seed {info.seed}: {len(self.rounds)} rounds, {info.status}>"
 
     @property
     def reached(self) -> Round | None:

@@ -21,6 +21,7 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
+from fedpace.report import numbers
 from fedpace.report.costs import SchemeCost, SeedCost, scheme_cost, seed_cost
 from fedpace.report.estimates import Estimate, estimate, geometric_estimate, positive_estimate
 from fedpace.report.grouping import check_targets, group
@@ -55,7 +56,7 @@ class SeedResult:
     cost: SeedCost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SchemeSummary:
     """One scheme over its seeds. Every `Estimate` says over how many runs it is."""
 
@@ -95,8 +96,23 @@ class SchemeSummary:
         """Whether every run reached the target."""
         return self.reached == self.runs
 
+    def __repr__(self) -> str:
+        """Return what one wants to read of it; its fields hold the rest."""
+        said = [numbers.counted(self.runs, "run")]
+        if self.time_to_target is not None:
+            interval = numbers.between(self.time_to_target)
+            took = numbers.seconds(self.time_to_target.mean) + (f" ({interval})" if interval else "")
+            said.append(f"{took} to the target")
+        if self.time_to_target is not None and not self.always_reached:
+            said.append(f"which {self.reached} reached")
+        if self.speed_up is not None:
+            said.append(f"speed-up {numbers.digits(self.speed_up.mean)}")
+        if self.final is not None:
+            said.append(f"final metric {numbers.metric(self.final.mean)}")
+        return f"<{type(self).__name__} {self.label}: {', '.join(said)}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Schemes side by side."""
 
@@ -117,6 +133,13 @@ class Comparison:
     def __getitem__(self, label: str) -> SchemeSummary:
         """Return the scheme of that label."""
         return next(scheme for scheme in self.schemes if scheme.label == label)
+
+    def __repr__(self) -> str:
+        """Name the schemes."""
+        aim = "no target" if self.target is None else f"target {self.metric} {numbers.given(self.target)}"
+        return (
+            f"<{type(self).__name__} of {', '.join(scheme.label for scheme in self.schemes)}: {aim}, best {self.best}>"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values, with null for what is not known."""
