@@ -14,7 +14,7 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.axes import BAR, INK, readable_ticks, tidy
+from fedpace.report.axes import BAR, INK, aside, readable_ticks, tidy
 from fedpace.report.cells import missed
 from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
@@ -104,6 +104,12 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
     tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
     readable_ticks(axes, logarithmic)
     if comparison.target is not None:
+        marks = ["dot: target held"]
+        if any(scheme.censored for scheme in comparison.schemes):
+            marks.append("arrow: stopped at an easier one")
+        if any(not (scheme.always_reached or scheme.censored) for scheme in comparison.schemes):
+            marks.append("cross: not held in every run")
+        aside(axes, " · ".join(marks))
         axes.axhline(comparison.target, color=INK, linestyle=(0, (5, 4)), linewidth=1, zorder=2)
         axes.annotate(
             f"target {numbers.given(comparison.target)}",
