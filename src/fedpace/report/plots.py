@@ -18,7 +18,7 @@ from fedpace.report.axes import BAR, INK, aside, readable_ticks, tidy
 from fedpace.report.cells import missed
 from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
-from fedpace.report.style import delays_of, histogram, log_time, looks
+from fedpace.report.style import BANDED, delays_of, histogram, log_time, looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
 WIDTH = 13.5
@@ -81,7 +81,7 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
             (line,) = axes.plot([], [], color=look.colour, linestyle=LINES[look.dash])
         else:
             x = np.maximum(curve.x, edge)
-            if scheme.runs > 1:
+            if scheme.runs > 1 and len(comparison.schemes) <= BANDED:
                 axes.fill_between(x, curve.low, curve.high, step="post", color=look.colour, alpha=0.15, linewidth=0)
             (line,) = axes.step(
                 x,

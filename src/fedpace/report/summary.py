@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpace.report import numbers
-from fedpace.report.estimates import LEAST
+from fedpace.report.estimates import LEAST, Estimate, geometric_estimate
 from fedpace.report.tables import Comparison, SchemeSummary
 
 
@@ -11,7 +11,13 @@ def sentences(comparison: Comparison) -> list[str]:
     """Return the summary, a sentence at a time, as plain text."""
     if comparison.target is None:
         return [*_final(comparison), *_caveats(comparison)]
-    return [*_fastest(comparison), *_against_baseline(comparison), *_not_reached(comparison), *_caveats(comparison)]
+    return [
+        *_fastest(comparison),
+        *_against_next(comparison),
+        *_against_baseline(comparison),
+        *_not_reached(comparison),
+        *_caveats(comparison),
+    ]
 
 
 def _fastest(comparison: Comparison) -> list[str]:
@@ -45,6 +51,28 @@ def _fastest(comparison: Comparison) -> list[str]:
     return [f"{best.label} was the fastest to {reach} {target}: it took {took}."]
 
 
+def _against_next(comparison: Comparison) -> list[str]:
+    """How far ahead of the next: what a choice between good schemes is about, where the baseline is a bad one."""
+    times = {s.label: s.time_to_target.mean for s in comparison.schemes if s.always_reached and s.time_to_target}
+    ranked = sorted(times, key=times.__getitem__)
+    if comparison.best is None or len(ranked) < 2 or ranked[1] == comparison.baseline:
+        return []
+    first = {result.seed: result.seconds for result in comparison[ranked[0]].results}
+    late = {result.seed: result.seconds for result in comparison[ranked[1]].results}
+    ratio = geometric_estimate([time / start for seed, time in late.items() if time and (start := first.get(seed))])
+    if ratio is None:
+        return []
+    interval = numbers.between(ratio)
+    said = f"{ranked[1]} came next: seed by seed it took {numbers.digits(ratio.mean)} times as long"
+    return [said + (f" (95 % interval {interval})" if interval else "") + f"{_settled(ratio)}."]
+
+
+def _settled(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None or not ratio.low <= 1 <= ratio.high:
+        return ""
+    return "; the interval contains 1, so these seeds do not settle which of the two is faster"
+
+
 def _against_baseline(comparison: Comparison) -> list[str]:
     if comparison.baseline is None or len(comparison.schemes) == 1:
         return []
@@ -59,15 +87,12 @@ def _against_baseline(comparison: Comparison) -> list[str]:
     if best is None or best.speed_up is None:
         return []
     ratio = best.speed_up
-    said = f"Seed by seed, it was {numbers.digits(ratio.mean)} times as fast as {base.label}"
     interval = numbers.between(ratio)
-    if interval:
-        said += f" (95 % interval {interval})"
+    said = f"Seed by seed, {best.label} was {numbers.digits(ratio.mean)} times as fast as {base.label}"
+    said += f" (95 % interval {interval})" if interval else ""
     if ratio.count < best.runs:
         said += f", counting the {numbers.counted(ratio.count, 'seed')} in which both reached the target"
-    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-        said += "; the interval contains 1, so these seeds do not settle which of the two is faster"
-    return [said + "."]
+    return [f"{said}{_settled(ratio)}."]
 
 
 def _not_reached(comparison: Comparison) -> list[str]:
