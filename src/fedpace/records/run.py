@@ -82,12 +82,17 @@ class RunInfo:
         return self.status not in ("running", "interrupted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecord:
     """A run read back."""
 
     info: RunInfo
     rounds: tuple[Round, ...]
+
+    def __repr__(self) -> str:
+        """Say which run it is, and how it went."""
+        info = self.info
+        return f"<{type(self).__name__} {info.label}, seed {info.seed}: {len(self.rounds)} rounds, {info.status}>"
 
     @property
     def reached(self) -> Round | None:
@@ -98,6 +103,14 @@ class RunRecord:
     def crossed(self) -> Round | None:
         """The first round that meets the target, held or not."""
         return self._met[0]
+
+    @property
+    def censored(self) -> bool:
+        """Whether it ended with the target that it was run for, before it held the one that is asked for now.
+
+        Then it did not miss the latter: nobody knows when it would have held it.
+        """
+        return self.info.status == "reached" and self.info.target is not None and self.reached is None
 
     @cached_property
     def _met(self) -> tuple[Round | None, Round | None]:
