@@ -525,7 +525,7 @@ def test_integers_in_a_model_survive_delta_mode(flower):
         grid.add(10 + client, flower.app([mod(flower), counting]), **{"partition-id": client})
     record = ArrayRecord({"w0": Array(np.zeros(3, np.float32)), "batches": Array(np.asarray(4))})
     result = flower.rounds(PacedStrategy(FedAvg(), HalfStep(), clock="reported"), grid, record, 1)
-    assert result["batches"].numpy() == pytest.approx(5.0)
+    assert result["batches"].numpy() == 6, "counters are averaged, whatever the step does"
 
 
 def test_replies_without_a_count_are_weighed_all_the_same(flower):

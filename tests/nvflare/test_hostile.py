@@ -64,7 +64,7 @@ def one_round(model, folder, change, kind):
     step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), CLIENTS)
     after = shared.step([(weight, reply.model) for weight, _, reply in server.answers(step)], step.mode)
     failed = server.stepped(step, after, moved=True).failed
-    server.close()
+    server.memory.close()
     return failed, after
 
 
