@@ -7,9 +7,9 @@ import time
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from seconds_app import task
 
 from fedpace.flower import report_mod
+from seconds_app import task
 
 
 def mine(context: Context) -> tuple[task.Floats, np.ndarray]:

@@ -12,10 +12,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from seconds_app import task
 
 from fedpace.flower import PacedServer, PacedStrategy
 from fedpace.records.holding import Holding
+from seconds_app import task
 
 app = ServerApp()
 HOLD, EVERY = 8, 5.0
@@ -76,7 +76,9 @@ def main(grid: Grid, context: Context) -> None:
         "crossed": None if crossed is None else curve[crossed][0],
         "steps": len(curve) - 1,
         "seconds": curve[-1][0],
-        "spent": {} if watch is None else {k: [round(v, 3), watch.times[k], round(watch.most[k], 4)] for k, v in watch.spent.items()},
+        "spent": {}
+        if watch is None
+        else {k: [round(v, 3), watch.times[k], round(watch.most[k], 4)] for k, v in watch.spent.items()},
         "curve": curve,
     }
     (out / f"{name}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")

@@ -27,9 +27,9 @@ def messages(
 ) -> tuple[list[Message], list[float], list[Arrays]]:
     """Return replies for a strategy that averages, their weights, and the models in them.
 
-    In delta mode, x + sum a_i (x_i - x), each of the k models becomes x + k a_i (x_i - x), whose plain mean is just that,
-    whatever the a_i sum to. Since it is done before the inner strategy sees the models, server optimisers act on the
-    step that was meant. Buffers become their weighted mean in each: a variance must not be extrapolated.
+    In delta mode, x + sum a_i (x_i - x), each of the k models becomes x + k a_i (x_i - x), whose plain mean is just
+    that, whatever the a_i sum to. Since it is done before the inner strategy sees the models, server optimisers act on
+    the step that was meant. Buffers become their weighted mean in each: a variance must not be extrapolated.
 
     Strategies divide weights by their sum. Relative to the largest, equal weights become 1 exactly, so that the
     quotients are those of plain FedAvg with equal counts, bit for bit.

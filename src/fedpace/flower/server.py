@@ -136,7 +136,7 @@ class PacedServer(Federation):
     def _offer(self, client: str) -> Message | None:
         """Return the message with the current model for a client; None where its node is gone."""
         node = self._nodes.get(client)
-        if node is None:
+        if node is None or self._arrays is None:
             return None
         if self._content[0] != self.coordinator.step:
             config = ConfigRecord({**self._config, "server-round": self.coordinator.step + 1})

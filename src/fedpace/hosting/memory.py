@@ -16,7 +16,7 @@ from fedpace.hosting.diary import Diary
 from fedpace.hosting.lock import FolderLock
 from fedpace.records.run import RunInfo
 
-MAY_CHANGE = ("deadline", "moments_every")
+MAY_CHANGE = ("deadline", "moments_every", "hear_late")
 """Settings that a restarted server may be given anew."""
 
 

@@ -95,6 +95,8 @@ class Server:
         at_least(sketch, 0, "sketch")
         if screen != 0:
             above(screen, 1, "screen (0 = refuse no update for its length)")
+        # No host has a message that stops a client.
+        settings = replace(settings, hear_late=True)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
@@ -135,9 +137,7 @@ class Server:
         self.courier.models[self.coordinator.step] = self.shared.arrays
         return self.shared
 
-    def next_step(
-        self, transport: Transport, available: Iterable[str] | Callable[[], Iterable[str]]
-    ) -> Step | None:
+    def next_step(self, transport: Transport, available: Iterable[str] | Callable[[], Iterable[str]]) -> Step | None:
         """Carry tasks out and bring replies back until the model is to step; None = there is nobody to ask.
 
         Args:
