@@ -115,9 +115,8 @@ def local() -> Any:
 def summary(result: dict[str, Any]) -> str:
     """Return a run in one line."""
     held = "not held" if result["held"] is None else f"held from {result['held']:.0f} s"
-    words = (
-        f"seed {result['seed']}, {result['contestant']}: {held}, {result['steps']} steps in {result['seconds']:.0f} s"
-    )
+    run = f"seed {result['seed']}, {result['contestant']}"
+    words = f"{run}: {held}, {result['steps']} steps in {result['seconds']:.0f} s"
     return f"{words}; a core was waited for {result['starved']:.2f} s per second of work"
 
 
