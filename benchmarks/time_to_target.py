@@ -37,6 +37,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def fill(
             if mode in modes
             for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, saving, again=options.again)
         ]
-        for rows in spread(run, jobs, options.jobs):
+        for rows in spread(run, [replace(job, on_grid=options.on_grid) for job in jobs], options.jobs):
             for row in rows:
                 results.add(row)
                 print(
@@ -244,6 +245,9 @@ def arguments() -> argparse.Namespace:
         "--again", action="store_true", help="run what is there already once more; the later row counts"
     )
     parser.add_argument("--charged-only", action="store_true", help="leave the runs with free warm-ups out")
+    parser.add_argument(
+        "--on-grid", action="store_true", help="also judge all schemes by instants of one grid; runs take a bit longer"
+    )
     parser.add_argument(
         "--give-up", type=float, default=0.0, metavar="N", help="end a run that holds N times as late (0 = never)"
     )

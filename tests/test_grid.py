@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,25 @@ def test_a_run_ends_as_soon_as_the_hold_is_known_and_not_before(grid, task):
             break
     assert (row["rounds"], row["hard"]["round"]) == (len(rounds) - 1, held)
     assert row["hard"]["first"] == rounds[crossed][0]
+
+
+def test_a_run_may_be_judged_on_a_grid_of_instants_too(grid, task):
+    """A scheme that steps at every answer: where it is first seen by chance does not count."""
+    cell = grid.cells.cells([task])[0]
+    scheme = grid.schemes.Scheme("fedbuff", "fedbuff", {"buffer": 1, "lr": 0.3})
+    job = grid.runs.Job(scheme, (cell,), 0.3, 3, {"easy": 0.5, "hard": 0.6})
+    (plain,), (both,) = grid.runs.run(job), grid.runs.run(dataclasses.replace(job, on_grid=True))
+    simulation = grid.runs.prepare(cell, scheme.selector(24), 0.3, 3)
+    played = [(current.clock, current.metric) for current in islice(simulation.rounds(), both["rounds"] + 1)]
+    assert plain["rounds"] <= both["rounds"]
+    for level, target in {"easy": 0.5, "hard": 0.6}.items():
+        assert both[level]["seconds"] == plain[level]["seconds"]
+        held = held_from(played, target, "up", hold=10, every=both["every"], looks="grid")[1]
+        assert both[level]["on_grid"] == played[held][0]
+        assert "on_grid" not in plain[level]
+    found = grid.analysis.summarise([both])
+    assert "on_grid" in found["otherwise"]
+    assert "looked at on one grid" in grid.markdown.page(found)
 
 
 def test_a_run_that_is_too_slow_is_given_up(grid, task):

@@ -24,8 +24,8 @@ from grid.schemes import BASELINE, PAPERS_BASELINES, Mode, camp
 
 Times = Mapping[int, float]
 """Seconds by seed; infinite = the target was never met."""
-Measure = Literal["seconds", "first"]
-"""Of a row: when the target is held, or when it was met first."""
+Measure = Literal["seconds", "first", "on_grid"]
+"""Of a row: when the target is held, when it was met first, and when it is held as looked at on a grid of instants."""
 Schemes = dict[str, dict[int, Row]]
 """Rows by label and seed."""
 
@@ -39,6 +39,8 @@ def summarise(rows: Iterable[Row], *, flagship: str = "pace") -> dict[str, Any]:
         ("free_warmup", "free", "seconds"),
         ("free_warmup_first_crossing", "free", "first"),
     ]
+    if all("on_grid" in row["hard"] for row in rows):
+        others.append(("on_grid", "charged", "on_grid"))
     return {
         "flagship": flagship,
         "verdict": _verdict(main, flagship),

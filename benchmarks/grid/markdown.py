@@ -13,6 +13,7 @@ JUDGEMENTS = {
     "charged, first crossing": "first_crossing",
     "free warm-up, held": "free_warmup",
     "free warm-up, first crossing": "free_warmup_first_crossing",
+    "charged, held, looked at on one grid of instants": "on_grid",
 }
 
 
@@ -73,6 +74,8 @@ def judgements(summary: Mapping[str, Any]) -> str:
     """One line per way to judge: what is charged, and what counts as reached."""
     rows = []
     for name, key in JUDGEMENTS.items():
+        if key is not None and key not in summary["otherwise"]:
+            continue
         verdict = summary["verdict"] if key is None else summary["otherwise"][key]
         over, control = verdict["speed_up_over_best_of_all_others"], verdict["speed_up_over_best_control"]
         bounded = verdict["factors_at_least"]

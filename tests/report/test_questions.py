@@ -24,6 +24,21 @@ def test_an_easier_target_is_reached_sooner(three_schemes):
     assert summarise(retarget(three_schemes, None)) == summarise(three_schemes)
 
 
+def test_recorded_runs_are_looked_at_on_a_grid(make_run):
+    """`often` is lucky for a second between two instants; `rarely` ends a round at 10 s, which is one of them."""
+    lucky = [(1, 0.95 if second == 11 else 0.5 if second < 16 else 0.96) for second in range(1, 41)]
+    held = {"hold": 2, "hold_every": 10.0, "status": "reached"}
+    runs = [make_run("often", 0, lucky, **held), make_run("rarely", 0, [(10, 0.95), (15, 0.95), (15, 0.95)], **held)]
+    before, after = summarise(runs), summarise(retarget(runs, None, looks="grid"))
+    assert [before[label].time_to_target.mean for label in ("often", "rarely")] == [11, 10]
+    assert [after[label].time_to_target.mean for label in ("often", "rarely")] == [20, 10]
+    with pytest.raises(InputError, match="--looks"):
+        retarget(runs, None, looks="often")
+    mixed = [runs[0], retarget(runs, None, looks="grid")[1]]
+    with pytest.raises(InputError, match="same instants"):
+        summarise(mixed)
+
+
 def test_a_harder_target_is_not_made_up(make_run):
     stopped = [make_run("a", 0, [(10, 0.95)], status="reached"), make_run("b", 0, [(10, 0.5)])]
     harder = summarise(retarget(stopped, 0.99))

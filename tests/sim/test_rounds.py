@@ -424,6 +424,7 @@ def test_without_a_target_nothing_is_held():
         ({"hold": 0}, "hold of stop must be at least 1, but 0 came"),
         ({"hold_every": 0.0}, "hold_every of stop must be above 0"),
         ({"hold_every": math.inf}, "hold_every of stop must be a finite number"),
+        ({"looks": "often"}, "looks of stop"),
     ],
 )
 def test_bad_limits(options, words):

@@ -28,12 +28,14 @@ class Question:
     target: float | None = None
     hold: int | None = None
     at: float | None = None
+    looks: str | None = None
 
     @property
     def suffix(self) -> str:
         """What the files of another target are called by: those of the runs' own stay as they are."""
         asked = {"target": self.target, "hold": self.hold}
-        return "".join(f"-{name}-{value:g}" for name, value in asked.items() if value is not None)
+        said = "".join(f"-{name}-{value:g}" for name, value in asked.items() if value is not None)
+        return said if self.looks is None else f"{said}-looks-{self.looks}"
 
 
 def report_folder(
@@ -53,7 +55,7 @@ def report_folder(
     if records is None and (below := _comparisons(folder)):
         _report_each(below, console, as_json=as_json, question=asked)
         return
-    runs = retarget(find_runs(folder) if records is None else in_order(records), asked.target, asked.hold)
+    runs = retarget(find_runs(folder) if records is None else in_order(records), asked.target, asked.hold, asked.looks)
     if plan is not None:
         names = list(plan.experiments)
     else:
@@ -101,7 +103,7 @@ def _comparisons(folder: Path) -> list[Path]:
 def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:
     """Report several comparisons one after the other: their schemes share labels, and are not one another's rivals."""
     if as_json:
-        asked = {place: retarget(find_runs(place), question.target, question.hold) for place in folders}
+        asked = {place: retarget(find_runs(place), question.target, question.hold, question.looks) for place in folders}
         found = [write_reports(runs, place, suffix=question.suffix) for place, runs in asked.items()]
         content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
         print_json({"comparisons": content})

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import read_json
-from fedpace.records.holding import Direction, held_from
+from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
 
 FORMAT = 1
@@ -65,6 +65,8 @@ class RunInfo:
     """Instants over which the mean must meet the target for it to count; 1, as in older records: it counts at once."""
     hold_every: float | None = None
     """Seconds from one of these instants to the next."""
+    looks: Looks = "rounds"
+    """Whether the target may count from every evaluation, or from those that are current at such instants."""
     clocked_from: str | None = None
     """The delay model under which these rounds were trained, where it is not the experiment's own: see `reclock`."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class RunRecord:
             info.direction,
             hold=info.hold,
             every=info.hold_every or 0.0,
+            looks=info.looks,
         )
         crossed, reached = (None if position is None else self.rounds[position] for position in found)
         return crossed, reached

@@ -21,7 +21,8 @@ def check_targets(runs: Sequence[RunRecord]) -> None:
             )
         paired = spacing.setdefault(info.seed, run).info
         if first.target is not None and (
-            info.hold != first.hold or (info.hold > 1 and info.hold_every != paired.hold_every)
+            (info.hold, info.looks) != (first.hold, first.looks)
+            or (info.hold > 1 and info.hold_every != paired.hold_every)
         ):
             raise InputError(
                 f"runs of one comparison hold their target over the same instants, but {paired.label!r} has hold = "

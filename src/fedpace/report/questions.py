@@ -6,9 +6,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from fedpace.core.checks import one_of
 from fedpace.core.errors import InputError
+from fedpace.records.holding import Looks
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import numbers
 from fedpace.report.estimates import Estimate, estimate
@@ -16,8 +18,10 @@ from fedpace.report.grouping import group
 from fedpace.report.numbers import UNKNOWN
 
 
-def retarget(runs: Sequence[RunRecord], target: float | None, hold: int | None = None) -> list[RunRecord]:
-    """Return runs as if this had been their target, held over so many instants; None = as it was.
+def retarget(
+    runs: Sequence[RunRecord], target: float | None, hold: int | None = None, looks: str | None = None
+) -> list[RunRecord]:
+    """Return runs as if this had been their target, held over so many instants from such times; None = as it was.
 
     Nothing is run: a run that ended because it held an easier target is censored where it does not hold a harder one.
     """
@@ -25,7 +29,9 @@ def retarget(runs: Sequence[RunRecord], target: float | None, hold: int | None =
         raise InputError(f"--target must be a number, but {target} came")
     if hold is not None and hold < 1:
         raise InputError(f"--hold counts instants, of which there is at least one, but {hold} came")
-    changes: dict[str, Any] = {"target": target, "hold": hold}
+    if looks is not None:
+        one_of(looks, get_args(Looks), "--looks")
+    changes: dict[str, Any] = {"target": target, "hold": hold, "looks": looks}
     changes = {name: value for name, value in changes.items() if value is not None}
     if not changes:
         return list(runs)

@@ -181,7 +181,8 @@ def conditions(info: RunInfo) -> tuple[str, ...]:
     if clock is None or fleet is None:
         return ()
     charged = "warm-up on the clock" if clock.get("charge_warmup") else "warm-up free of charge"
-    return charged, "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
+    known = "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
+    return (charged, known) if info.looks == "rounds" else (charged, known, "looked at on one grid of instants")
 
 
 def render_table(comparison: Comparison) -> Table:
