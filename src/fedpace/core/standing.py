@@ -195,7 +195,7 @@ class Standing(Roster):
             groups.setdefault((task.step, times[task.step, task.client]), []).append(outcome)
             times[task.step, task.client] += 1
         for step, nth in sorted(groups):
-            self.ledger.fold(groups[step, nth], step)
+            self.ledger.fold(groups[step, nth], step, self.step - step)
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)

@@ -107,7 +107,7 @@ class SharedModel:
         if combined is None:
             return self.arrays
         step = self._flat(averaged) - current
-        mean = current + step if "models" in self.rule.takes else None
+        mean = current + step if self.rule.takes & {"models", "mixture"} else None
         whole = Answers(step, combined.weights, mean, combined.mean_square, combined.rows)
         stepped = set(self._stepped())
         return self._move(whole, {key: np.asarray(array) for key, array in averaged.items() if key not in stepped})
