@@ -11,7 +11,8 @@ TORCH_INDEX ?= $(if $(filter Linux,$(shell uname -s)),https://download.pytorch.o
 PIP_FLAGS ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # What pip does, a line per download: it takes minutes, and silence looks like a fault.
-TELL   := awk '/(Downloading|Using cached|Processing) .*\.whl/ && !/metadata/ {print "  " $$2, $$3, $$4; fflush()} \
+TELL   := awk '/(Downloading|Using cached|Processing) .*\.whl/ && !/metadata/ { \
+	n = split($$2, part, "/"); print "  " part[n] ($$3 ~ /^\([0-9]/ ? " " $$3 " " $$4 : ""); fflush()} \
 	/^Installing collected/ {print "  unpacking ..."; fflush()}'
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

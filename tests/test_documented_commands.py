@@ -15,7 +15,12 @@ from fedpace.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
-PROGRAMS = r"(?:make|pip|python|fedpace|flwr|flower-\w+|nvflare|git|ray|tensorboard)"
+COMMANDS = "|".join(get_command(app).commands)  # type: ignore[attr-defined]
+PROGRAMS = (
+    rf"(?:fedpace (?:{COMMANDS})\b|make [\w-]+(?: +[A-Z_]+=.*|)$|"
+    r"(?:pip|python|flwr|flower-\w+|nvflare|git|ray|tensorboard) )"
+)
+"""How a command begins. In lists prose is indented as code is, and may begin with the name of a program."""
 PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\.\.\.|\||…")
 """Names that the reader replaces: such a line says how a command looks, and is none."""
 NOT_RUN = {
@@ -39,9 +44,8 @@ def lines_of_code(document: str) -> list[str]:
     text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
     indented = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     found = [*indented, *(line.strip() for block in blocks for line in block.splitlines())]
-    return [
-        line.removeprefix("$ ").partition("  #")[0].strip() for line in found if re.match(rf"(\$ )?{PROGRAMS} ", line)
-    ]
+    told = [line.removeprefix("$ ").partition("  #")[0].strip() for line in found]
+    return [line for line in told if re.match(PROGRAMS, line)]
 
 
 def in_the_text(document: str) -> list[str]:

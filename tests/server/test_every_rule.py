@@ -199,6 +199,20 @@ def test_counters_are_averaged_and_stay_whole():
     assert after["w"].dtype == np.float32
 
 
+@pytest.mark.parametrize("name", ["bn.running_var", "bn.running_mean", "bn/moving_variance"])
+def test_running_statistics_are_averaged_and_never_extrapolated(name):
+    """With a momentum of 0.9, a variance that was stepped along would be below 0 in the third step."""
+    shared = SharedModel({"w": np.zeros(2), name: np.full(2, 1.0, np.float32)}, Fedavgm(0.9))
+    for variance in (0.5, 0.1, 0.01):
+        answers = [(0.75, {"w": np.ones(2), name: np.full(2, variance)}), (0.25, {"w": np.zeros(2), name: np.ones(2)})]
+        after = shared.step(answers, "delta" if variance == 0.1 else "average")
+        np.testing.assert_allclose(after[name], 0.75 * variance + 0.25, rtol=1e-6)
+        assert after[name].dtype == np.float32
+        np.testing.assert_allclose(shared.carry_on({**after, name: np.full(2, 0.2, np.float32)}, answers)[name], 0.2)
+    shared.step([(-1.0, {"w": np.ones(2), name: np.full(2, 5.0)}), (2.0, {"w": np.ones(2), name: np.ones(2)})], "delta")
+    np.testing.assert_allclose(shared.arrays[name], 1.0, err_msg="a negative weight could make a variance negative")
+
+
 @pytest.mark.parametrize("answers", [[], [(0.0, {"w": np.ones(1)})]], ids=["nobody", "nobody that counts"])
 def test_nobody_moves_nothing(answers):
     shared = SharedModel({"w": np.full(1, 3.0)}, Nesterov())

@@ -67,6 +67,11 @@ class Standing(Roster):
         """What clients should report."""
         return facts_wanted(self.policy)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether who misses a round's end is heard later."""
+        return self.settings.hear_late and bool(self.policy.rounds)
+
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
         gone = listed(clients, "the clients that leave")

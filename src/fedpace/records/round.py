@@ -37,7 +37,7 @@ class Round:
     warmed: tuple[ClientId, ...] = ()
     """Clients that only measured, before the round."""
     heard: tuple[ClientId, ...] = ()
-    """Clients that answered an earlier warm-up only now."""
+    """Clients that answered an earlier warm-up, or a round that had ended, only now."""
     probed: tuple[ClientId, ...] = ()
     """Clients that were asked before the choice."""
     stretch: float = 1.0

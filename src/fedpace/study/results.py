@@ -29,7 +29,8 @@ STYLE = """
 .fedpace th, .fedpace td { padding: 0.2em 0.7em; text-align: right; vertical-align: top }
 .fedpace thead th { border-bottom: 1px solid }
 .fedpace caption, .fedpace .text { text-align: left }
-.fedpace .best { font-weight: bold }
+.fedpace tbody th { font-weight: normal }
+.fedpace tbody .best { font-weight: bold }
 .fedpace small { display: block; font-weight: normal }
 .fedpace .name { display: flex; gap: 0.5em }
 .fedpace .swatch { border-top: 3px solid; margin-top: 0.6em; width: 1.6em }
