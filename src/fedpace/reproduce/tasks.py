@@ -1,0 +1,113 @@
+"""The data sets of the paper's tables, at the paper's scale and at one that a laptop runs in minutes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+from fedpace.core.errors import InputError
+from fedpace.reproduce.paper import PAPER
+from fedpace.reproduce.tuned import Tuned
+
+Profile = Literal["quick", "paper", "tiny"]
+Delays = Literal["synthetic", "nycmesh"]
+PROFILES = get_args(Profile)
+DELAYS: tuple[Delays, ...] = get_args(Delays)
+
+PATIENCE = 4
+"""Times as many rounds as random is expected to take, after which a scheme has not reached the target."""
+TINY = {"max_rounds": 2, "training": {"epochs": 1}}
+"""What the end-to-end test changes in `quick`: every part is run, and nothing is learnt."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set with what is trained on it, at one scale."""
+
+    name: str
+    title: str
+    profile: Profile
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    k: int
+    """Clients per round of schemes that are told how many."""
+    target: float
+    paper_target: float
+    max_rounds: int
+    bytes: int
+    rounds: int
+    """That random is expected to take."""
+    rates: tuple[float, ...]
+    """Step sizes that the tuning tries."""
+    scale: str
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return int(self.data["clients"])
+
+    @property
+    def metric(self) -> str:
+        """What the target is a value of."""
+        return "loss" if self.name == "quadratic" else "accuracy"
+
+    def delays(self, name: Delays, **options: Any) -> dict[str, Any]:
+        """Return a delay model; both know the network at its full width, whatever is trained."""
+        size = {"model_bytes": self.bytes} if name == "synthetic" and self.bytes else {}
+        return {"name": name, **size, **options}
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(files("fedpace.reproduce").joinpath("tasks.toml").read_text(encoding="utf-8"))
+
+
+def task_names() -> tuple[str, ...]:
+    """Return the data sets in the order of the paper's tables."""
+    return tuple(_tables())
+
+
+def task(name: str, profile: Profile, tuned: Tuned | None = None) -> Task:
+    """Return a data set at a scale."""
+    if name not in _tables():
+        raise InputError(f"the paper has no data set {name!r}: known are {', '.join(task_names())}")
+    table = _tables()[name]
+    parts: dict[str, Any] = {**table["paper"]}
+    paper_target = PAPER.target(name)
+    parts["target"], scale = paper_target, "as in the paper"
+    if profile != "paper":
+        parts = merged(parts, {"max_rounds": PATIENCE * table["rounds"], **table["quick"]})
+        parts = merged(parts, (tuned or Tuned.packaged()).of(name))
+        scale = table["scale"]
+    if profile == "tiny":
+        parts = merged(parts, TINY)
+    return Task(
+        name=name,
+        title=table["title"],
+        profile=profile,
+        data=parts["data"],
+        model=parts["model"],
+        training=parts["training"],
+        k=parts["k"],
+        target=parts["target"],
+        paper_target=paper_target,
+        max_rounds=parts["max_rounds"],
+        bytes=table["bytes"],
+        rounds=table["rounds"],
+        rates=tuple(table["rates"]),
+        scale=scale,
+    )
+
+
+def merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `table` with what `change` says otherwise, table by table."""
+    found = dict(table)
+    for key, value in change.items():
+        old = found.get(key)
+        found[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return found
