@@ -56,20 +56,17 @@ class Resnet18:
     Args:
         width: channels of the first stage; the features are 8 times as many.
         groups: of the group normalisation.
-        shrink: pixels a side that are averaged into one before the first convolution: 2 is a quarter of the work.
     """
 
     name: ClassVar[str] = "resnet18"
 
     width: int = 64
     groups: int = 8
-    shrink: int = 1
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.width, 1, "width of resnet18")
         at_least(self.groups, 1, "groups of resnet18")
-        at_least(self.shrink, 1, "shrink of resnet18")
         if self.width % self.groups:
             raise InputError(f"groups of resnet18 must divide width = {self.width}, but {self.groups} came")
 
@@ -77,10 +74,7 @@ class Resnet18:
         """Return the model for images of (channels, height, width)."""
         if len(input_shape) != 3:
             raise InputError(f"resnet18 takes images of (channels, height, width), but inputs of {input_shape} came")
-        if min(input_shape[1:]) < self.shrink:
-            raise InputError(f"images of {input_shape} have no {self.shrink} pixels a side to average: lower shrink")
         body: list[nn.Module] = [
-            *([nn.AvgPool2d(self.shrink)] if self.shrink > 1 else []),
             he_conv_layer(input_shape[0], self.width, 3, stride=1, generator=generator),
             nn.GroupNorm(self.groups, self.width),
             nn.ReLU(),

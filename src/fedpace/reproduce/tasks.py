@@ -109,5 +109,8 @@ def merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
     found = dict(table)
     for key, value in change.items():
         old = found.get(key)
-        found[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        # Another component, such as another model, has options of its own.
+        other = both and "name" in value and value["name"] != old.get("name")
+        found[key] = merged(old, value) if both and not other else value
     return found
