@@ -21,16 +21,15 @@ from fedpace.models.layers import embedding_layer, lstm_layers
 class LastState(nn.Module):
     """Character numbers (n, time) to the upper layer's last state (n, hidden)."""
 
-    def __init__(self, embedding: nn.Embedding, stack: nn.LSTM, last: int = 0) -> None:
+    def __init__(self, embedding: nn.Embedding, stack: nn.LSTM) -> None:
         super().__init__()
         self.embedding = embedding
         self.stack = stack
-        self.last = last
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the features."""
         # Windows are kept as bytes, an eighth of what torch's embedding takes.
-        states, _ = self.stack(self.embedding(inputs[:, -self.last :].long()))
+        states, _ = self.stack(self.embedding(inputs.long()))
         last: torch.Tensor = states[:, -1]
         return last
 
@@ -43,7 +42,6 @@ class StackedLstm:
         embedding: width of a character's embedding.
         hidden: width of each LSTM layer, which is the feature dimension.
         layers: number of LSTM layers.
-        last: how many of the last characters are read, which is what the work grows with; 0 = all.
     """
 
     name: ClassVar[str] = "stacked-lstm"
@@ -51,13 +49,11 @@ class StackedLstm:
     embedding: int = 8
     hidden: int = 100
     layers: int = 2
-    last: int = 0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         for option in ("embedding", "hidden", "layers"):
             at_least(getattr(self, option), 1, f"{option} of stacked-lstm")
-        at_least(self.last, 0, "last of stacked-lstm")
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model; what it reads and what it predicts are of one alphabet of `outputs` characters."""
@@ -66,6 +62,5 @@ class StackedLstm:
         body = LastState(
             embedding_layer(outputs, self.embedding, generator=generator),
             lstm_layers(self.embedding, self.hidden, self.layers, generator=generator),
-            self.last,
         )
         return FeatureModel(body, linear_layer(self.hidden, outputs, bias=True, generator=generator), chunk=500)

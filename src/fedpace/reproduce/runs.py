@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpace.config import Experiment, parse_experiment
-from fedpace.core.errors import InputError
 from fedpace.records.run import INFO, RunRecord, plain, read_run
 from fedpace.reproduce.columns import Column
-from fedpace.reproduce.tasks import DELAYS, Delays, Task, merged
-from fedpace.reproduce.tuned import Tuned
+from fedpace.reproduce.tasks import DELAYS, Task, merged
 from fedpace.runner import Job
 from fedpace.sim.reclock import depends_on_delays
 
@@ -33,7 +31,7 @@ class Run:
     """A scheme on a data set under a delay model and a seed."""
 
     task: Task
-    delays: Delays
+    delays: str
     column: Column
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,11 +62,6 @@ class Run:
         """What the run is called: the same for the same configuration, whoever asks."""
         text = json.dumps(plain(self.experiment.as_table()), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:HASH]
-
-    @property
-    def cell(self) -> tuple[str, Delays]:
-        """The cell of tables 1 and 2 that it belongs to."""
-        return self.task.name, self.delays
 
     def job(self, store: Path, others: Sequence[Run] = ()) -> Job:
         """Return the run as the runner takes it; `others` are the same under other delays, to be clocked from it."""
@@ -104,16 +97,3 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
-
-def runs_of(
-    task: Task, columns: Sequence[Column], seeds: Sequence[int], delays: Sequence[Delays], tuned: Tuned
-) -> list[Run]:
-    """Return the runs of a data set: seeds outermost, so that whatever is there when they are stopped is paired."""
-    if not seeds or min(seeds) < 0:
-        raise InputError(f"expected seeds of 0 or more, but {list(seeds)} came")
-    return [
-        Run(task, name, column, seed, tuned.options(task.name, name, column.label))
-        for seed in seeds
-        for column in columns
-        for name in delays
-    ]
