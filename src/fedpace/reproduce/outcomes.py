@@ -118,9 +118,9 @@ class Results:
         ended = sum(len(entry.outcomes) for entry in self.entries.values())
         return ended, sum(entry.wanted for entry in self.entries.values())
 
-    def write(self, path: Path) -> None:
-        """Write everything as JSON that a person can read."""
-        content = {
+    def content(self) -> dict[str, Any]:
+        """Return everything as JSON holds it."""
+        return {
             "format": FORMAT,
             "profile": self.profile,
             "facts": self.facts,
@@ -129,7 +129,10 @@ class Results:
                 for place, entry in self.entries.items()
             },
         }
-        write_atomically(path, json_bytes(content))
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON that a person can read."""
+        write_atomically(path, json_bytes(self.content()))
 
     @staticmethod
     def parse(raw: Any, source: str) -> Results:
