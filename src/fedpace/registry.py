@@ -22,10 +22,10 @@ from fedpace.core.checks import check_options, did_you_mean
 from fedpace.core.errors import InputError
 
 
-@lru_cache(maxsize=2)
-def _installed(places: tuple[tuple[str, int], ...]) -> EntryPoints:
+@lru_cache(maxsize=8)
+def _installed(places: tuple[tuple[str, int], ...], group: str) -> EntryPoints:
     """Read what all installed packages register, which takes a few milliseconds, once for the same `places`."""
-    return entry_points()
+    return entry_points(group=group)
 
 
 def _places() -> tuple[tuple[str, int], ...]:
@@ -101,7 +101,7 @@ class Catalogue:
 
     def _plugged_in(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}
-        for point in _installed(_places()).select(group=self._group):
+        for point in _installed(_places(), self._group):
             if point.name in found and found[point.name].value != point.value:
                 raise InputError(
                     f"two plug-ins are called {point.name!r}: {found[point.name].value} and {point.value}: remove one"

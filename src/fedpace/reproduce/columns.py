@@ -61,9 +61,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("divfl", "DivFL", "baseline", {"k": "K"}),
     Column("power-of-choice", "Power-of-Choice", "baseline", {"k": "K"}),
     Column("approx-opt-sampling", "ApproxOpt", "baseline", {"k": "K"}),
-    Column(
-        "exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}
-    ),
+    Column("exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}),
     Column("pace", "pace, charged", "ours", charged=True),
     Column("pace-async", "pace-async", "ours"),
     Column("fedbuff", "FedBuff", "added", {"buffer": "K"}),

@@ -67,7 +67,8 @@ class Command:
             sys.stdout.write(json.dumps(results.content(), indent=1, allow_nan=False) + "\n")
             return
         for table in shown:
-            self._console.print(rendering.terminal(table))
+            for piece in rendering.terminal(table, self._console.width):
+                self._console.print(piece)
             for note in table.notes:
                 self._console.print(note, highlight=False, markup=False)
             self._console.print()

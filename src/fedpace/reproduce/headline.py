@@ -75,9 +75,7 @@ def our_cells(request: Request, results: Results) -> dict[str, Seconds]:
     found: dict[str, Seconds] = {}
     for table in plans.DELAYS:
         for task in request.tasks:
-            entries = {
-                column.label: results[f"{table}/{task.name}/{column.label}"] for column in request.columns
-            }
+            entries = {column.label: results[f"{table}/{task.name}/{column.label}"] for column in request.columns}
             found[f"{table}/{task.name}"] = {label: each.seconds for label, each in entries.items() if each.run}
     return found
 

@@ -1,8 +1,7 @@
-"""What came out of runs, as small as a table needs it: from the folders of runs, or from the file that keeps the sums."""
+"""What came out of runs, as small as a table needs it: from the folders of runs, or from a file that sums them up."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,16 +86,6 @@ class Entry:
         """The mean, where every seed reached the target."""
         found = self.estimate
         return None if found is None else found.mean
-
-
-def ratio(slow: Entry, fast: Entry) -> float | None:
-    """Return how many times as fast the second is, over seeds in which both reached the target, paired."""
-    shared = [
-        math.log(a.seconds / b.seconds)
-        for seed, a in slow.outcomes.items()
-        if a.seconds is not None and (b := fast.outcomes.get(seed)) is not None and b.seconds is not None
-    ]
-    return math.exp(float(np.mean(shared))) if shared else None
 
 
 class Results:

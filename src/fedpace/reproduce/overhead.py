@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _measured(clients: int, features: int) -> dict[str, float]:
         "approx-opt-sampling": ApproxOptSampling(k=k, solver="trust-constr", max_iter=ITERATIONS),
         "approx-opt-sampling, exact": ApproxOptSampling(k=k),
     }
-    chosen = {label: _seconds(lambda scheme=scheme: scheme.select(None, view, rng)) for label, scheme in schemes.items()}
+    chosen = {label: _seconds(partial(scheme.select, None, view, rng)) for label, scheme in schemes.items()}
     return {"feature-heterogeneity, pair by pair": pairwise, "feature-heterogeneity": ours, **chosen}
 
 
@@ -119,15 +120,20 @@ def table(measured: Mapping[str, Any]) -> Table:
         before = found["feature-heterogeneity, pair by pair"] + found["delayhet-submodular"]
         after = found["feature-heterogeneity"] + found["exact"]
         rows.append(
-            (Cell(name), Cell(f"{found['clients']}, {found['features']}"), *cells, Cell(f"{before / max(after, 1e-9):.0f}x"))
+            (
+                Cell(name),
+                Cell(f"{found['clients']}, {found['features']}"),
+                *cells,
+                Cell(f"{before / max(after, 1e-9):.0f}x"),
+            )
         )
     return Table(
         "Server overhead: seconds in the first round",
         ("Data set", "m, d", "Heterogeneity", "Submodular", "Sampling", "ApproxOpt", "Submodular, all of it"),
         tuple(rows),
         (
-            "CPU seconds of one core here, a GPU and 12 cores in the paper. First line: ours; then the paper's procedure "
-            "as we run it: the norms of all pairs one by one (timed on 12 pairs), min-norm, trust-constr "
+            "CPU seconds of one core here, a GPU and 12 cores in the paper. First line: ours; then the paper's "
+            "procedure as we run it: the norms of all pairs one by one (timed on 12 pairs), min-norm, trust-constr "
             f"({ITERATIONS} iterations; the paper does not say). The last column: its procedure over ours.",
         ),
     )

@@ -39,7 +39,7 @@ class Paper:
         return float(self.tables[TABLES["synthetic"]][task]["target"])
 
     def seconds(self, task: str, delays: str, column: str) -> float | None:
-        """Return the time to target in table 1 or 2; None = not reached. KeyError where the paper has no such column."""
+        """Return the time to target in table 1 or 2 of a column that they have; None = not reached."""
         found = self.tables[TABLES[delays]][task]["kiloseconds"][column]
         return None if found is None else 1000 * float(found)
 

@@ -96,7 +96,9 @@ def table3(request: Request) -> list[Wanted]:
                 found += [Wanted(f"table3/{part}/{column.label}", run, target) for run, target in [runs]]
         (sampling,) = columns.chosen(paper.OWN[1:])
         quadratic = _task(request, "quadratic")
-        for k in COHORTS if quadratic else ():
+        for k in COHORTS:
+            if quadratic is None:
+                break
             run = request.run(quadratic, "nycmesh", sampling, seed, options={"k": k * quadratic.clients // 100})
             found.append(Wanted(f"table3/k={k}/{sampling.label}", run))
     return found
@@ -107,7 +109,9 @@ def _sweeps(request: Request, column: Column, seed: int) -> list[tuple[str, tupl
     if rotated := _task(request, "rotated-mnist"):
         for degrees in ROTATIONS:
             change = {"data": {"max_rotation": float(degrees)}}
-            found.append((f"rotation={degrees}", (request.run(rotated, "synthetic", column, seed, change=change), None)))
+            found.append(
+                (f"rotation={degrees}", (request.run(rotated, "synthetic", column, seed, change=change), None))
+            )
     if mnist := _task(request, "dirichlet-mnist"):
         for fastest in LINKS:
             options = {"link_speed": [200e3, fastest * 1e6]}
@@ -117,9 +121,7 @@ def _sweeps(request: Request, column: Column, seed: int) -> list[tuple[str, tupl
         # One run to the hardest target: the easier ones are met on its way.
         hardest = replace(cifar, target=round(cifar.target + max(TARGETS.values()), 4))
         run = request.run(hardest, "synthetic", column, seed)
-        found += [
-            (f"target={name}", (run, round(cifar.target + further, 4))) for name, further in TARGETS.items()
-        ]
+        found += [(f"target={name}", (run, round(cifar.target + further, 4))) for name, further in TARGETS.items()]
     return found
 
 

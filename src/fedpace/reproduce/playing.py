@@ -53,4 +53,3 @@ def play(
         if done is not None:
             done(job)
     return failed
-

@@ -16,17 +16,38 @@ from fedpace.reproduce.paper import COLUMNS, PAPER
 from fedpace.reproduce.plans import Request
 from fedpace.reproduce.tables import Cell, Table
 
-LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "–": "--", "×": r"$\times$"}
+GAP = 3
+"""Columns of a terminal between two of a table."""
+LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "\N{EN DASH}": "--"}
 
 
-def terminal(table: Table) -> RichTable:
-    """Return the table as a terminal shows it."""
-    found = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for position, heading in enumerate(table.headings):
-        found.add_column(heading, justify="left" if position == 0 else "right", vertical="top")
+def terminal(table: Table, width: int) -> list[RichTable]:
+    """Return the table as a terminal of that width shows it: in several pieces where it is too wide for one."""
+    names = _widest(table, 0) + GAP
+    pieces, taken = [[0]], names
+    for position in range(1, len(table.headings)):
+        needed = _widest(table, position) + GAP
+        if taken + needed > width and len(pieces[-1]) > 1:
+            pieces.append([0])
+            taken = names
+        pieces[-1].append(position)
+        taken += needed
+    return [_piece(table, shown, first=number == 0) for number, shown in enumerate(pieces)]
+
+
+def _piece(table: Table, shown: list[int], *, first: bool) -> RichTable:
+    title = table.title if first else f"{table.title}, continued"
+    found = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for position in shown:
+        found.add_column(table.headings[position], justify="right" if position else "left", vertical="top")
     for row in table.rows:
-        found.add_row(*(_text(cell) for cell in row))
+        found.add_row(*(_text(row[position]) for position in shown))
     return found
+
+
+def _widest(table: Table, position: int) -> int:
+    lines = [line for row in table.rows for line in row[position].lines]
+    return max(len(line) for line in [*lines, *table.headings[position].split()])
 
 
 def _text(cell: Cell) -> Text:
@@ -41,9 +62,8 @@ def _text(cell: Cell) -> Text:
 def markdown(table: Table) -> str:
     """Return the table in Markdown, its title and notes included."""
     lines = [f"**{table.title}**", "", _line(table.headings), _line(["---"] * len(table.headings))]
-    for row in table.rows:
-        lines.append(_line(_marked(cell) for cell in row))
-    return "\n".join([*lines, "", *(f"{note}" for note in table.notes)]) + "\n"
+    lines += [_line(_marked(cell) for cell in row) for row in table.rows]
+    return "\n".join([*lines, "", *table.notes]) + "\n"
 
 
 def _marked(cell: Cell) -> str:

@@ -96,4 +96,3 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
         key = (replace(run, delays=DELAYS[0]).key, "blind") if alone else (run.key, run.delays)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
-

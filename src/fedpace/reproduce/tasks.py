@@ -108,8 +108,12 @@ def merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
     found = dict(table)
     for key, value in change.items():
         old = found.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        # Another component, such as another model, has options of its own.
-        other = both and "name" in value and value["name"] != old.get("name")
-        found[key] = merged(old, value) if both and not other else value
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("name", old.get("name")) == old.get("name")
+        ):
+            found[key] = merged(old, value)
+        else:  # another component, such as another model, has options of its own
+            found[key] = value
     return found

@@ -46,5 +46,6 @@ class Tuned:
 
     def options(self, task: str, delays: str, label: str) -> Mapping[str, Any]:
         """Return the options that were chosen for a scheme under a delay model."""
-        found: Mapping[str, Any] = self.tasks.get(task, {}).get("options", {}).get(delays, {}).get(label, {})
-        return found.get("chosen", {})
+        found = self.tasks.get(task, {}).get("options", {}).get(delays, {}).get(label, {})
+        chosen: Mapping[str, Any] = found.get("chosen", {})
+        return chosen
