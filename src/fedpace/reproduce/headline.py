@@ -54,9 +54,9 @@ def standing(cells: Mapping[str, Seconds], schemes: tuple[str, ...], rivals: tup
         rival = fastest({label: seconds[label] for label in rivals})
         other = None if rival is None else seconds[rival]
         won += other is None or mine < other
-        if other is not None:
+        if other and mine:  # a target that the first model meets says nothing
             best.append(math.log(other / mine))
-        if (slow := seconds.get("random")) is not None:
+        if mine and (slow := seconds.get("random")):
             random.append(math.log(slow / mine))
     return Standing(run, arrived, won, _geometric(random), _geometric(best))
 

@@ -66,7 +66,7 @@ class Request:
     def run(self, task: Task, delays: str, column: Column, seed: int, **changes: Any) -> Run:
         """Return a run with the options that were tuned for it."""
         tuned = self.tuned or Tuned.packaged()
-        options = tuned.options(task.name, delays, column.label) if self.profile != "paper" else {}
+        options = tuned.options(task.name, delays, column.label) if self.profile == "quick" else {}
         if not options and column.label in columns.TUNED:
             options = columns.TUNED[column.label](task.k)[0]
         return Run(task, delays, column, seed, {**options, **changes.pop("options", {})}, **changes)
@@ -99,7 +99,7 @@ def table3(request: Request) -> list[Wanted]:
         for k in COHORTS:
             if quadratic is None:
                 break
-            run = request.run(quadratic, "nycmesh", sampling, seed, options={"k": k * quadratic.clients // 100})
+            run = request.run(quadratic, "nycmesh", sampling, seed, options={"k": max(1, k * quadratic.clients // 100)})
             found.append(Wanted(f"table3/k={k}/{sampling.label}", run))
     return found
 

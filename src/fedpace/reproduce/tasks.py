@@ -19,8 +19,13 @@ DELAYS = ("synthetic", "nycmesh")
 
 PATIENCE = 3
 """Times as many rounds as random is expected to take, after which a scheme has not reached the target."""
-TINY = {"max_rounds": 2, "training": {"epochs": 1}}
-"""What the end-to-end test changes in `quick`: every part is run, and nothing is learnt."""
+TINY: dict[str, dict[str, Any]] = {
+    "quadratic": {"clients": 6, "samples": 10, "test_samples": 10, "dimension": 8},
+    "femnist": {"clients": 4, "min_samples": 10},
+    "shakespeare": {"clients": 3, "samples": 150, "min_samples": 150, "context": 2},
+}
+"""What `tiny` changes in the data of `quick`: every part is run, and nothing is learnt."""
+TINY_IMAGES = {"clients": 4, "samples": 40, "test_samples": 20}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ def task(name: str, profile: Profile, tuned: Tuned | None = None) -> Task:
         parts = merged(parts, (tuned or Tuned.packaged()).of(name))
         scale = table["scale"]
     if profile == "tiny":
-        parts = merged(parts, TINY)
+        small = {"data": TINY.get(name, TINY_IMAGES), "training": {"epochs": 1}, "k": 2, "max_rounds": 2}
+        parts = merged(parts, small)
     return Task(
         name=name,
         title=table["title"],
