@@ -63,6 +63,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("approx-opt-sampling", "ApproxOpt", "baseline", {"k": "K"}),
     Column("exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}),
     Column("pace", "pace, charged", "ours", charged=True),
+    Column("pace-free", "pace, warm-up free", "ours", {"name": "pace"}),
     Column("pace-async", "pace-async", "ours"),
     Column("fedbuff", "FedBuff", "added", {"buffer": "K"}),
 )

@@ -61,7 +61,7 @@ class Command:
         if "overhead" in self._asked and (not self.show or "overhead" not in results.facts):
             results.facts["overhead"] = overhead.measure(tiny=self.profile == "tiny")
         shown = self._tables(results)
-        if self.out.is_dir():
+        if self.out.is_dir() or not self.show:
             self._write(results, shown)
         if self.as_json:
             sys.stdout.write(json.dumps(results.content(), indent=1, allow_nan=False) + "\n")
@@ -102,9 +102,11 @@ class Command:
             with self._stoppable(), RunProgress(left, self._console, quiet=self.as_json) as progress:
                 play(runs, self.out, progress.watch, progress.done, note=self._say)
         results = collect(self.profile, self._wanted, self.out)
-        known = self.out / RESULTS
-        if known.exists():
-            results.facts.update(Results.read(known).facts)
+        if (self.out / RESULTS).exists():
+            before = Results.read(self.out / RESULTS)
+            if before.profile == self.profile:  # what was asked for earlier is kept beside it
+                results.facts.update(before.facts)
+                results.entries = {**before.entries, **results.entries}
         return results
 
     def _packaged(self) -> Results:

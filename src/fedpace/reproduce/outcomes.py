@@ -101,12 +101,6 @@ class Results:
         """Return an entry; one that nobody ran is empty."""
         return self.entries.get(place, Entry(0, {}))
 
-    @property
-    def runs(self) -> tuple[int, int]:
-        """How many ended, of how many."""
-        ended = sum(len(entry.outcomes) for entry in self.entries.values())
-        return ended, sum(entry.wanted for entry in self.entries.values())
-
     def content(self) -> dict[str, Any]:
         """Return everything as JSON holds it."""
         return {

@@ -63,7 +63,7 @@ def cell_table(name: str, request: Request, results: Results) -> Table:
         f"{NAMES[name]}: 1,000 virtual seconds to the target",
         ("Data set", "Target", *(column.title for column in columns)),
         tuple(rows),
-        _notes(request, results),
+        _notes(request),
     )
 
 
@@ -87,7 +87,7 @@ def sweep_table(request: Request, results: Results) -> Table:
         entry = results[f"table3/k={k}/{OWN[1]}"]
         rows.append((Cell("Quadratic, NYCMesh, K"), Cell(str(k)), Cell(""), _cell(entry, paper="paper: a plot")))
     headings = ("What varies", "Value", *(titles[label] for label in OWN))
-    notes = _notes(request, results)
+    notes = _notes(request)
     if request.profile != "paper":
         notes += ("Targets of CIFAR-10 are 3 points below that of table 1, the same, and 3 points above.",)
     return Table("Table 3: seconds to the target", headings, tuple(rows), notes)
@@ -112,7 +112,7 @@ def case_table(request: Request, results: Results) -> Table:
         for column in columns
     )
     title = "Figure 2: Quadratic, seconds to the target"
-    return Table(title, ("Scheme", *headings.values()), rows, _notes(request, results))
+    return Table(title, ("Scheme", *headings.values()), rows, _notes(request))
 
 
 def constant_table(request: Request, results: Results) -> Table:
@@ -128,7 +128,7 @@ def constant_table(request: Request, results: Results) -> Table:
         for title, place in parts
     )
     headings = ("Quadratic", *plans.DELAYS.values())
-    return Table("Hidden constants: seconds to the target", headings, rows, _notes(request, results))
+    return Table("Hidden constants: seconds to the target", headings, rows, _notes(request))
 
 
 def fastest(seconds: Mapping[str, float | None]) -> str | None:
@@ -166,12 +166,11 @@ def _target(task: Task) -> Cell:
     return Cell(metric(task.target), paper="" if same else f"paper {metric(task.paper_target)}")
 
 
-def _notes(request: Request, results: Results) -> tuple[str, ...]:
-    ended, wanted = results.runs
+def _notes(request: Request) -> tuple[str, ...]:
     limits = [task.max_rounds for task in request.tasks]
     seeds = ", ".join(map(str, request.seeds))
     return (
-        f"Profile {request.profile}, seeds {seeds}; {ended:,} of {wanted:,} runs are there. Means over seeds with 95 % "
-        "intervals; the fastest of a row in bold, and so is the paper's.",
+        f"Profile {request.profile}, seeds {seeds}. Means over seeds with 95 % intervals, which need three seeds; the "
+        "fastest of a row in bold, ours and the paper's.",
         f"{NOT_REACHED}: not reached within {min(limits)} to {max(limits)} rounds, by data set.",
     )
