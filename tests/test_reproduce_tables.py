@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +129,13 @@ def test_another_model_keeps_none_of_the_options_of_the_first():
     table = {"model": {"name": "resnet18", "width": 64}, "data": {"name": "mnist", "clients": 100}}
     found = merged(table, {"model": {"name": "mlp", "hidden": 32}, "data": {"clients": 50}})
     assert found == {"model": {"name": "mlp", "hidden": 32}, "data": {"name": "mnist", "clients": 50}}
+
+
+def test_the_document_has_the_tables_of_the_results_that_come_with_fedpace():
+    root = Path(__file__).parents[1]
+    spec = importlib.util.spec_from_file_location("reproduction", root / "benchmarks" / "reproduction.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.DOCUMENT.read_text(encoding="utf-8")
+    assert text == module.filled(text, Results.read(module.RESULTS)), "run benchmarks/reproduction.py"
+    assert len(re.findall("<!-- end -->", text)) == len(module.shown(Results.read(module.RESULTS)))

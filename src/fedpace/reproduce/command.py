@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
-import typer
 from rich.console import Console
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -159,7 +158,7 @@ class Command:
             yield
         except KeyboardInterrupt:
             self._say("interrupted: what was recorded is kept, and the same command goes on")
-            raise typer.Exit(130) from None
+            raise
 
     def _say(self, text: str) -> None:
         if not self.as_json:
