@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from flwr.serverapp.strategy import FedAvg
 
 from fedpace import Need
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, report_mod
 
 TARGETS = [1.0, 4.0, -2.0, 7.0]
 SECONDS = [1.0, 1.7, 2.9, 11.3]
@@ -65,11 +64,13 @@ def test_fedbuff_by_hand(flower):
     for client, target in enumerate(TARGETS):
         mod = report_mod(delay=lambda message, context, measured: SECONDS[context.node_config["partition-id"]])
         grid.add(10 + client, flower.app([mod], target=target), **{"partition-id": client})
-    strategy = PacedStrategy(FedAvg(), Buffered(), clock="reported")
-    record, found = flower.arrays([0.0]), []
-    for number in range(1, STEPS + 1):
-        record = flower.rounds(strategy, grid, record, 1, first=number)
-        found.append(float(record["w0"].numpy()[0]))
+    found = []
+    PacedServer(Buffered(), clock="reported").start(
+        grid,
+        flower.arrays([0.0]),
+        STEPS,
+        evaluate_fn=lambda number, arrays: found.append(float(arrays["w0"].numpy()[0])),
+    )
     expected, lags = by_hand()
     assert max(lags) > 1, "some answers are stale"
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(found, [0.0, *expected], rtol=1e-5)

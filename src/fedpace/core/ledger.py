@@ -186,8 +186,8 @@ class Ledger:
         who = [self.name(self.row(outcome.client)) for outcome in outcomes]
         check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
 
-    def fold(self, outcomes: Sequence[Outcome], step: int) -> None:
-        """Take in what clients reported at `step`; `check` has been passed."""
+    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0) -> None:
+        """Take in what clients reported at `step`, so many steps ago; `check` has been passed."""
         rows = [self.row(outcome.client) for outcome in outcomes]
         outcomes = screened(self.trust, rows, outcomes)
         for row, outcome in zip(rows, outcomes, strict=True):
@@ -203,7 +203,7 @@ class Ledger:
         pairs = zip(rows, outcomes, strict=True)
         self.trust.compare({row: o.update for row, o in pairs if o.finished and o.update is not None}, step)
         # Before expectations change by what came.
-        self.accumulated.answered(Settled(at, self.delays()[rows], took, done))
+        self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
             self._learn_delays(rows, seconds, finished, step)
 

@@ -67,6 +67,11 @@ class Standing(Roster):
         """What clients should report."""
         return facts_wanted(self.policy)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether who misses a round's end is heard later."""
+        return self.settings.hear_late and bool(self.policy.rounds)
+
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
         gone = listed(clients, "the clients that leave")
@@ -190,7 +195,7 @@ class Standing(Roster):
             groups.setdefault((task.step, times[task.step, task.client]), []).append(outcome)
             times[task.step, task.client] += 1
         for step, nth in sorted(groups):
-            self.ledger.fold(groups[step, nth], step)
+            self.ledger.fold(groups[step, nth], step, self.step - step)
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)
