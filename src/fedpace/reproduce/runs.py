@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpace.config import Experiment, parse_experiment
-from fedpace.records.run import INFO, RunRecord, plain, read_run
+from fedpace.records.run import INFO, RunRecord, read_run
 from fedpace.reproduce.columns import Column
 from fedpace.reproduce.tasks import DELAYS, Task, merged
 from fedpace.runner import Job
@@ -41,8 +41,8 @@ class Run:
     """What else differs from the data set's table, such as the largest rotation."""
 
     @cached_property
-    def experiment(self) -> Experiment:
-        """The whole configuration."""
+    def table(self) -> dict[str, Any]:
+        """The whole configuration, as TOML would hold it."""
         task = self.task
         table: dict[str, Any] = {
             "name": f"{task.name} {task.profile}",
@@ -55,13 +55,20 @@ class Run:
             "selectors": [self.column.table(task, self.options)],
             **self.column.sections,
         }
-        return parse_experiment(merged(table, self.change), f"{task.name} ({task.profile})")
+        return merged(table, self.change)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The same as the runner takes it."""
+        return parse_experiment(self.table, f"{self.task.name} ({self.task.profile})")
 
     @cached_property
     def key(self) -> str:
-        """What the run is called: the same for the same configuration, whoever asks."""
-        text = json.dumps(plain(self.experiment.as_table()), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:HASH]
+        """What the run is called: the same for the same configuration, whoever asks.
+
+        Defaults are left out, so that a version of fedpace that has learnt another option still finds its runs.
+        """
+        return hashlib.sha256(json.dumps(self.table, sort_keys=True).encode()).hexdigest()[:HASH]
 
     def job(self, store: Path, others: Sequence[Run] = ()) -> Job:
         """Return the run as the runner takes it; `others` are the same under other delays, to be clocked from it."""
