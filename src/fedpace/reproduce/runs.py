@@ -51,7 +51,7 @@ class Run:
             "model": dict(task.model),
             "delays": task.delays(self.delays, **self.delay_options),
             "training": dict(task.training),
-            "stop": {"target": task.target, "hold": 1, "max_rounds": task.max_rounds},
+            "stop": {"target": task.target, "hold": 1, "max_rounds": self.column.patience * task.max_rounds},
             "selectors": [self.column.table(task, self.options)],
             **self.column.sections,
         }
