@@ -172,6 +172,6 @@ def _notes(request: Request) -> tuple[str, ...]:
     return (
         f"Profile {request.profile}, seeds {seeds}. Means over seeds with 95 % intervals, which need three seeds; the "
         "fastest of a row in bold, ours and the paper's.",
-        f"{NOT_REACHED}: not reached within {min(limits)} to {max(limits)} rounds, by data set; five times as many steps of "
-        "schemes without rounds.",
+        f"{NOT_REACHED}: not reached within {min(limits)} to {max(limits)} rounds, by data set; five times as many "
+        "steps of schemes without rounds.",
     )
