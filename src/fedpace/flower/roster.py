@@ -96,6 +96,8 @@ class Roster:
     def _wait(self, grid: Grid) -> None:
         """Wait for the names of the first nodes: nothing can be done without any."""
         asked, until = len(self._asked), time.monotonic() + self._seconds
+        if asked:
+            log.info("fedpace: waiting for %d nodes to say who they are", asked)
         while self._asked and time.monotonic() < until:
             time.sleep(POLL)
             self._hear(grid)
