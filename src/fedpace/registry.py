@@ -15,7 +15,7 @@ import pkgutil
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from fedpace.core.checks import check_options, did_you_mean
+from fedpace.core.checks import check_options, current_options, did_you_mean
 from fedpace.core.errors import InputError
 
 
@@ -52,6 +52,7 @@ class Catalogue:
     def make(self, name: str, **options: Any) -> Any:
         """Return the component `name` with these options."""
         cls = self[name]
+        options = current_options(cls, options)
         check_options(cls, options, name, "option")
         try:
             return cls(**options)
