@@ -71,15 +71,7 @@ def cut_short(line: str) -> str:
     return line + (" --once" if words[1] == "watch" else "")
 
 
-def kind_of(line: str) -> tuple[str, ...]:
-    """Return what makes a command another one than those that differ from it in names and numbers only."""
-    words = shlex.split(line)
-    return (words[1], words[2] if words[1] in ("data", "delays", "report") else "", *(w for w in words if w[0] == "-"))
-
-
-MEANT = sorted({cut_short(line) for name, line in BLOCKS if line.startswith("fedpace ") and not why_not(name, line)})
-RUN = sorted({kind_of(line): line for line in reversed(MEANT)}.values())
-"""One command of each kind: rounds take time. The others are parsed."""
+RUN = sorted({cut_short(line) for name, line in BLOCKS if line.startswith("fedpace ") and not why_not(name, line)})
 
 
 @pytest.fixture(scope="module")
