@@ -146,7 +146,9 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
     columns = len(summary) // 2
     figure, axes = pyplot.subplots(2, columns, figsize=(4.6 * columns, 8.4), squeeze=False)
     for place, (name, families) in enumerate(summary.items()):
@@ -163,9 +165,13 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         )
         axis.set(xlabel="seconds to the target", ylabel="client-seconds of work")
         axis.title.set_fontsize(9)
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if side is axis.yaxis else (1.0, 3.0)))
+            side.set_major_formatter(plain)
+            side.set_minor_formatter(NullFormatter())
         axis.grid(visible=True, which="both", alpha=0.2)
-    axes[0][0].legend(fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(FAMILIES), frameon=False)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
     figure.savefig(path, dpi=110)
 
 

@@ -11,13 +11,14 @@ hold = 1 a target counts from where it is first met.
 
 A scheme that steps every second has more evaluations that may turn out to be the one than a scheme in rounds, and so
 more luck. With `looks = "grid"` all schemes are looked at equally often: at 0, every, 2 every, ... seconds, and t is
-one of these instants. The evaluation that counts is the one whose model is current then.
+one of these instants. What then counts is the first evaluation since the instant before from which on all of them meet
+the target, up to this instant: a scheme is not taken for slower than it is because it goes on stepping.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Literal
 
@@ -72,16 +73,24 @@ class Holding:
     def earliest(self) -> float:
         """The earliest time that may still turn out to be the one from which on the target is held."""
         candidate = self._candidate(self._next)
-        return self._clocks[-1 if candidate is None else candidate[1]]
+        last = len(self._clocks) - 1
+        return self._clocks[self._first(last if candidate is None else candidate[1])]
 
     def undecided(self, last: int) -> bool:
         """Whether one of the rounds up to position `last` may still turn out to be the one."""
         if self.target is None or self.held is not None:
             return False
         candidate = self._candidate(self._next)
-        if candidate is None:  # on the grid: the last round may be current at the next instant
-            return self._grid and last >= len(self._clocks) - 1 and self._good(len(self._clocks) - 1)
-        return candidate[1] <= last
+        if candidate is not None:
+            return self._first(candidate[1]) <= last
+        now = len(self._clocks) - 1  # on the grid, its model may be current at the next instant
+        return self._grid and now >= 0 and self._good(now) and self._first(now) <= last
+
+    def _first(self, position: int) -> int:
+        """Return the first round that may count where this one is current at the next candidate."""
+        if not self._grid:
+            return position
+        return min(position, bisect_right(self._clocks, (self._next - 1) * self.every))
 
     def _candidate(self, number: int) -> tuple[float, int] | None:
         """Return the time that may be the one, and the round that counts then; None = it is not known yet."""
@@ -99,11 +108,19 @@ class Holding:
                 if self._clocks[-1] < start + (self.hold - 1) * self.every:
                     return
                 if self._holds(start, position):
-                    while not self._evaluated[position]:  # the evaluation that stands for this round
-                        position -= 1
-                    self.held = position
+                    self.held = self._since(position) if self._grid else position
                     return
             self._next += 1
+
+    def _since(self, position: int) -> int:
+        """Return the first evaluation since the instant before from which on the target was met up to this round."""
+        while not self._evaluated[position]:  # the evaluation that stands for this round
+            position -= 1
+        found = position
+        while position > self._first(position) and self._good(position - 1):
+            position -= 1
+            found = position if self._evaluated[position] else found
+        return found
 
     def _good(self, position: int) -> bool:
         return meets(self._current[position], self.target, self.direction)
