@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt
-	@echo "Installing what the demo needs into $(VENV): about 0.4 GB to download, 1.1 GB on disk, a few minutes."
+	@echo "Installing what the demo needs into $(VENV): about 0.4 GB to download, 1.2 GB on disk, a few minutes."
 	@$(call install,--no-compile -e '.[demo]')
 	@touch $@
 
