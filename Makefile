@@ -38,12 +38,12 @@ help:            ## show the targets
 setup: $(STAMP)  ## make .venv with all extras
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Installing fedpace with all extras into $(VENV): about 0.7 GB to download, 2.2 GB on disk, some minutes."
+	@echo "Installing fedpace with all extras into $(VENV): 2.2 GB on disk, some minutes."
 	@$(call install,-e '.[all$(comma)dev]')
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt
-	@echo "Installing what the demo needs into $(VENV): about 0.4 GB to download, 1.1 GB on disk, a few minutes."
+	@echo "Installing what the demo needs into $(VENV): about 0.3 GB to download, 1.2 GB on disk, a few minutes."
 	@$(call install,--no-compile -e '.[demo]')
 	@touch $@
 

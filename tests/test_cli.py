@@ -249,7 +249,7 @@ def test_list(call, kind):
 
 def test_list_shows_needs_and_defaults(call):
     entries = {entry["name"]: entry for entry in strict(call("list", "--json")[1])["selectors"]}
-    plain = {"k": 10, "variant": "uniform-wor", "extrapolate": 0.0, "momentum": False, "overcommit": 1.0}
+    plain = {"k": 10, "variant": "uniform-wor", "fedexp_exponent": 0.0, "momentum": False, "overcommit": 1.0}
     assert entries["random"]["options"] == plain
     assert entries["random"]["needs"] == []
     assert entries["delayhet-submodular"]["needs"] == ["delays", "feature moments"]

@@ -30,7 +30,7 @@ def test_every_scheme_is_listed_with_its_paper_unless_it_is_ours(listed):
 def test_needs_and_uses_are_told_apart(listed):
     assert listed["delayhet-submodular"]["needs"] == ["delays", "feature moments"]
     assert listed["approx-opt-sampling"]["uses"] == ["update sketches"]
-    plain = {"k": 10, "variant": "uniform-wor", "extrapolate": 0.0, "momentum": False, "overcommit": 1.0}
+    plain = {"k": 10, "variant": "uniform-wor", "fedexp_exponent": 0.0, "momentum": False, "overcommit": 1.0}
     assert listed["random"]["options"] == plain
 
 

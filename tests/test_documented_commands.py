@@ -72,7 +72,7 @@ def cut_short(line: str) -> str:
     return line + (" --once" if words[1] == "watch" else "")
 
 
-RUN = sorted({cut_short(line) for name, line in BLOCKS if line.startswith("fedpace ") and why_not(name, line) is None})
+RUN = sorted({cut_short(line) for name, line in BLOCKS if line.startswith("fedpace ") and not why_not(name, line)})
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_scripts_and_targets_in_documents_exist():
     ("document", "line"),
     [
         (name, line)
-        for name, line in {*SENTENCES, *((n, c) for n, c in BLOCKS if c.startswith("fedpace ") and why_not(n, c))}
+        for name, line in sorted({*SENTENCES, *((n, c) for n, c in BLOCKS if c.startswith("fedpace "))})
         if " " in line[8:] and not PLACEHOLDER.search(line)
     ],
 )

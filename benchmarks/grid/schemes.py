@@ -23,6 +23,7 @@ PAPERS_BASELINES = frozenset({"random-tuned", "random", "power-of-choice", "divf
 FLAGSHIP = "pace"
 BASELINE = "random"
 """What speed-ups are over: as McMahan et al. have it, ten clients, all waited for."""
+# By the old name of `fedexp_exponent`, as the records of the grid have it.
 FEDEXP = [{"k": k, "extrapolate": 1.0} for k in (10, 20, 30)]
 
 Mode = Literal["charged", "free"]

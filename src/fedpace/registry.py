@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.checks import check_options, did_you_mean
+from fedpace.core.checks import check_options, current_options, did_you_mean
 from fedpace.core.errors import InputError
 
 
@@ -72,6 +72,7 @@ class Catalogue:
     def make(self, name: str, **options: Any) -> Any:
         """Return the component `name` with these options."""
         cls = self[name]
+        options = current_options(cls, options)
         check_options(cls, options, name, "option")
         try:
             return cls(**options)

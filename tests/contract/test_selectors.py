@@ -11,7 +11,7 @@ CASES = [
     make_selector("random", k=4),
     make_selector("random", k=0),
     make_selector("random", k=4, overcommit=1.3),
-    make_selector("random", k=4, extrapolate=1.0, momentum=True),
+    make_selector("random", k=4, fedexp_exponent=1.0, momentum=True),
     make_selector("random", k=4, variant="md"),
     make_selector("random", k=4, variant="uniform-unbiased"),
     make_selector("delayhet-submodular"),
@@ -43,7 +43,7 @@ CASES = [
     make_selector("moment-match"),
     make_selector("moment-match", max_clients=3),
     make_selector("pace"),
-    make_selector("pace", max_clients=3, repay=False, momentum=False, extrapolate=0.0),
+    make_selector("pace", max_clients=3, repay=False, momentum=False, fedexp_exponent=0.0),
 ]
 POLICIES = [
     make_selector("refl", k=4),
@@ -57,7 +57,7 @@ POLICIES = [
     make_selector("pisces", in_flight=0, epsilon=0.0, epsilon_least=0.0),
     make_selector("ca2fl", buffer=5, in_flight=3, lr=0.5),
     make_selector("pace-async"),
-    make_selector("pace-async", in_flight=3, extrapolate=0.0),
+    make_selector("pace-async", in_flight=3, fedexp_exponent=0.0),
     make_selector("fedbuff", buffer=5, in_flight=3, lr=0.5, momentum=0.5),
 ]
 """They work without rounds."""

@@ -82,12 +82,12 @@ def test_rounds_record_what_they_carry_on():
 
 
 def test_a_run_with_momentum_resumes_bit_for_bit(tmp_path):
-    whole = simulation(momentum=True, extrapolate=1.0)
+    whole = simulation(momentum=True, fedexp_exponent=1.0)
     expected = list(islice(whole.rounds(), 9))
-    cut = simulation(momentum=True, extrapolate=1.0)
+    cut = simulation(momentum=True, fedexp_exponent=1.0)
     list(islice(cut.rounds(), 5))
     Checkpoints(tmp_path).save(cut, wall_seconds=1.0)
-    resumed = simulation(momentum=True, extrapolate=1.0)
+    resumed = simulation(momentum=True, fedexp_exponent=1.0)
     Checkpoints(tmp_path).restore(resumed)
     assert list(islice(resumed.rounds(), 4)) == expected[5:]
     assert torch.equal(resumed.parameters, whole.parameters)

@@ -72,12 +72,12 @@ def test_what_goes_beyond_the_average_adds_up_to_a_finite_length():
 def test_the_simulator_takes_the_longer_step():
     """A round of `random` with and without: same cohort, same models, a step longer by the recorded factor."""
 
-    def first_round(extrapolate):
+    def first_round(fedexp_exponent):
         simulation = Simulation(
             Digits(clients=12, alpha=0.1),
             Softmax(),
             UniformDelays(),
-            make_selector("random", k=6, extrapolate=extrapolate),
+            make_selector("random", k=6, fedexp_exponent=fedexp_exponent),
             training=Training(lr=0.5),
             seed=3,
         )
@@ -96,4 +96,4 @@ def test_the_simulator_takes_the_longer_step():
 
 def test_only_an_average_can_be_extrapolated():
     with pytest.raises(InputError, match="uniform-unbiased"):
-        make_selector("random", variant="uniform-unbiased", extrapolate=1.0)
+        make_selector("random", variant="uniform-unbiased", fedexp_exponent=1.0)

@@ -120,7 +120,7 @@ def test_diagnostics_keep_their_own_copies():
 
 
 def test_the_configuration_is_the_fields():
-    plain = {"extrapolate": 0.0, "momentum": False, "overcommit": 1.0}
+    plain = {"fedexp_exponent": 0.0, "momentum": False, "overcommit": 1.0}
     assert configuration(Random(k=3, variant="md")) == {"k": 3, "variant": "md", **plain}
 
 

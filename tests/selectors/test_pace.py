@@ -261,8 +261,8 @@ class TestRepayment:
 def test_gathers_speed_unless_told_otherwise():
     assert Pace().server == Nesterov(power=1.0)
     assert Pace(momentum=False).server == Fedexp(power=1.0)
-    assert Pace(extrapolate=0.0).server == Nesterov(power=0.0)
-    assert server_step(Pace(momentum=False, extrapolate=0.0)) == Average()
+    assert Pace(fedexp_exponent=0.0).server == Nesterov(power=0.0)
+    assert server_step(Pace(momentum=False, fedexp_exponent=0.0)) == Average()
     assert server_step(MomentMatch()) == Average()
     assert server_step(Pace(), Fedexp()) == Fedexp(), "the user has the last word"
 
@@ -318,5 +318,5 @@ def test_options_are_checked(scheme):
 
 
 def test_the_power_is_checked():
-    with pytest.raises(InputError, match="extrapolate of pace"):
-        Pace(extrapolate=1.5)
+    with pytest.raises(InputError, match="fedexp_exponent of pace"):
+        Pace(fedexp_exponent=1.5)

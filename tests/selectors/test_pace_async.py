@@ -39,7 +39,7 @@ def simulation(delays=None, *, options=None, **more):
 
 
 def test_the_first_step_is_fedavg_where_all_take_equally_long():
-    ours = simulation(ConstantDelays(), options={"extrapolate": 0.0})
+    ours = simulation(ConstantDelays(), options={"fedexp_exponent": 0.0})
     plain = Simulation(
         Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
         Linear(),
@@ -128,7 +128,7 @@ def test_it_holds_where_it_arrives(seed):
     assert means[-1] > means.max() - 0.01
 
 
-@pytest.mark.parametrize("options", [{"in_flight": -1}, {"in_flight": 1.5}, {"ridge": -1.0}, {"extrapolate": 2.0}])
+@pytest.mark.parametrize("options", [{"in_flight": -1}, {"in_flight": 1.5}, {"ridge": -1.0}, {"fedexp_exponent": 2.0}])
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(InputError, match="pace-async"):
         make_selector("pace-async", **options)

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpace.core.checks import check_options, did_you_mean
+from fedpace.core.checks import check_options, current_options, did_you_mean
 from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 
 Table = Mapping[str, Any]
@@ -14,6 +14,7 @@ Table = Mapping[str, Any]
 
 def build(cls: type[Any], options: Table, where: str) -> Any:
     """Return `cls(**options)` with every key and type checked against the dataclass."""
+    options = current_options(cls, options)
     check_options(cls, options, where, "key")
     hints = typing.get_type_hints(cls)
     checked = {name: typed(hints[name], value, f"{where}: {name}") for name, value in options.items()}

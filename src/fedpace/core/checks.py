@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,12 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the hint that an error about an unknown word ends its sentence with; empty where nothing is close."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def current_options(cls: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by their present names, where the class says what they were called once (`renamed`)."""
+    renamed: Mapping[str, str] = getattr(cls, "renamed", {})
+    return {renamed.get(option, option): value for option, value in options.items()}
 
 
 def check_options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedpace.core.checks import check_options
+from fedpace.core.checks import check_options, current_options
 from fedpace.core.errors import InputError
 from fedpace.core.providers import selector_class, server_class
 from fedpace.core.stepping import ServerStep
@@ -29,5 +29,6 @@ def make_selector(selector: Any, options: Mapping[str, Any], arguments: Iterable
             raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
         return selector
     kind: Any = selector_class(selector)
+    options = current_options(kind, options)
     check_options(kind, options, selector, others=list(arguments))
     return kind(**options)

@@ -24,6 +24,7 @@ There is nothing to tune: what is owed halves from round to round, and s and nu 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -90,11 +91,13 @@ class Pace(Scheme):
         repay: take what earlier cohorts left out into account.
         deadlines: end a round when those that are missing are not worth waiting for.
         momentum: carry steps on from round to round.
-        extrapolate: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
+        fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
             0 = not at all.
     """
 
     name: ClassVar[str] = "pace"
+    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
+    """What options were called once: older experiments and records name them so."""
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS, Need.UPDATE})
     """Without targets only the speed is matched, not the optimum; without updates s stays 1 and nu 0."""
@@ -107,21 +110,21 @@ class Pace(Scheme):
     repay: bool = True
     deadlines: bool = True
     momentum: bool = True
-    extrapolate: float = 1.0
+    fedexp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
-        between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
+        between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
 
     @property
     def server(self) -> ServerStep[Any] | None:
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
-            return Nesterov(self.extrapolate)
-        return Fedexp(self.extrapolate) if self.extrapolate else None
+            return Nesterov(self.fedexp_exponent)
+        return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None
 
     def init(self) -> Measured:
         """Nothing is measured yet."""

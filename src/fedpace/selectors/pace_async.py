@@ -22,6 +22,7 @@ work at a time; they take turns then, those whose answers are most overdue per s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -85,11 +86,13 @@ class PaceAsync(Scheme):
         work_price: seconds of training that one second of a client's work counts for: so many clients work at a time
             that the two together are least; 0 = work is free.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
-        extrapolate: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
+        fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
             0 = not at all.
     """
 
     name: ClassVar[str] = "pace-async"
+    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
+    """What options were called once: older experiments and records name them so."""
     needs: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS, Need.UPDATE})
     """Without updates it cannot tell how far clients disagree, and takes s for 1 and nu for 0."""
@@ -101,7 +104,7 @@ class PaceAsync(Scheme):
     in_flight: int = 0
     work_price: float = 0.0
     ridge: float = 0.1
-    extrapolate: float = 1.0
+    fedexp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -109,12 +112,12 @@ class PaceAsync(Scheme):
         for option in ("ridge", "work_price"):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
             finite(getattr(self, option), f"{option} of {self.name}")
-        between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
+        between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
 
     @property
     def server(self) -> ServerStep[Any] | None:
         """How the server steps, unless it is told otherwise."""
-        return Remembering(self.extrapolate)
+        return Remembering(self.fedexp_exponent)
 
     def init(self) -> Known:
         """Nothing is measured yet."""

@@ -12,6 +12,7 @@ goes on with the first that answer. It favours the fast, whose data then count f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -39,7 +40,7 @@ class Random(Stateless):
             (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
             times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
             weight share x clients / k; unbiased, but the weights need not sum to 1.
-        extrapolate: power of the factor by which the cohort's disagreement lets the step be lengthened
+        fedexp_exponent: power of the factor by which the cohort's disagreement lets the step be lengthened
             (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
         momentum: carry steps on from round to round (`fedpace.core.acceleration`), for the same reason.
         overcommit: clients asked for each one wanted; the round ends when k of them have answered. The authors ask 1.3.
@@ -47,11 +48,13 @@ class Random(Stateless):
     """
 
     name: ClassVar[str] = "random"
+    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
+    """What options were called once: older experiments and records name them so."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: int = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
-    extrapolate: float = 0.0
+    fedexp_exponent: float = 0.0
     momentum: bool = False
     overcommit: float = 1.0
 
@@ -61,24 +64,24 @@ class Random(Stateless):
         at_least(self.overcommit, 1, "overcommit of random")
         finite(self.overcommit, "overcommit of random")
         one_of(self.variant, VARIANTS, "variant of random")
-        between(self.extrapolate, 0, 1, "extrapolate of random")
+        between(self.fedexp_exponent, 0, 1, "fedexp_exponent of random")
         if self.overcommit > 1 and self.variant != "uniform-wor":
             raise InputError(
                 f"random has overcommit = {self.overcommit} with variant {self.variant!r}, whose weights are for all "
                 "who are drawn: set overcommit = 1, or variant = 'uniform-wor'"
             )
-        if (self.extrapolate or self.momentum) and self.variant == "uniform-unbiased":
+        if (self.fedexp_exponent or self.momentum) and self.variant == "uniform-unbiased":
             raise InputError(
-                "random has neither extrapolate nor momentum with variant 'uniform-unbiased': only an average can be "
-                "lengthened or carried on"
+                "random has neither fedexp_exponent nor momentum with variant 'uniform-unbiased': only an average can "
+                "be lengthened or carried on"
             )
 
     @property
     def server(self) -> ServerStep[Any] | None:
         """How the server steps, unless it is told otherwise."""
         if self.momentum:
-            return Nesterov(self.extrapolate)
-        return Fedexp(self.extrapolate) if self.extrapolate else None
+            return Nesterov(self.fedexp_exponent)
+        return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None
 
     @property
     def ignores_delays(self) -> bool:
