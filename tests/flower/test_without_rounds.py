@@ -14,7 +14,7 @@ from fedpace import Need
 from fedpace.core.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
-from fedpace.flower import PacedServer, PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod, roster
 from fedpace.records.run import read_run
 
 TARGETS = [1.0, 4.0, -2.0, 7.0]
@@ -165,3 +165,24 @@ def test_a_strategy_cannot_do_without_rounds():
         PacedStrategy(FedAvg(), "fedbuff")
     with pytest.raises(InputError, match="buffered works without rounds"):
         PacedStrategy(FedAvg(), Buffered())
+
+
+def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower, monkeypatch):
+    """Where machines are busy, a node takes longer than it may, every time."""
+    clock = iter(range(0, 10_000, 50))
+    monkeypatch.setattr(roster.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(roster.time, "sleep", lambda seconds: None)
+    grid = fleet(flower, 1)
+    pull, looks = grid.pull_messages, []
+
+    def slow(identifiers):
+        looks.append(list(identifiers))
+        return pull(identifiers[:1]) if len(looks) > 8 else []
+
+    grid.pull_messages = slow
+    names = roster.Roster(120.0, "config", {})
+    found = {}
+    while not found and len(looks) < 100:
+        found = names.names([10], grid)
+    assert found == {"partition-0": 10}
+    assert max(map(len, looks)) > 1, "it was asked again, and the first answer counts"

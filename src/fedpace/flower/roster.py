@@ -31,6 +31,8 @@ POLL = 0.5
 """Seconds between looks for nodes and their names, at the start."""
 GRACE = 10.0
 """Seconds that the others have for their names when half of the nodes have said theirs."""
+STILL = 10
+"""So many times as long as a node may take for its name is an answer still heard."""
 Eligible = Collection[str] | Callable[[str], bool] | None
 
 
@@ -73,7 +75,7 @@ class Roster:
                 del self._wishes[node]
         self._hear(grid)
         first = not self._names
-        awaited = {node for node, _ in self._asked.values()}
+        awaited = {node for node, until in self._asked.values() if time.monotonic() < until}
         if new := [node for node in here if node not in self._names and node not in awaited]:
             self._ask(new, grid)
         if first:
@@ -95,13 +97,13 @@ class Roster:
 
     def _wait(self, grid: Grid) -> None:
         """Wait for the names of the first nodes: nothing can be done without any."""
-        asked, until = len(self._asked), time.monotonic() + self._seconds
+        asked, until = len({node for node, _ in self._asked.values()}), time.monotonic() + self._seconds
         if asked:
             log.info("fedpace: waiting for %d nodes to say who they are", asked)
         while self._asked and time.monotonic() < until:
             time.sleep(POLL)
             self._hear(grid)
-            if 2 * len(self._asked) <= asked:
+            if 2 * len({node for node, _ in self._asked.values()}) <= asked:
                 until, asked = min(until, time.monotonic() + GRACE), 0
 
     def _hear(self, grid: Grid) -> None:
@@ -109,7 +111,7 @@ class Roster:
         nameless = came = 0
         for reply in pull(grid, self._asked) if self._asked else ():
             node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (0, 0.0))
-            if node != reply.metadata.src_node_id:
+            if node != reply.metadata.src_node_id or node in self._names:
                 continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
             note = _note(reply)
             free = bool(note.name) and self._free(note.name, node)
@@ -124,8 +126,10 @@ class Roster:
                 self._wishes[node] = note.name
             came, nameless = came + 1, nameless + (not free)
             self._enter(node, note.name if free else f"node-{node}", note)
-        now = time.monotonic()
-        self._asked = {identifier: asked for identifier, asked in self._asked.items() if now < asked[1]}
+        # Who is asked again may still answer the first question: where machines are busy, that takes minutes.
+        oldest = time.monotonic() - STILL * self._seconds
+        asked = self._asked.items()
+        self._asked = {i: (node, until) for i, (node, until) in asked if node not in self._names and until > oldest}
         if nameless:
             log.warning(
                 "fedpace: %d of %d new nodes have no name of their own: what is learnt of them is lost when they "
