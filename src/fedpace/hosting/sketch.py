@@ -5,7 +5,6 @@ The same seeded count sketch as the simulator's, so that all hosts, and clients 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,12 +45,12 @@ class UpdateSketch:
         return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
 
 
-def update_length(trained: Arrays, sent: Arrays) -> float:
-    """Return the Euclidean length of trained - sent over floating arrays; infinity where it is too long for a float."""
+def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
+    """Return trained - sent over floating arrays as one vector; infinite where it is too large for a float."""
     with np.errstate(over="ignore"):
-        squares = [
-            float(np.square(np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).sum())
+        parts = [
+            (np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).ravel()
             for key, array in trained.items()
             if np.issubdtype(array.dtype, np.floating)
         ]
-        return math.sqrt(sum(squares))
+    return np.concatenate(parts) if parts else np.zeros(0)
