@@ -42,7 +42,7 @@ def in_a_process(work: Callable[[], object], kill_after: float | None = None) ->
     if child == 0:
         os.setsid()
         try:
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
             work()
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")

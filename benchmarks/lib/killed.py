@@ -183,7 +183,8 @@ def _flower(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path
 
 def _tests_of_flower() -> ModuleType:
     spec = importlib.util.spec_from_file_location("flower_grid", ROOT / "tests" / "flower" / "conftest.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -63,6 +63,14 @@ def moment_from_features(
         classes: number of classes, where `labels` are class numbers 0 to classes - 1.
         max_rank: keep only this many leading directions; the share of energy dropped is reported.
     """
+    rows = whole_rows(features, bias=bias, labels=labels, classes=classes)
+    return _compressed(rows / math.sqrt(len(rows)), len(rows), max_rank)
+
+
+def whole_rows(
+    features: ArrayLike, *, bias: bool = False, labels: ArrayLike | None = None, classes: int | None = None
+) -> FloatArray:
+    """Return the rows z that a moment is the mean of z z' of; arguments as for `moment_from_features`."""
     batch = float_array(features, "features", ndim=2)
     samples = batch.shape[0]
     if samples < 1 or batch.shape[1] < 1:
@@ -74,7 +82,7 @@ def moment_from_features(
         parts.append(_label_columns(labels, samples, classes))
     elif classes is not None:
         raise InputError(f"classes = {classes} came without labels: give both, or neither")
-    return _compressed(np.hstack(parts) / math.sqrt(samples), samples, max_rank)
+    return np.hstack(parts)
 
 
 def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
