@@ -153,6 +153,7 @@ class Trials:
         self.counts["in_a_checkpoint"] += any(name.startswith(".") for name in names)
         self.counts["from_a_checkpoint"] += any(name.startswith(("checkpoint", "paced")) for name in names)
         shutil.rmtree(trial)
+        print(f"{subject.name}: {'identical' if same else 'ANOTHER RESULT'}", file=sys.stderr, flush=True)
 
     def summary(self) -> dict[str, Any]:
         """Return the counts, in all and per subject."""

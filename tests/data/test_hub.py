@@ -148,7 +148,7 @@ def test_the_hub_is_asked_once(tmp_path, parquet, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     decoded = hub.load("mnist")
     assert asked == [("ylecun/mnist", "train"), ("ylecun/mnist", "test")]
-    assert decoded.origin == "the Hugging Face Hub at main"
+    assert decoded.origin == f"the Hugging Face Hub at {hub.PINNED['mnist']}"
     assert len(decoded.splits["train"]) == 14
     hub.load("mnist")
     assert len(asked) == 2

@@ -8,16 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, float_array, real
+from fedpace.core.checks import FloatArray, float_array, of_ordinary_size, real
 from fedpace.core.errors import InputError
 from fedpace.core.facts import REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.screening import compared
 from fedpace.core.trust import Trust
-
-LARGEST = 1e70
-"""Of the numbers in moments and sketches: their products of four must be finite."""
 
 
 def check_outcomes(
@@ -53,17 +50,11 @@ def check_outcomes(
             if factor.shape[1] == 0:
                 raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
             moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
-            _of_a_size(factor, f"the moment factor of {who}")
+            of_ordinary_size(factor, f"the moment factor of {who}")
         if outcome.update is not None:
             update = WIDE["updates"].check(outcome.update, who, update_width)
             update_width = update.size
-            _of_a_size(update, f"the update sketch of {who}")
-
-
-def _of_a_size(array: FloatArray, what: str) -> None:
-    largest = float(np.abs(array).max(initial=0.0))
-    if largest > LARGEST:
-        raise InputError(f"{what} must hold numbers of ordinary size, but {largest:.3g} came: training diverged")
+            of_ordinary_size(update, f"the update sketch of {who}")
 
 
 def screened(

@@ -75,7 +75,8 @@ class Settings:
         between(self.warmup_wait, 0, 1, "warmup_wait")
         above(self.deadline, 0, "deadline")
         at_least(self.moments_every, 0, "moments_every")
-        if self.screen != 0:
+        at_least(self.screen, 0, "screen")
+        if self.screen:
             above(self.screen, 1, "screen (0 = refuse no update for its length)")
         stream(self.seed)  # refuses a bad seed now rather than in the first round
 

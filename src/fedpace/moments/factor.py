@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, frozen
+from fedpace.core.checks import FloatArray, float_array, frozen, whole
 from fedpace.core.errors import InputError
 
 
@@ -91,8 +91,8 @@ def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
 
 
 def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Moment:
-    if max_rank is not None and max_rank < 1:
-        raise InputError(f"max_rank must be at least 1, but {max_rank!r} came")
+    if max_rank is not None:
+        whole(max_rank, 1, "max_rank")
     if len(factor) > factor.shape[1]:
         factor = np.asarray(np.linalg.qr(factor, mode="r"), dtype=np.float64)
     # S V' as U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition, and F'F is
@@ -113,9 +113,8 @@ def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Momen
 
 def _label_columns(labels: ArrayLike, samples: int, classes: int | None) -> FloatArray:
     if classes is None:
-        columns = np.asarray(labels, dtype=np.float64)
+        columns = float_array(labels, "labels", ndim=np.ndim(labels) if np.ndim(labels) == 1 else 2)
         columns = columns[:, None] if columns.ndim == 1 else columns
-        columns = float_array(columns, "labels", ndim=2)
     else:
         numbers = np.asarray(labels)
         if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
