@@ -227,7 +227,7 @@ def test_moments_can_be_cut_and_made_private():
     again = coach.moment(coach.initial + 1, 0)
     assert again.shape != one.shape or not np.allclose(again, one), "another model is another release"
     assert np.abs(one.T @ one - exact.T @ exact).max() > 0.1
-    nearly = trainer(moment_epsilon=1e9, moment_clip=100.0).moment(coach.initial, 0)
+    nearly = trainer(moment_epsilon=1e12, moment_clip=50.0).moment(coach.initial, 0)
     np.testing.assert_allclose(nearly.T @ nearly, exact.T @ exact, atol=1e-2)
 
 

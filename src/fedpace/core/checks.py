@@ -40,7 +40,7 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
     """Return `values` as a float64 array with `ndim` axes, every entry finite unless `finite` is False."""
     try:
         given = np.asarray(values)
-        if given.dtype.kind == "c":
+        if given.dtype.kind == "c" or (given.dtype.kind == "O" and any(map(np.iscomplexobj, given.flat))):
             raise TypeError("complex numbers lose their imaginary part")
         array = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as cause:

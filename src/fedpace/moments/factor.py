@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, frozen, whole
+from fedpace.core.checks import FloatArray, float_array, frozen, of_ordinary_size, whole
 from fedpace.core.errors import InputError
 
 
@@ -93,6 +93,7 @@ def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
 def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Moment:
     if max_rank is not None:
         whole(max_rank, 1, "max_rank")
+    of_ordinary_size(factor, "the features")
     if len(factor) > factor.shape[1]:
         factor = np.asarray(np.linalg.qr(factor, mode="r"), dtype=np.float64)
     # S V' as U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition, and F'F is
