@@ -10,7 +10,8 @@ Another process then goes on in the same folder. Records and model must be those
 
 Kinds: `inline`, `processes` and `ray` are the simulator's engines, with schemes in rounds and without (fedbuff,
 pace-async); `server` is what Flower's and NVFlare's servers share, and `flower` a Flower strategy with real messages,
-both in rounds: without them, a server that comes back asks everybody anew, by design.
+both after a full warm-up, in rounds: a server that comes back asks anew whoever was at work, by design, so that
+records of schemes without rounds, or of newcomers that are met beside a round, name them twice.
 """
 
 from __future__ import annotations

@@ -174,7 +174,13 @@ def _flower(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path
             )
             grid.add(100 + client, tools.client_app([report], target=1.0 + client), name=f"client-{client}")
         strategy = PacedStrategy(
-            FedAvg(min_available_nodes=1, min_train_nodes=1), scheme, clock="reported", state=folder, seed=1, **options
+            FedAvg(min_available_nodes=1, min_train_nodes=1),
+            scheme,
+            clock="reported",
+            state=folder,
+            seed=1,
+            warmup="full",
+            **options,
         )
         strategy.start(grid, tools.arrays([0.0, 0.5, 1.0]), num_rounds=rounds)
 
