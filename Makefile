@@ -5,12 +5,30 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # The demo alone needs half of what the tests do; where those are installed, it needs nothing more.
 DEMO   := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
-# PyPI's torch for Linux brings CUDA with it. Without a GPU, take the CPU build:
-#   make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# PyPI's torch for Linux brings CUDA with it, gigabytes that fedpace never uses: the CPU build comes first, where this
+# index can be reached. `make demo TORCH_INDEX=` takes what pip finds.
+TORCH_INDEX ?= $(if $(filter Linux,$(shell uname -s)),https://download.pytorch.org/whl/cpu)
 PIP_FLAGS ?=
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+# What pip does, a line per download: it takes minutes, and silence looks like a fault.
+TELL   := awk '/(Downloading|Using cached|Processing) .*\.whl/ && !/metadata/ { \
+	n = split($$2, part, "/"); print "  " part[n] ($$3 ~ /^\([0-9]/ ? " " $$3 " " $$4 : ""); fflush()} \
+	/^Installing collected/ {print "  unpacking ..."; fflush()}'
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+# The exit status is pip's, not awk's.
+comma  := ,
+define install
+test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+if [ -n "$(TORCH_INDEX)" ] && ! $(BIN)/python -m pip show --quiet torch 2>/dev/null; then \
+	{ $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) torch 2>/dev/null; \
+		echo $$? > $(VENV)/.status; } | $(TELL); \
+	[ `cat $(VENV)/.status` = 0 ] \
+		|| echo "  no torch for CPUs from $(TORCH_INDEX): taking what pip finds, which may bring CUDA with it"; \
+fi; \
+{ $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
+endef
 
 .PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser docs bench bench-peers lint unit clean constraints help
 
@@ -20,15 +38,13 @@ help:            ## show the targets
 setup: $(STAMP)  ## make .venv with all extras
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing fedpace with all extras into $(VENV) (a few minutes the first time) ..."
-	@$(PIP) -e '.[all,dev]'
+	@echo "Installing fedpace with all extras into $(VENV): about 0.7 GB to download, 2.2 GB on disk, some minutes."
+	@$(call install,-e '.[all$(comma)dev]')
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing what the demo needs into $(VENV) (a minute or two the first time) ..."
-	@$(PIP) --no-compile -e '.[demo]'
+	@echo "Installing what the demo needs into $(VENV): about 0.4 GB to download, 1.1 GB on disk, a few minutes."
+	@$(call install,--no-compile -e '.[demo]')
 	@touch $@
 
 demo: $(DEMO)    ## compare the schemes on the embedded digits experiment, offline
@@ -55,7 +71,7 @@ test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kill
 	$(BIN)/python -m pytest -v -m flower tests/flower
 
 test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopback, a client that fails
-	@$(PIP) -e '.[nvflare]'
+	@$(PIP) --quiet -e '.[nvflare]'
 	$(ONE_THREAD) $(BIN)/python -m pytest -v tests/nvflare
 
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes

@@ -7,7 +7,7 @@
 Prints one JSON object; progress goes to standard error. Peers live in an environment of their own, `.venv-peers`;
 without it they are left out. Sections:
 
-images    W: MNIST over 100 clients, the 20-50-500 ConvNet, 10 clients a round, 5 local epochs
+images    W: MNIST over 100 clients, the 20-50-500 ConvNet, 10 clients per round, 5 local epochs
 overhead  V: 1,000 clients of about 100 digits, 100 a round, softmax regression and a 64-unit MLP
 growth    what a round costs by its clients, and by the clients that are registered
 memory    10,000 clients over MNIST, 1,000 a round

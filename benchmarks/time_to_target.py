@@ -10,6 +10,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
     python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
+    python benchmarks/time_to_target.py --give-up 4                    a run ends 4 times as late as pace-async holds
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
@@ -25,6 +26,8 @@ The step size of a cell is tuned for random and is the same for all schemes; the
 which has none to choose, are tuned for each task under each delay model (`grid/tuned.json`, with all that was tried).
 
 Every finished run is a line of DIR/results.jsonl; what is there already is not run again, unless `--again` says so.
+With --give-up N a run ends once the hard target cannot be held within N times the longest time that another scheme
+(--give-up-on) took in the cell; it counts with that time, and factors over it are marked as lower bounds.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,7 @@ from grid import cells as grid_cells
 from grid import markdown, picture, racing, schemes, tables, tuning
 from grid.analysis import summarise
 from grid.cells import Cell, Task
+from grid.economy import Economy
 from grid.runs import FullJob, Job, Row, full_participation, run
 from grid.schemes import BASELINE, MODES, Mode, Scheme
 from grid.store import Rows, spread
@@ -67,7 +72,16 @@ def main() -> None:
             tuning.tune_rates(task, grid_cells.cells([task], delays=delays), folder, options.jobs, tuned=tuned)
         return
     if options.tune == "options":
-        racing.tune_options(cells, wanted, folder, options.jobs, tuned=tuned, factors=options.factors)
+        racing.tune_options(
+            cells,
+            wanted,
+            folder,
+            options.jobs,
+            tuned=tuned,
+            factors=options.factors,
+            give_up=options.give_up,
+            yardstick=schemes.chosen(options.give_up_on, [])[0],
+        )
         return
     results = Rows(folder / "results.jsonl", key)
     if not options.reanalyse:
@@ -132,17 +146,24 @@ def fill(
         full_participation, [job for job in full if (job.task.name, job.rate, job.seed) not in targets], options.jobs
     ):
         targets.add(row)
-    # Random says how long the others may take.
-    for some in ([s for s in wanted if s.label == BASELINE], [s for s in wanted if s.label != BASELINE]):
+    # The yardstick, where there is one, says when runs are given up, and random how long the others may take.
+    yardstick = schemes.chosen(options.give_up_on, [])[0] if options.give_up else None
+    first = [BASELINE] if yardstick is None else [yardstick.label, BASELINE]
+    rest = [s for s in wanted if s.label not in first]
+    for some in (*([s for s in wanted if s.label == label] for label in first), rest):
+        saving = Economy()
+        if yardstick is not None:
+            so_far = results.rows.values() if yardstick not in some else ()
+            saving = Economy.of(so_far, yardstick, cells, tuned, options.give_up)
         jobs = [
             job
             for seed in seeds
             for scheme in some
             for mode in scheme.modes
             if mode in modes
-            for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, again=options.again)
+            for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, saving, again=options.again)
         ]
-        for rows in spread(run, jobs, options.jobs):
+        for rows in spread(run, [replace(job, on_grid=options.on_grid) for job in jobs], options.jobs):
             for row in rows:
                 results.add(row)
                 print(
@@ -161,6 +182,7 @@ def jobs_of(
     results: Rows,
     targets: Rows,
     tuned: Tuned,
+    saving: Economy,
     *,
     again: bool,
 ) -> list[Job]:
@@ -171,7 +193,8 @@ def jobs_of(
             continue
         given = tuned.scheme(scheme, cell)
         aims = targets.rows[cell.task.name, tuned.reference(cell.task), seed]["targets"]
-        if not again and _row(results, given, cell, seed, tuned, mode, aims) is not None:
+        found = _row(results, given, cell, seed, tuned, mode, aims)
+        if not again and found is not None and saving.serves(found):
             continue
         place = (cell.task.name, str(dict(given.options)), tuned.rate(cell) * given.factor)
         together.setdefault(place if given.blind(mode) else cell.name, []).append((given, cell))
@@ -182,10 +205,10 @@ def jobs_of(
         pars = {}
         for _, cell in pairs:
             random = _row(results, Scheme(BASELINE, BASELINE), cell, seed, tuned, "charged", aims)
-            if random is not None and scheme.label != BASELINE and random["hard"]["seconds"]:
-                pars[cell.name] = random["hard"]["seconds"]
+            if scheme.label != BASELINE and (par := saving.par(random)):
+                pars[cell.name] = par
         here = tuple(cell for _, cell in pairs)
-        jobs.append(Job(given, here, tuned.rate(first) * given.factor, seed, aims, mode, pars))
+        jobs.append(Job(given, here, tuned.rate(first) * given.factor, seed, aims, mode, pars, saving.cuts))
     return jobs
 
 
@@ -222,6 +245,15 @@ def arguments() -> argparse.Namespace:
         "--again", action="store_true", help="run what is there already once more; the later row counts"
     )
     parser.add_argument("--charged-only", action="store_true", help="leave the runs with free warm-ups out")
+    parser.add_argument(
+        "--on-grid", action="store_true", help="also judge all schemes by instants of one grid; runs take a bit longer"
+    )
+    parser.add_argument(
+        "--give-up", type=float, default=0.0, metavar="N", help="end a run that holds N times as late (0 = never)"
+    )
+    parser.add_argument(
+        "--give-up-on", default="pace-async", metavar="LABEL", help="than this scheme at its slowest in the cell"
+    )
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
     parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
     parser.add_argument("--png", default="", metavar="FILE", help="draw the heat map too; needs matplotlib")

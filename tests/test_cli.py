@@ -8,45 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from tiny import TINY
 
 import fedpace
 from fedpace import registry
 from fedpace.__main__ import main
 from fedpace.records.run import find_runs, read_run
-
-TINY = """
-name = "tiny"
-seeds = 2
-
-[data]
-name = "quadratic"
-clients = 5
-samples = 6
-test_samples = 5
-dimension = 3
-
-[model]
-name = "linear"
-
-[delays]
-name = "lognormal"
-
-[training]
-epochs = 1
-batch = 0
-lr = 0.05
-
-[stop]
-max_rounds = 3
-
-[[selectors]]
-name = "random"
-k = 2
-
-[[selectors]]
-name = "delayhet-submodular"
-label = "submodular"
-"""
 
 
 @pytest.fixture

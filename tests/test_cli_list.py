@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedpace import registry
 from fedpace.cli import app
+from fedpace.cli.listing import reflowed
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,22 @@ def test_options_are_readable_in_a_narrow_terminal():
     shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "60"}, catch_exceptions=False).stdout
     assert "target_heterogeneity" in shown
     assert max(len(line) for line in shown.splitlines()) <= 60
+
+
+def test_show_fills_paragraphs_and_items_to_the_window():
+    text = (
+        "One two three four five\nsix.\n\n- an item that\n  goes on, and on\n- another\n\nFormula:\n"
+        "    a = b + c + d + e + f + g\nand more."
+    )
+    assert reflowed(text, 20).splitlines() == [
+        "One two three four", "five six.", "", "- an item that goes", "  on, and on", "- another", "",
+        "Formula:", "    a = b + c + d + e + f + g", "and more.",
+    ]  # fmt: skip
+    for name in registry.selectors.names():
+        about = inspect.getdoc(inspect.getmodule(registry.selectors[name])) or ""
+        assert reflowed(about, 60).split() == about.split(), "no word is lost"
+    shown = CliRunner().invoke(app, ["show", "pace"], env={"COLUMNS": "60"}, catch_exceptions=False).stdout
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 60
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ def test_explain_says_why(folder):
     turns = explain_client(record, "1").turns
     assert [turn.part for turn in turns] == ["chosen", "not chosen", "chosen", "not chosen"]
     assert turns[1].reason == "out: takes 5 s", "what the scheme said, where it was recorded"
-    assert explain_client(record, "1").reasons == (("not chosen: out: takes 5 s", 2),), "numbers apart, one reason"
+    assert explain_client(record, "1").reasons == (
+        ("chosen: the scheme recorded no reason", 2),
+        ("not chosen, such as in 2: out: takes 5 s", 2),  # numbers apart, one reason
+    )
     slow = explain_client(record, "2")
     assert "takes 9.00 s, and the slowest that was chosen 5.00 s" in slow.turns[0].reason
     assert (slow.chosen, slow.failed) == (2, 1)
@@ -93,6 +96,28 @@ def test_explain_says_why(folder):
     assert "fast enough" in fast.turns[2].reason
     with pytest.raises(InputError, match=r"no client '9'.*it has 0, 1, 2"):
         explain_client(record, "9")
+
+
+def test_explain_without_rounds_speaks_of_replies(folder):
+    """Nobody is chosen there, a client may reply twice before a step, and what is said adds up to all steps."""
+    known = read_run(folder / "pace" / "seed-0")
+    rounds = (
+        round_of(1, (0, 1, 0), facts={"reasons": {"0": "at work"}}),
+        replace(round_of(2, (0, 2)), weights=(0.0, 1.0)),
+        round_of(3, (1, 2)),
+        round_of(4, (0, 2), failed=(0,)),
+    )
+    record = replace(known, info=replace(known.info, selector="pace-async"), rounds=rounds)
+    found = explain_client(record, "0")
+    assert [turn.part for turn in found.turns] == ["replied", "replied", "no reply", "failed"]
+    assert [turn.weight for turn in found.turns] == pytest.approx([2 / 3, 0.0, None, 0.5])
+    assert found.influence == pytest.approx((2 / 3) / 4)
+    assert (found.chosen, found.failed, found.in_rounds) == (3, 1, False)
+    said = " ".join(found.sentences())
+    assert "had a reply in 3 of 4 steps" in said
+    assert "chosen" not in said.replace("clients are not chosen", "")
+    for client in "012":
+        assert sum(count for _, count in explain_client(record, client).reasons) == 4
 
 
 def test_explain_knows_the_clients_of_a_server(tmp_path):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from typer.main import get_command
-from typer.testing import CliRunner
 
 import fedpace
-from fedpace.cli import app
 from fedpace.config import load_experiment
 from fedpace.testing import check_selector
 
@@ -44,41 +41,6 @@ def test_python_in_documents_runs(document, block, tmp_path, monkeypatch):
     exec(compile(block, document, "exec"), vars(module))
 
 
-def commands(document: str) -> list[str]:
-    """Return the `fedpace` commands of a document: lines of code blocks, and code in the text."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    lines = re.findall(r"^(?:    |```\w*\n)(?:\$ )?(fedpace .*)$", text, flags=re.M) + re.findall(
-        r"`(fedpace [^`\n]*)`", text
-    )
-    return [line.partition("  #")[0].strip() for line in lines]
-
-
-COMMANDS = sorted({(name, line) for name in DOCUMENTS for line in commands(name)})
-PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\.\.\.|\||…")
-"""Names that the reader replaces: such a line says how a command looks, and is none."""
-
-
-@pytest.mark.parametrize(
-    ("document", "line"), [c for c in COMMANDS if " " in c[1][8:] and not PLACEHOLDER.search(c[1])]
-)
-def test_commands_in_documents_are_understood(document, line, monkeypatch):
-    """By the program's own parser, down to the last option; what they do is tested elsewhere, as it may take hours."""
-    monkeypatch.chdir(ROOT)
-    command, words = get_command(app), shlex.split(line)[1:]
-    context = command.make_context("fedpace", words)
-    while hasattr(command, "resolve_command"):
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, words, parent=context)
-
-
-def test_the_tutorial_is_true(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for line in commands("docs/tutorial.md"):
-        result = CliRunner().invoke(app, shlex.split(line.replace("--max-rounds 60", "--max-rounds 4"))[1:])
-        assert result.exit_code == 0, f"{line}: {result.output}"
-    assert (tmp_path / "runs" / "first" / "report.html").exists()
-
-
 def test_every_page_is_in_the_site():
     listed = set(re.findall(r"(?:^|[\s:])([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
     assert listed == {str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")}
@@ -101,6 +63,11 @@ def test_the_experiment_of_the_documents_is_valid(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "experiments.md").read_text(), flags=re.DOTALL)
     (tmp_path / "documented.toml").write_text(block)
     assert len(load_experiment(tmp_path / "documented.toml").schemes) == 2
+
+
+def test_the_experiment_on_a_table_is_that_of_the_example():
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "own-tables.md").read_text(), flags=re.DOTALL)
+    assert tomllib.loads(block) == tomllib.loads((ROOT / "examples" / "own_table" / "visits.toml").read_text())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

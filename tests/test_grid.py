@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,10 @@ def grid():
     """The benchmark's package; its folder must not stay on the path, where a file shadows Python's `selectors`."""
     sys.path.append(str(BENCHMARKS))
     try:
-        from grid import analysis, cells, markdown, racing, runs, schemes, tuning
+        from grid import analysis, cells, economy, markdown, racing, runs, schemes, tuning
 
-        parts = {
-            part.__name__.split(".")[1]: part for part in (analysis, cells, markdown, racing, runs, schemes, tuning)
-        }
+        every = (analysis, cells, economy, markdown, racing, runs, schemes, tuning)
+        parts = {part.__name__.split(".")[1]: part for part in every}
         yield type("Grid", (), parts)
     finally:
         sys.path.remove(str(BENCHMARKS))
@@ -133,6 +133,42 @@ def test_other_ways_to_judge(grid):
     assert found["otherwise"]["free_warmup_first_crossing"]["speed_up_over_best_of_all_others"] == {"synthetic": 2.0}
 
 
+def given_up(found, label, beyond):
+    """Let all runs of a scheme be given up: its targets are not held before `beyond`, and not met before twice that."""
+    for row in found:
+        if row["scheme"] == label:
+            row["status"], row["clock"] = "cut", 2 * beyond
+            for level in ("easy", "hard"):
+                row[level] = {"target": row[level]["target"], "seconds": None, "first": None, "beyond": beyond}
+    return found
+
+
+def test_a_rival_that_was_given_up_counts_with_the_least_that_it_took(grid):
+    """The best rival is the one that takes least: one given up later than that changes nothing."""
+    times = {"random": [400.0, 400.0], "fed-cs": [40.0, 90.0], "flanp": [None, None], "pace": [10.0, 15.0]}
+    whole = grid.analysis.summarise(given_up(rows(times), "random", 300.0))
+    for cell in whole["cells"]:
+        assert cell["best"]["of_all_others"] == "fed-cs"
+        assert "at_least" not in cell["flagship_over_best"]["of_all_others"]
+        entry = cell["schemes"]["random"]
+        assert (entry["failed"], entry["given_up"], entry["at_least"], entry["geometric_mean"]) == (0, 2, 300.0, None)
+        assert cell["misses_what_random_reaches"] is False
+    assert whole["verdict"]["factors_at_least"] == {"synthetic": 0}
+    # Given up before the best of the others is there, it may have been the best: the factor is a lower bound.
+    bounded = grid.analysis.summarise(given_up(rows(times), "random", 50.0))
+    easy = bounded["cells"][0]
+    assert easy["best"]["of_all_others"] == "random"
+    assert easy["flagship_over_best"]["of_all_others"]["mean"] == pytest.approx(50 / 150**0.5, abs=1e-3)
+    assert easy["flagship_over_best"]["of_all_others"]["at_least"] is True
+    assert bounded["verdict"]["factors_at_least"] == {"synthetic": 2}
+    text = grid.markdown.page(bounded)
+    assert "random (k 10) \u2265 50 s | \u2265 4.08" in text
+    assert "| charged, held | \u2265 " in text
+    # By first crossings it is known to be later: until its last round nothing was met.
+    first = grid.analysis.judge(given_up(rows(times), "random", 50.0), measure="first")[0]
+    assert first["schemes"]["random"]["at_least"] == 100.0
+
+
 # -- runs --------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +201,25 @@ def test_a_run_ends_as_soon_as_the_hold_is_known_and_not_before(grid, task):
     assert row["hard"]["first"] == rounds[crossed][0]
 
 
+def test_a_run_may_be_judged_on_a_grid_of_instants_too(grid, task):
+    """A scheme that steps at every answer: where it is first seen by chance does not count."""
+    cell = grid.cells.cells([task])[0]
+    scheme = grid.schemes.Scheme("fedbuff", "fedbuff", {"buffer": 1, "lr": 0.3})
+    job = grid.runs.Job(scheme, (cell,), 0.3, 3, {"easy": 0.5, "hard": 0.6})
+    (plain,), (both,) = grid.runs.run(job), grid.runs.run(dataclasses.replace(job, on_grid=True))
+    simulation = grid.runs.prepare(cell, scheme.selector(24), 0.3, 3)
+    played = [(current.clock, current.metric) for current in islice(simulation.rounds(), both["rounds"] + 1)]
+    assert plain["rounds"] <= both["rounds"]
+    for level, target in {"easy": 0.5, "hard": 0.6}.items():
+        assert both[level]["seconds"] == plain[level]["seconds"]
+        held = held_from(played, target, "up", hold=10, every=both["every"], looks="grid")[1]
+        assert both[level]["on_grid"] == played[held][0]
+        assert "on_grid" not in plain[level]
+    found = grid.analysis.summarise([both])
+    assert "on_grid" in found["otherwise"]
+    assert "looked at on one grid" in grid.markdown.page(found)
+
+
 def test_a_run_that_is_too_slow_is_given_up(grid, task):
     cell = grid.cells.cells([task])[0]
     random = grid.schemes.Scheme("random", "random", {"k": 4})
@@ -185,6 +240,43 @@ def test_a_run_that_is_too_slow_is_given_up(grid, task):
     )
     assert (short["rounds"], longer["status"]) == (60, "limit")
     assert 60 < longer["rounds"] <= 180, "short rounds: random would still be running"
+
+
+def test_what_a_run_that_is_given_up_knows_is_a_lower_bound(grid, task):
+    """Whatever the run is given up after, its target is held no sooner than it says."""
+    cell = grid.cells.cells([task])[0]
+    random = grid.schemes.Scheme("random", "random", {"k": 4})
+    targets = {"easy": 0.5, "hard": 0.7}
+    (whole,) = grid.runs.run(grid.runs.Job(random, (cell,), 0.3, 3, targets))
+    for part in (0.1, 0.5, 0.99):
+        cut = part * whole["hard"]["seconds"]
+        (row,) = grid.runs.run(grid.runs.Job(random, (cell,), 0.3, 3, targets, cuts={cell.name: cut}))
+        assert cut < row["hard"]["beyond"] <= whole["hard"]["seconds"]
+        for level in ("easy", "hard"):
+            known = grid.economy.known(row, level, "seconds")
+            assert known <= whole[level]["seconds"]
+            assert (row[level]["seconds"] is None) == ("beyond" in row[level])
+
+
+def test_when_runs_are_given_up(grid, task, tmp_path):
+    cell, other = grid.cells.cells([task])[:2]
+    tuned = grid.tuning.Tuned(tmp_path / "tuned.json")
+    yardstick = grid.schemes.Scheme("pace-async", "pace-async")
+
+    def ran(cell, seed, seconds, **more):
+        found = {"cell": cell.name, "scheme": "pace-async", "options": {}, "seed": seed, "lr": tuned.rate(cell)}
+        return {**found, "mode": "charged", "status": "reached", "hard": {"seconds": seconds}, **more}
+
+    so_far = [ran(cell, 0, 10.0), ran(cell, 1, 30.0), ran(cell, 2, 999.0, lr=9.0), ran(other, 0, None)]
+    saving = grid.economy.Economy.of(so_far, yardstick, [cell, other], tuned, 4.0)
+    assert saving.cuts == {cell.name: 120.0}, "nothing is given up where the yardstick missed its target"
+    cut = ran(cell, 0, None, status="cut", hard={"seconds": None, "beyond": 45.0})
+    assert saving.serves(cut), "more than four times as long as under its own seed"
+    assert not saving.serves({**cut, "seed": 1})
+    assert not grid.economy.Economy().serves(cut), "who gives nothing up wants the whole run"
+    assert saving.serves(so_far[0])
+    assert (saving.par(None), saving.par(cut), saving.par(so_far[0])) == (math.inf, math.inf, 10.0)
+    assert grid.economy.Economy().par(None) is None
 
 
 def test_a_charged_warm_up_is_on_the_clock(grid, task):

@@ -165,6 +165,33 @@ def test_parquet_and_rows_without_names(tmp_path):
     assert found["clients"] == [str(client) for client in plan_cohort(delay, factors).clients]
 
 
+def test_a_plan_from_a_table_of_rounds_and_clients(tmp_path):
+    """A row per round, a column per client: planned by the means, and said how long its own rounds would have been."""
+    rng = np.random.default_rng(5)
+    drawn = np.round(rng.lognormal(3, 0.5, (6, 9)) * np.linspace(1, 1.3, 9), 3)
+    lines = [",".join(["round", *(f"phone-{i}" for i in range(9))])]
+    lines += [",".join(map(str, [number, *row])) for number, row in enumerate(drawn.tolist())]
+    (tmp_path / "rounds.csv").write_text("\n".join(lines) + "\n")
+    found = json.loads(call("--delays", tmp_path / "rounds.csv", "--json"))
+    mean = plan_cohort(drawn.mean(axis=0))
+    rows = list(mean.clients)
+    assert found["clients"] == [f"phone-{row}" for row in rows]
+    assert found["seconds"] == pytest.approx(mean.seconds)
+    assert found["waited"] == pytest.approx(drawn[:, rows].max(axis=1).mean())
+    assert found["waited"] > found["chosen"]["seconds"], "somebody is late in every round"
+    assert mean.waited is None
+    assert "had replied after" in call("--delays", tmp_path / "rounds.csv")
+    (tmp_path / "other.csv").write_text("client,latency\na,3\n")
+    with pytest.raises(InputError, match="or a column per client, but the columns are client, latency"):
+        call("--delays", tmp_path / "other.csv")
+    (tmp_path / "gap.csv").write_text("a,b\n1,2\n3,\n")
+    with pytest.raises(InputError, match=r"gap.csv, row 3, column 'b': expected a finite number above 0"):
+        call("--delays", tmp_path / "gap.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(InputError, match="expected a table with named columns"):
+        call("--delays", tmp_path / "empty.csv")
+
+
 def test_files_that_do_not_fit_are_refused(files):
     np.savez(files / "other.npz", other=np.zeros(3))
     with pytest.raises(InputError, match="it holds other"):

@@ -3,6 +3,9 @@
 A scheme that misses a target in any seed has no mean time: it failed. Its rows still say how long it was tried. Where
 random failed, its time is that at which it was given up, so such a speed-up is a lower bound; where the flagship failed
 its time is that too, so that such a cell counts against it, and its speed-up is an upper bound.
+
+A run that was given up to save time (`economy.py`) has neither held nor missed its target: it counts with a time that
+it certainly took. A factor over such a rival is a lower bound, `at_least`.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from grid import economy
 from grid.cells import LEVELS
 from grid.runs import Row
 from grid.schemes import BASELINE, PAPERS_BASELINES, Mode, camp
 
 Times = Mapping[int, float]
 """Seconds by seed; infinite = the target was never met."""
-Measure = Literal["seconds", "first"]
-"""Of a row: when the target is held, or when it was met first."""
+Measure = Literal["seconds", "first", "on_grid"]
+"""Of a row: when the target is held, when it was met first, and when it is held as looked at on a grid of instants."""
 Schemes = dict[str, dict[int, Row]]
 """Rows by label and seed."""
 
@@ -35,6 +39,8 @@ def summarise(rows: Iterable[Row], *, flagship: str = "pace") -> dict[str, Any]:
         ("free_warmup", "free", "seconds"),
         ("free_warmup_first_crossing", "free", "first"),
     ]
+    if all("on_grid" in row["hard"] for row in rows):
+        others.append(("on_grid", "charged", "on_grid"))
     return {
         "flagship": flagship,
         "verdict": _verdict(main, flagship),
@@ -59,9 +65,15 @@ def judge(
 
 def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measure) -> dict[str, Any]:
     times = {label: {seed: _seconds(row[level][measure]) for seed, row in by.items()} for label, by in schemes.items()}
+    # What runs that were given up took at the least: rivals count with that, and never with more.
+    at_least = {
+        label: {seed: _seconds(economy.known(row, level, measure)) for seed, row in by.items()}
+        for label, by in schemes.items()
+    }
+    cut = {label: sum(at_least[label][seed] < times[label][seed] for seed in by) for label, by in times.items()}
     given_up = {
         label: {seed: value if math.isfinite(value) else schemes[label][seed]["clock"] for seed, value in by.items()}
-        for label, by in times.items()
+        for label, by in at_least.items()
     }
     first = {label: next(iter(by.values())) for label, by in schemes.items()}
     camps = {label: camp(label, row["selector"]) for label, row in first.items()}
@@ -71,7 +83,8 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
             "options": first[label]["options"],
             "factor": first[label]["factor"],
             "seconds": {str(seed): _plain(value) for seed, value in sorted(by.items())},
-            "failed": sum(not math.isfinite(value) for value in by.values()),
+            "failed": sum(not math.isfinite(value) for value in at_least[label].values()),
+            **({"given_up": cut[label], "at_least": _plain(geometric_mean(at_least[label]))} if cut[label] else {}),
             "geometric_mean": _plain(geometric_mean(by)),
             "speed_up": ratio(given_up.get(BASELINE, {}), by),
             "clients": round(float(np.mean([row["clients"] for row in schemes[label].values()])), 1),
@@ -81,7 +94,7 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
     # Variants of the flagship are itself: they are shown, and compete with nobody. Controls are shown too: they are
     # nobody's scheme, and how far the flagship is ahead of those that take its steps is said apart.
     same = first[flagship]["selector"] if flagship in first else None
-    rivals = {label: by for label, by in times.items() if first[label]["selector"] != same}
+    rivals = {label: by for label, by in at_least.items() if first[label]["selector"] != same}
     others = {label: by for label, by in rivals.items() if camps[label] != "control"}
     best = {
         "baseline": _fastest({label: by for label, by in others.items() if camps[label] == "baseline"}),
@@ -91,10 +104,11 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
         "control": _fastest({label: by for label, by in rivals.items() if camps[label] == "control"}),
     }
     ours = times.get(flagship)
-    against = {
-        what: None if label is None or ours is None else ratio(times[label], given_up[flagship])
-        for what, label in best.items()
-    }
+    against: dict[str, dict[str, Any] | None] = {}
+    for what, label in best.items():
+        against[what] = None if label is None or ours is None else ratio(at_least[label], given_up[flagship])
+        if label is not None and cut[label] and (found_ratio := against[what]) is not None:
+            against[what] = {**found_ratio, "at_least": True}
     return {
         "cell": f"{name}/{level}",
         "targets": {
@@ -108,8 +122,12 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
         and any(
             not math.isfinite(ours.get(seed, 0.0)) for seed, t in times.get(BASELINE, {}).items() if math.isfinite(t)
         ),
-        "schemes": dict(sorted(found.items(), key=lambda item: (item[1]["failed"], item[1]["geometric_mean"] or 0.0))),
+        "schemes": dict(sorted(found.items(), key=lambda item: _place(item[1]))),
     }
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[int, int, float]:
+    return entry["failed"], entry.get("given_up", 0), entry["geometric_mean"] or entry.get("at_least") or 0.0
 
 
 def _seconds(value: float | None) -> float:
@@ -177,6 +195,15 @@ def _verdict(cells: list[dict[str, Any]], flagship: str) -> dict[str, Any]:
         "speed_up_over_best_of_the_papers_baselines": {name: overall("papers_baseline", name) for name in delays},
         "speed_up_over_best_of_paper": {name: overall("paper", name) for name in delays},
         "speed_up_over_best_control": {name: overall("control", name) for name in delays},
+        # Of them, lower bounds: the best rival's run was given up once it was far behind.
+        "factors_at_least": {
+            name: sum(
+                "at_least" in (cell["flagship_over_best"]["of_all_others"] or {})
+                for cell in judged
+                if f"/{name}/" in cell["cell"]
+            )
+            for name in delays
+        },
         "misses_what_random_reaches": [cell["cell"] for cell in judged if cell["misses_what_random_reaches"]],
         "not_fastest": {
             cell["cell"]: cell["best"]["of_all_others"] for cell in judged if cell["standing"] in ("slower", "failed")
@@ -200,6 +227,7 @@ def _overall_speed_up(cells: list[dict[str, Any]], label: str) -> dict[str, Any]
         "geometric_mean_where_reached": round(math.exp(np.mean(logs)), 3) if logs else None,
         "cells": len(entries),
         "cells_with_a_failure": sum(entry["failed"] > 0 for entry in entries),
+        "cells_given_up": sum(entry.get("given_up", 0) > 0 for entry in entries),
     }
 
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 NOTHING = "\N{EN DASH}"
+AT_LEAST = "\N{GREATER-THAN OR EQUAL TO} "
 JUDGEMENTS = {
     "charged, held": None,
     "charged, first crossing": "first_crossing",
     "free warm-up, held": "free_warmup",
     "free warm-up, first crossing": "free_warmup_first_crossing",
+    "charged, held, looked at on one grid of instants": "on_grid",
 }
 
 
@@ -72,12 +74,15 @@ def judgements(summary: Mapping[str, Any]) -> str:
     """One line per way to judge: what is charged, and what counts as reached."""
     rows = []
     for name, key in JUDGEMENTS.items():
+        if key is not None and key not in summary["otherwise"]:
+            continue
         verdict = summary["verdict"] if key is None else summary["otherwise"][key]
         over, control = verdict["speed_up_over_best_of_all_others"], verdict["speed_up_over_best_control"]
+        bounded = verdict["factors_at_least"]
         rows.append(
             [
                 name,
-                *(_ratio(over[delays]) for delays in sorted(over)),
+                *(AT_LEAST * (bounded.get(delays, 0) > 0) + _ratio(over[delays]) for delays in sorted(over)),
                 *(_ratio(control[delays]) for delays in sorted(control)),
                 " / ".join(str(verdict[standing]) for standing in ("fastest", "tied", "slower", "failed")),
                 str(len(verdict["misses_what_random_reaches"])),
@@ -105,10 +110,11 @@ def schemes(summary: Mapping[str, Any]) -> str:
             label,
             _ratio(_value(overall[label])),
             f"{overall[label]['cells_with_a_failure']} of {overall[label]['cells']}",
+            str(overall[label].get("cells_given_up", 0)),
         ]
         for label in order
     ]
-    return _table(["scheme, tuned", "over random, where reached", "cells with a miss"], rows)
+    return _table(["scheme, tuned", "over random, where reached", "cells with a miss", "cells given up"], rows)
 
 
 def every_cell(summary: Mapping[str, Any]) -> str:
@@ -132,8 +138,13 @@ def every_cell(summary: Mapping[str, Any]) -> str:
 
 
 def _times(cells: Sequence[Mapping[str, Any]], what: str) -> str:
-    found = [cell["flagship_over_best"][what] for cell in cells]
-    return _ratio(_mean([None if each is None else each["mean"] for each in found]))
+    found = [each for cell in cells if (each := cell["flagship_over_best"][what]) is not None]
+    return _least(found) + _ratio(_mean([each["mean"] for each in found]))
+
+
+def _least(ratios: Sequence[Mapping[str, Any]]) -> str:
+    """Return the mark of a lower bound: some rival's run was given up once it was far behind."""
+    return AT_LEAST if any("at_least" in each for each in ratios) else ""
 
 
 def _over_random(cell: Mapping[str, Any], label: str) -> float | None:
@@ -167,6 +178,8 @@ def _seconds(cell: Mapping[str, Any], label: str | None) -> str:
     entry = cell["schemes"][label]
     if entry["failed"]:
         return f"missed in {entry['failed']} of {len(entry['seconds'])}"
+    if "given_up" in entry:
+        return f"{AT_LEAST}{entry['at_least']:,.0f} s"
     return f"{entry['geometric_mean']:,.0f} s"
 
 
@@ -181,7 +194,9 @@ def _described(cell: Mapping[str, Any], label: str | None) -> str:
 
 
 def _interval(ratio: Mapping[str, float] | None) -> str:
-    return NOTHING if ratio is None else f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    if ratio is None:
+        return NOTHING
+    return f"{_least([ratio])}{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:

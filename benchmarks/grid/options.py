@@ -97,6 +97,36 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"buffer": 5},
         {"buffer": 20},
     ],
+    # What an answer counts for, how much less the older it is, and how many are at work: lags are about as many steps.
+    "fedasync": [
+        {"alpha": 0.6},
+        {"alpha": 0.9},
+        {"alpha": 0.3},
+        {"alpha": 0.6, "discount": "hinge"},
+        {"alpha": 0.1, "discount": "constant"},
+        {"alpha": 0.6, "in_flight": 10},
+        {"alpha": 0.6, "in_flight": 30},
+    ],
+    # As fedbuff; the cache takes the place of the discount.
+    "ca2fl": [
+        {"buffer": 10},
+        {"buffer": 10, "in_flight": 30},
+        {"buffer": 10, "lr": 0.5},
+        {"buffer": 10, "lr": 2.0},
+        {"buffer": 5},
+        {"buffer": 5, "lr": 0.5},
+        {"buffer": 20},
+    ],
+    # Clients at work (0 = all), which also says how often it steps; how much freshness counts; less exploration.
+    "pisces": [
+        {"in_flight": 20},
+        {"in_flight": 10},
+        {"in_flight": 30},
+        {"in_flight": 0},
+        {"in_flight": 20, "epsilon": 0.3},
+        {"in_flight": 20, "discount": 1.0},
+        {"in_flight": 20, "staleness": 0.0},
+    ],
     "folb": [{"k": k, "sets": sets} for k in (10, 20, 30) for sets in ("one", "two")],
     # Tiers of 50 clients hold 10 at the authors' 5; more tiers for small cohorts, fewer for large ones. How often it
     # looks and its credits made no difference in trials.

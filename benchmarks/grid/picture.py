@@ -21,6 +21,7 @@ def table(summary: dict[str, Any], shown: int = 8) -> str:
             if entry["speed_up"] is not None
         ][:shown]
         failed = [f"{label} ({entry['failed']})" for label, entry in cell["schemes"].items() if entry["failed"]]
+        failed += [f"{label} given up" for label, entry in cell["schemes"].items() if "given_up" in entry]
         standing = cell["standing"] or "-"
         lines.append(f"{cell['cell']:<42} {standing:<8} {'  '.join(fastest)}")
         if failed:
@@ -64,7 +65,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
             if entry is None:
                 continue
             if entry["speed_up"] is None:
-                texts[y, x] = f"{entry['failed']}✗"
+                texts[y, x] = f"{entry['failed']}✗" if entry["failed"] else f"{entry['given_up']}…"
             else:
                 mean = entry["speed_up"]["mean"]
                 values[y, x] = math.log2(mean)
@@ -103,7 +104,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         "Speed-up over random in the time until a target is held, warm-ups charged, options tuned\n"
         "ours | the paper's | baselines | controls with the steps of pace\n"
         "(bold: the fastest that competes, which neither variants of pace nor controls do; "
-        "✗: seeds that missed the target; white: does not apply)",
+        "✗: seeds that missed the target; …: seeds given up, far behind; white: does not apply)",
         fontsize=10,
     )
     bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01)

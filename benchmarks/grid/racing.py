@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Race:
     known: Mapping[tuple[Any, ...], Row]
     """Rows of earlier sittings."""
     factors: bool = False
+    bounds: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """Seconds, by cell and seed, beyond which it does not matter which setting is the best."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class _Running:
                     seed,
                     job.targets[seed],
                     pars={name: job.pars[name, seed] for name in names if (name, seed) in job.pars},
-                    cuts={name: CUT * self._bound(name, seed) for name in names},
+                    cuts={name: self._cut(name, seed) for name in names},
                 )
             ):
                 self.rows.append(row)
@@ -116,8 +118,10 @@ class _Running:
                 place = cell.name, seed
                 self._best[place] = min(seconds, self._best.get(place, math.inf))
 
-    def _bound(self, name: str, seed: int) -> float:
-        return min(self._best.get((name, seed), math.inf), self._job.pars.get((name, seed), math.inf))
+    def _cut(self, name: str, seed: int) -> float:
+        place = name, seed
+        best = min(self._best.get(place, math.inf), self._job.pars.get(place, math.inf))
+        return min(CUT * best, self._job.bounds.get(place, math.inf))
 
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
         """Return settings by how well they did: fewest misses first, then the shortest times; ties as listed."""
@@ -172,10 +176,16 @@ def tune_options(
     *,
     tuned: Tuned,
     factors: bool = False,
+    give_up: float = 0.0,
+    yardstick: Scheme | None = None,
 ) -> None:
-    """Race the settings of every scheme on every task, and write down which is the best."""
+    """Race the settings of every scheme on every task, and write down which is the best.
+
+    With `give_up`, runs end that are so many times as slow as the yardstick: where all settings are, the first is kept.
+    """
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
+    bounds = _bounds(cells, tuned, targets, tried, yardstick, give_up, processes) if give_up and yardstick else {}
     races = []
     for task in {cell.task.name: cell.task for cell in cells}.values():
         here = tuple(cell for cell in cells if cell.task is task)
@@ -196,7 +206,7 @@ def tune_options(
                     and row["cell"] in rates
                     and math.isclose(row["hard"]["target"], aims[row["seed"]]["hard"])
                 }
-                races.append(Race(scheme, here, rates, aims, pars, known, factors))
+                races.append(Race(scheme, here, rates, aims, pars, known, factors, bounds))
     races.sort(key=lambda job: job.scheme.name in COSTLY)
     for result, job in spread(_race, races, processes):
         for row in result.rows:
@@ -207,6 +217,35 @@ def tune_options(
         spent = sum(row["cpu_seconds"] for row in result.rows)
         chosen = {delays: found["options"] for delays, found in result.best.items()}
         print(f"{job.cells[0].task.name} {job.scheme.label}: {chosen}, {spent:.0f} CPU s", flush=True)
+
+
+def _bounds(
+    cells: Sequence[Cell],
+    tuned: Tuned,
+    targets: Rows,
+    tried: Rows,
+    yardstick: Scheme,
+    times: float,
+    processes: int,
+) -> dict[tuple[str, int], float]:
+    """Return so many times the seconds that the yardstick takes, by cell and seed, which is run where it was not."""
+    due = []
+    found: dict[tuple[str, int], float] = {}
+    for cell in cells:
+        for seed in SEEDS:
+            rate, options = tuned.rate(cell), json.dumps(dict(yardstick.options), sort_keys=True)
+            row = tried.rows.get((cell.name, yardstick.label, options, seed, rate, "charged"))
+            if row is None:
+                aims = targets.rows[cell.task.name, tuned.reference(cell.task), seed]["targets"]
+                due.append(Job(yardstick, (cell,), rate, seed, aims))
+            elif row["hard"]["seconds"]:
+                found[cell.name, seed] = times * row["hard"]["seconds"]
+    for rows in spread(run, due, processes):
+        for row in rows:
+            tried.add(row)
+            if row["hard"]["seconds"]:
+                found[row["cell"], row["seed"]] = times * row["hard"]["seconds"]
+    return found
 
 
 def _race(job: Race) -> tuple[Result, Race]:

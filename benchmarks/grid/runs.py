@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpace.records.holding import Holding
+from fedpace.records.holding import Holding, Looks
 from fedpace.records.round import Round
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
@@ -35,6 +35,9 @@ SLOWER = 20.0
 """Times as long as random takes, after which a scheme has failed."""
 LONGER = 3
 """Times as many rounds as a task allows, for those whose rounds are so short that random would still be running."""
+
+USUAL = 10
+"""Clients of a round of random: steps of fewer answers, by schemes without rounds, count as parts of a round."""
 
 Row = dict[str, Any]
 Targets = Mapping[Level, float]
@@ -64,6 +67,8 @@ class Job:
     """Seconds that random takes to the hard target, by cell; not there = it was not run, or missed it."""
     cuts: Mapping[str, float] = field(default_factory=dict)
     """Seconds, by cell, beyond which it does not matter when the hard target is held."""
+    on_grid: bool = False
+    """Whether to go on until it is also known from which instant of a grid on targets are held."""
 
     @property
     def task(self) -> Task:
@@ -180,11 +185,15 @@ class _Clocked:
             self._again = reclock(iter(self._queue.popleft, None), delays)
         self.every = float(np.median(delays.expected))
         direction = "up" if job.task.data.metric == "accuracy" else "down"
+        ways: tuple[Looks, ...] = ("rounds", "grid") if job.on_grid else ("rounds",)
         self._held = {
-            level: Holding(job.targets[level], direction, hold=HOLD, every=self.every)  # type: ignore[arg-type]
+            (level, looks): Holding(job.targets[level], direction, hold=HOLD, every=self.every, looks=looks)  # type: ignore[arg-type]
             for level in LEVELS
+            for looks in ways
         }
         self._clocks: list[float] = []
+        self._answers = 0
+        self._stepping = not simulation.coordinator.policy.rounds
 
     def add(self, current: Round) -> None:
         """Take in the next round, and decide whether it is the last."""
@@ -193,31 +202,41 @@ class _Clocked:
             current = next(self._again)
         self.rounds, self.clock = current.number, current.clock
         self._clocks.append(current.clock)
+        self._answers += len(current.clients)
         for holding in self._held.values():
             holding.add(current.clock, current.metric)
-        hard = self._held["hard"]
+        hard = self._held["hard", "rounds"]
+        known = all(self._held[key].held is not None for key in self._held if key[0] == "hard")
         par = self._job.pars.get(self.cell.name, 0.0)
         limit = self._job.task.max_rounds
-        if hard.held is not None:
+        # A step of a scheme without rounds may be one answer: as many make a round as random's rounds have.
+        rounds = min(self.rounds, self._answers / USUAL) if self._stepping else self.rounds
+        if known:
             self.status = "reached"
-        elif hard.earliest > self._job.cuts.get(self.cell.name, math.inf):
+        elif hard.held is None and hard.earliest > self._job.cuts.get(self.cell.name, math.inf):
             self.status = "cut"
         elif (
-            self.rounds >= LONGER * limit
-            or (self.rounds >= limit and self.clock >= par)
+            rounds >= LONGER * limit
+            or (rounds >= limit and self.clock >= par)
             or (par and hard.earliest > SLOWER * par)
         ):
-            self.status = "limit"
+            self.status = "limit" if hard.held is None else "reached"
 
     def met(self, level: Level) -> Row:
         """When a target was held, and when it was met first; None = never."""
-        found = self._held[level]
+        found, gridded = self._held[level, "rounds"], self._held.get((level, "grid"))
         return {
             "target": found.target,
             "round": found.held,
-            "seconds": None if found.held is None else self._clocks[found.held],
-            "first": None if found.crossed is None else self._clocks[found.crossed],
+            "seconds": self._at(found.held),
+            "first": self._at(found.crossed),
+            **({} if gridded is None else {"on_grid": self._at(gridded.held)}),
+            # Of a run that was given up: the target may be held from here on, but not from any time before.
+            **({"beyond": found.earliest} if self.status == "cut" and found.held is None else {}),
         }
+
+    def _at(self, position: int | None) -> float | None:
+        return None if position is None else self._clocks[position]
 
 
 class _NoDelays:

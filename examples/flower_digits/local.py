@@ -30,10 +30,10 @@ def free_port() -> int:
 
 
 class Federation:
-    """Processes and files of one federation, all below `folder`."""
+    """Processes and files of one federation, all below `folder`, which runs the app in `app`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path, app: Path = APP) -> None:
+        self.folder, self.app = Path(folder), app
         self.folder.mkdir(parents=True, exist_ok=True)
         self.environment = os.environ | {
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -79,7 +79,7 @@ class Federation:
             f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n{options}',
             encoding="utf-8",
         )
-        self.last_superlink = process = self._start(command, "superlink")
+        self.last_superlink = process = self.start(command, "superlink")
         self._wait_for_port(process)
         return process
 
@@ -88,12 +88,12 @@ class Federation:
         config = f"partition-id={partition} num-partitions={partitions}"
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
-        return self._start(command, f"supernode-{partition}")
+        return self.start(command, f"supernode-{partition}")
 
     def launch(self, log: str = "run", **config: object) -> subprocess.Popen:
         """Start the app on the federation and return at once; its output goes to the file `log`."""
         pairs = " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in config.items())
-        return self._start(["flwr", "run", str(APP), "here", "--stream", *(["-c", pairs] if pairs else [])], log)
+        return self.start(["flwr", "run", str(self.app), "here", "--stream", *(["-c", pairs] if pairs else [])], log)
 
     def run(self, log: str = "run", timeout: float = 900, **config: object) -> str:
         """Run the app to its end and return what it printed."""
@@ -104,7 +104,8 @@ class Federation:
         """Return what a process printed so far."""
         return (self.folder / f"{log}.log").read_text(encoding="utf-8", errors="replace")
 
-    def _start(self, command: list[str], log: str) -> subprocess.Popen:
+    def start(self, command: list[str], log: str) -> subprocess.Popen:
+        """Start a command of this Python's environment, or of the file that is named whole."""
         with (self.folder / f"{log}.log").open("ab") as file:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],

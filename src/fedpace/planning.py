@@ -71,6 +71,9 @@ class CohortPlan:
     """From the shortest rounds on, each with a smaller error than all before it."""
     moments: bool
     noise: float
+    waited: float | None = None
+    """Mean seconds until the last of the cohort had replied, where delays are known round by round: longer than the
+    slowest one's mean, since somebody is late in every round."""
 
     def sentences(self) -> list[str]:
         """Return the plan in words."""
@@ -87,6 +90,10 @@ class CohortPlan:
                 f"One more slow client makes a round {more.seconds - chosen.seconds:,.3g} s longer and the error "
                 f"{more.error:.1%}: {more.cost / chosen.cost - 1:+.1%} to the time to a target."
             )
+        if self.waited is not None:
+            said.append(
+                f"In the rounds of the table the last of them had replied after {self.waited:,.4g} s on average."
+            )
         return said
 
 
@@ -102,13 +109,17 @@ def plan_cohort(
     """Return whom to wait for.
 
     Args:
-        delay: (n,) seconds per round.
+        delay: (n,) seconds per round, or (rounds, n) seconds in each, of which the mean is taken.
         moments: (n, d, d) second moments of features, or (n, r, d) factors F_i of them; None: not known.
         names: of the clients; None = their rows.
         noise: relative squared error of a single client that only averaging lowers; None = 1 without moments, 0 with.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         max_clients: most clients with a weight; 0 = no limit.
     """
+    drawn = None
+    if np.ndim(delay) == 2:
+        drawn = np.stack([checked_delays(row) for row in np.asarray(delay)])
+        delay = drawn.mean(axis=0)
     tau = checked_delays(float_array(delay, "delays"))
     own = (1.0 if moments is None else 0.0) if noise is None else float(noise)
     at_least(own, 0, "noise")
@@ -134,6 +145,7 @@ def plan_cohort(
         frontier=frontier,
         moments=moments is not None,
         noise=own,
+        waited=None if drawn is None else float(drawn[:, rows].max(axis=1).mean()),
     )
 
 

@@ -12,11 +12,31 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from importlib.metadata import EntryPoint, entry_points
+import sys
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
 from typing import Any
 
 from fedpace.core.checks import check_options, did_you_mean
 from fedpace.core.errors import InputError
+
+
+@lru_cache(maxsize=8)
+def _installed(places: tuple[tuple[str, int], ...], group: str) -> EntryPoints:
+    """Read what all installed packages register, which takes a few milliseconds, once for the same `places`."""
+    return entry_points(group=group)
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Return where packages are looked for, and when something was last installed or removed there."""
+    found = []
+    for place in sys.path:
+        try:
+            found.append((place, Path(place or ".").stat().st_mtime_ns))
+        except OSError:  # a folder that is not there holds nothing
+            found.append((place, 0))
+    return tuple(found)
 
 
 class Catalogue:
@@ -81,7 +101,7 @@ class Catalogue:
 
     def _plugged_in(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}
-        for point in entry_points(group=self._group):
+        for point in _installed(_places(), self._group):
             if point.name in found and found[point.name].value != point.value:
                 raise InputError(
                     f"two plug-ins are called {point.name!r}: {found[point.name].value} and {point.value}: remove one"

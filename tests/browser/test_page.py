@@ -15,6 +15,8 @@ from made_up import CASES, MARKUP
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CHECKS = (Path(__file__).parent / "checks.js").read_text()
 SHOTS = os.environ.get("FEDPACE_SHOTS")
+if SHOTS:
+    Path(SHOTS).mkdir(parents=True, exist_ok=True)
 DRAWN = "return [...document.querySelectorAll('.figure')].every((f) => f.querySelector('.main-svg'))"
 SCROLL = "document.querySelectorAll('.figure')[arguments[0]].scrollIntoView({block: 'center'})"
 

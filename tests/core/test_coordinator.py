@@ -122,6 +122,30 @@ class TestHowRoundsEnd:
         assert turn.failed == [0, 1]
         assert one.step == 1, "a round without answers is a round"
 
+    def test_late_clients_that_cannot_be_stopped_are_heard_when_they_answer(self, tmp_path):
+        one = coordinator(Everybody(deadline=6.0), 3, hear_late=True)
+        tasks = one.due(0.0).tasks
+        for client, took in ((0, 3.0), (2, 5.0)):
+            one.receive(tasks[client].id, Outcome(client, seconds=took), took)
+        step = one.due(6.0).step
+        assert ended(step) == ([0, 2], [1])
+        assert one.stepped().failed == [1]
+        assert np.isnan(one.view().delay[1]), "how long it takes will be known"
+        one.save(tmp_path)
+        one = Coordinator.restore(tmp_path, Everybody(deadline=6.0))
+        again = one.due().tasks
+        assert [task.client for task in again] == [0, 2], "it is still at work"
+        for task in again:
+            one.receive(task.id, Outcome(task.client, seconds=1.0), 7.0)
+        assert one.receive(tasks[1].id, Outcome(1, seconds=7.0, loss=0.25), 7.0)
+        step = one.due().step
+        assert ended(step) == ([0, 2], []), "what it trained is not in the step"
+        one.stepped()
+        assert [task.client for task in one.due().tasks] == [0, 1, 2]
+        assert one.at.turn.heard == [1]
+        assert one.view().delay[1] > one.view().delay[0]
+        assert one.view().loss[1] == 0.25
+
     def test_late_answers_are_not_heard(self):
         one = coordinator(Everybody(quorum=1), 2)
         tasks = one.due().tasks

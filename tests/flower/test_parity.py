@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -14,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedpace
 from fedpace import registry
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod
 from fedpace.hosting.notes import pack_moment
 from fedpace.hosting.replies import read_note
 from fedpace.moments import factor_from_features
@@ -28,7 +30,7 @@ SEED = 5
 
 
 def simulation(scheme, settings, *, deadline=math.inf):
-    return Simulation(
+    made = Simulation(
         registry.datasets.make("digits", clients=CLIENTS, alpha=0.5),
         registry.models.make("linear"),
         registry.delays.make("lognormal"),
@@ -38,11 +40,14 @@ def simulation(scheme, settings, *, deadline=math.inf):
         clock=Clock(charge_warmup=True, deadline=deadline),
         seed=SEED,
     )
+    made.coordinator.settings = replace(made.coordinator.settings, hear_late=True)  # as where nobody can be stopped
+    return made
 
 
 def client_app(twin):
     """A ClientApp whose clients are the simulated ones: the same data, training and delays."""
     trainer, engine = twin.trainer, twin.engine
+    in_rounds, jobs = twin.coordinator.policy.rounds, Counter()
 
     def model(message):
         return torch.from_numpy(message.content["arrays"]["w"].numpy().copy())
@@ -59,7 +64,10 @@ def client_app(twin):
         return {"w": -trainer.training.lr * found.double().numpy()}
 
     def delay(message, context, measured):
-        return float(twin.time.drawn(step(message) + 1)[context.node_config["partition-id"]])
+        client = context.node_config["partition-id"]
+        if not in_rounds:
+            return twin.time.own(client, jobs[client])[0]
+        return float(twin.time.drawn(step(message) + 1)[client])
 
     def labels(context):
         return trainer.data.label_histograms()[context.node_config["partition-id"]]
@@ -69,7 +77,8 @@ def client_app(twin):
     @app.train()
     def train(message, context):
         client = context.node_config["partition-id"]
-        (result,) = engine.train(model(message), [client], step(message))
+        (result,) = engine.train(model(message), [client], step(message) if in_rounds else jobs[client])
+        jobs[client] += 1
         arrays = ArrayRecord({"w": Array(result.parameters.numpy())})
         metrics = MetricRecord({"train_loss": result.loss, "num-examples": trainer.samples(client)})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
@@ -89,18 +98,22 @@ def rows_of(trainer, client):
     return inputs, np.eye(trainer.data.classes)[samples.targets]
 
 
-def on_flower(flower, scheme, settings, *, deadline=math.inf):
+def on_flower(flower, scheme, settings, *, deadline=math.inf, rounds=ROUNDS, without_rounds=False):
     twin = simulation(scheme, settings)
     grid, app = flower.grid(), client_app(twin)
     for client in range(CLIENTS):
         grid.add(1000 + 7 * client, app, **{"partition-id": client})
-    strategy = PacedStrategy(
-        FedAvg(), scheme, seed=SEED, clock="reported", deadline=deadline, moments_every=0, sketch=16, **settings
-    )
+    how = {"seed": SEED, "clock": "reported", "deadline": deadline, "moments_every": 0, "sketch": 16, **settings}
+    own = without_rounds or not twin.coordinator.policy.rounds
+    strategy = PacedServer(scheme, **how) if own else PacedStrategy(FedAvg(), scheme, **how)
     entries = []
     stepped = strategy._server.stepped
     strategy._server.stepped = lambda *args, **named: entries.append(stepped(*args, **named)) or entries[-1]
-    flower.rounds(strategy, grid, ArrayRecord({"w": Array(twin.trainer.initial.numpy())}), ROUNDS)
+    initial = ArrayRecord({"w": Array(twin.trainer.initial.numpy())})
+    if own:
+        strategy.start(grid, initial, rounds)
+    else:
+        flower.rounds(strategy, grid, initial, rounds)
     return entries
 
 
@@ -148,12 +161,43 @@ def test_both_hosts_choose_alike(flower, name, options, settings):
     assert_alike(simulated, on_flower(flower, scheme, settings))
 
 
+ASYNCHRONOUS = [
+    ("fedbuff", {"buffer": 3}),
+    ("fedbuff", {"buffer": 4, "in_flight": 6, "lr": 0.7, "momentum": 0.3}),
+    ("pace-async", {}),
+    ("pace-async", {"in_flight": 5}),
+    ("refl", {"k": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), ASYNCHRONOUS, ids=lambda value: str(value))
+def test_both_hosts_do_without_rounds_alike(flower, name, options):
+    """Who starts, when the model steps, what stale answers weigh, and what the server step remembers of clients."""
+    scheme, steps = fedpace.make_selector(name, **options), 2 * ROUNDS
+    simulated = list(islice(simulation(scheme, {}).rounds(), 1, steps + 1))
+    found = on_flower(flower, scheme, {}, rounds=steps)
+    assert_alike(simulated, found)
+    for expected, entry in zip(simulated, found, strict=True):
+        assert entry.work == pytest.approx(expected.work, rel=1e-9)
+        numbers = {name: value for name, value in expected.facts.items() if name != "reasons"}
+        assert {name: entry.facts[name] for name in numbers} == pytest.approx(numbers, rel=1e-3)
+        assert (entry.stretch, entry.carried) == pytest.approx((expected.stretch, expected.carried), rel=1e-3)
+
+
+def test_rounds_of_the_server_without_a_strategy(flower):
+    """The same loop, with a scheme that works in rounds and fedpace's own step."""
+    scheme, settings = fedpace.make_selector("pace"), {"warmup": "full"}
+    simulated = list(islice(simulation(scheme, settings).rounds(), 1, ROUNDS + 1))
+    assert_alike(simulated, on_flower(flower, scheme, settings, without_rounds=True))
+
+
 def test_both_hosts_are_late_alike(flower):
-    """A deadline that some clients miss."""
+    """A deadline that some clients miss: they go on, are asked nothing until they answer, and are heard then."""
     scheme, settings = fedpace.make_selector("random", k=6), {"warmup": "lazy"}
     deadline = float(np.median(simulation(scheme, settings).expected_delays))
     simulated = list(islice(simulation(scheme, settings, deadline=deadline).rounds(), 1, ROUNDS + 1))
     assert any(entry.failed for entry in simulated)
+    assert any(entry.heard for entry in simulated)
     assert_alike(simulated, on_flower(flower, scheme, settings, deadline=deadline))
 
 

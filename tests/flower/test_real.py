@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,75 @@ def test_a_killed_server_resumes_with_its_ledger(federation, tmp_path):
     assert set(total) == set(known)  # the same names behind new node ids
     assert all(total[name] >= known[name] for name in known)
     assert sum(total.values()) >= sum(len(entry.clients) - len(entry.failed) for entry in after)
+
+
+# -- without rounds ------------------------------------------------------------------------------------------
+
+
+def fedpace_on(state, command, *options):
+    """Run a command of fedpace's on a server's folder."""
+    script = [str(local.BIN / "fedpace"), command, str(state), *options]
+    return subprocess.run(script, capture_output=True, text=True, check=False)
+
+
+def counted_once(rounds, started):
+    """Every task ended once: no client has more answers in the steps than it was given tasks."""
+    answers = Counter(name for entry in rounds for name in entry.clients)
+    return all(answers[name] <= started.get(name, 0) for name in answers)
+
+
+def test_without_rounds_a_killed_node_a_raising_client_and_a_late_one(federation, tmp_path):
+    """Partition 1 raises in every task; 2 is killed while it works; 4 joins later: until all that is seen."""
+    federation.superlink()
+    nodes = {partition: federation.supernode(partition, 5) for partition in range(4)}
+    state = tmp_path / "state"
+    config = {"selector": "fedbuff", "k": 4, "partitions": 5, "delays": "", "sleep": 2.0, "raises": 1}
+    run = federation.launch(num_server_rounds=100_000, target=1.01, state=str(state), **config)
+    wait_for(lambda: run.poll() is not None or len(diary(state)) >= 2, federation)
+    # Everybody is at work all the time: whenever it is killed, it is killed at work.
+    local.stop(nodes.pop(2), hard=True)
+    nodes[4] = federation.supernode(4, 5)
+
+    def seen():
+        rounds = diary(state)
+        failed = {name for entry in rounds for name in entry.failed}
+        answered = {name for entry in rounds[2:] for name in entry.clients if name not in entry.failed}
+        return failed >= {"partition-1", "partition-2"} and answered >= {"partition-0", "partition-3", "partition-4"}
+
+    wait_for(lambda: run.poll() is not None or seen(), federation)
+    looked = fedpace_on(state, "watch", "--once")
+    assert "fedbuff" in looked.stdout, looked.stderr
+    local.stop(federation.last_superlink, hard=True)
+    assert seen(), federation.output("run")[-5000:]
+    rounds = diary(state)
+    assert [entry.number for entry in rounds] == list(range(1, len(rounds) + 1))
+    failures, finished, started = (column(state, name) for name in ("failures", "participations", "started"))
+    assert finished["partition-1"] == 0
+    assert failures["partition-0"] == failures["partition-3"] == failures["partition-4"] == 0
+    assert counted_once(rounds, started)
+    assert max(entry.metric for entry in rounds if entry.metric is not None) > rounds[0].metric
+    assert "fedbuff" in fedpace_on(state, "report").stdout
+
+
+def test_without_rounds_a_killed_server_goes_on(federation, tmp_path):
+    """Killed with everybody at work: nothing that was saved is lost, and nothing is counted twice."""
+    federation.superlink(simulation=6)
+    state = tmp_path / "state"
+    config = {"selector": "pace-async", "num_server_rounds": 8, "target": 1.0, "state": str(state), "delays": ""}
+    first = federation.launch("first", sleep=1.0, **config)
+    wait_for(lambda: first.poll() is not None or len(diary(state)) >= 3, federation, "first")
+    local.stop(federation.last_superlink, hard=True)
+    before, known = diary(state), column(state, "participations")
+    in_flight = Coordinator.restore(next(state.glob("session-*"))).tasks
+    assert in_flight, "somebody is always at work"
+    federation.superlink(simulation=6)
+    output = federation.run("second", sleep=0.0, **config)
+    after = diary(state)
+    assert after[: len(before)] == before
+    assert [entry.number for entry in after] == list(range(1, 9)), output[-5000:]
+    assert f"going on with step {before[-1].number + 1}" in output
+    total, started = column(state, "participations"), column(state, "started")
+    assert set(total) >= set(known)  # the same names behind new node ids
+    assert all(total[name] >= known[name] for name in known)
+    assert counted_once(after, started)
+    assert sum(total.values()) == sum(len(entry.clients) - len(entry.failed) for entry in after)

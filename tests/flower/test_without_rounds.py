@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace import Need
+from fedpace.core.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod
+from fedpace.records.run import read_run
 
 TARGETS = [1.0, 4.0, -2.0, 7.0]
 SECONDS = [1.0, 1.7, 2.9, 11.3]
@@ -65,11 +68,100 @@ def test_fedbuff_by_hand(flower):
     for client, target in enumerate(TARGETS):
         mod = report_mod(delay=lambda message, context, measured: SECONDS[context.node_config["partition-id"]])
         grid.add(10 + client, flower.app([mod], target=target), **{"partition-id": client})
-    strategy = PacedStrategy(FedAvg(), Buffered(), clock="reported")
-    record, found = flower.arrays([0.0]), []
-    for number in range(1, STEPS + 1):
-        record = flower.rounds(strategy, grid, record, 1, first=number)
-        found.append(float(record["w0"].numpy()[0]))
+    found = []
+    PacedServer(Buffered(), clock="reported").start(
+        grid,
+        flower.arrays([0.0]),
+        STEPS,
+        evaluate_fn=lambda number, arrays: found.append(float(arrays["w0"].numpy()[0])),
+    )
     expected, lags = by_hand()
     assert max(lags) > 1, "some answers are stale"
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(found, [0.0, *expected], rtol=1e-5)
+
+
+def fleet(flower, count=4, *, fail=None):
+    grid = flower.grid()
+    for client, target in enumerate(TARGETS[:count]):
+        mod = report_mod(
+            delay=lambda message, context, measured: SECONDS[context.node_config["partition-id"]],
+            features=lambda message, context: (flower.rows(context.node_config["partition-id"]), np.eye(12)[:, :2]),
+        )
+        app = flower.app([mod], target=target, fail=fail if client == 1 else None)
+        grid.add(10 + client, app, **{"partition-id": client})
+    return grid
+
+
+def values(server, grid, record, steps, **options):
+    found = []
+    server.start(grid, record, steps, evaluate_fn=lambda n, a: found.append((n, float(a["w0"].numpy()[0]))), **options)
+    return dict(found)
+
+
+@pytest.mark.parametrize("scheme", ["fedbuff", "pace-async", "refl"])
+def test_a_restarted_server_goes_on_with_the_model_and_what_its_step_remembers(flower, tmp_path, scheme):
+    """Tasks that were out are given up: nobody is blamed, no answer is counted twice, no saved step is made again."""
+    record, options = flower.arrays([0.0]), {"clock": "reported", "state": tmp_path}
+    options |= {"fedbuff": {"buffer": 2, "momentum": 0.5}, "refl": {"k": 2}}.get(scheme, {})
+    grid = fleet(flower)
+    first = PacedServer(scheme, **options)
+    before = values(first, grid, record, 5)
+    sent = len(grid.trained())
+    assert first.coordinator.flight.flying > 0
+    second = PacedServer(scheme, **options)
+    grid = fleet(flower)
+    after = values(second, grid, record, 9)
+    assert min(after) == 6, "what was made is not made again"
+    assert second.coordinator.step == 9
+    run = read_run(tmp_path)
+    assert [entry.number for entry in run.rounds] == list(range(10))
+    assert [entry.metric for entry in run.rounds[:6]] == [None] * 6
+    columns = second.coordinator.ledger.columns
+    assert columns["failures"].sum() == 0
+    answers = sum(len(entry.clients) for entry in run.rounds)
+    assert columns["participations"].sum() == answers
+    # What was sent is in a step, in hand, at work, or was given up with the first server.
+    held, flying = second.coordinator.flight.held, second.coordinator.flight.flying
+    lost = sent + len(grid.trained()) - answers - held - flying
+    assert lost == first.coordinator.flight.flying + first.coordinator.flight.held
+    assert np.isfinite(list(before.values()) + list(after.values())).all()
+
+
+def test_a_node_that_raises_and_one_that_joins(flower):
+    def fail(message, context):
+        raise RuntimeError("this client was told to fail")
+
+    grid, late = fleet(flower, 3, fail=fail), fleet(flower, 4).nodes[13]
+    server = PacedServer("fedbuff", buffer=2, clock="reported", nodes_seconds=0)
+
+    def joining(number, arrays):
+        if number == 3:
+            grid.nodes[13] = late
+
+    server.start(grid, flower.arrays([0.0]), 12, evaluate_fn=joining)
+    known = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["participations"], strict=True))
+    failed = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["failures"], strict=True))
+    assert known["partition-1"] == 0
+    assert failed["partition-1"] >= 1
+    assert known["partition-3"] >= 1, "who joins is given a task while the others work"
+
+
+def test_it_ends_by_the_clock_and_is_evaluated_as_often_as_was_said(flower):
+    server = PacedServer("fedbuff", buffer=1, clock="reported")
+    seen = values(server, fleet(flower), flower.arrays([0.0]), 1000, seconds=30.0, evaluate_every=10.0)
+    assert 30.0 <= server.coordinator.now < 30.0 + max(SECONDS)
+    assert 3 <= len(seen) <= 5
+    assert max(seen) == server.coordinator.step, "the last step is always evaluated"
+
+
+def test_a_scheme_that_wants_more_clients_than_there_are_takes_all(flower):
+    server = PacedServer("refl", k=10, clock="reported", nodes_seconds=0)
+    values(server, fleet(flower), flower.arrays([0.0]), 4)
+    assert server.coordinator.step == 4
+
+
+def test_a_strategy_cannot_do_without_rounds():
+    with pytest.raises(InputError, match=r"fedbuff works without rounds.*use fedpace\.flower\.PacedServer"):
+        PacedStrategy(FedAvg(), "fedbuff")
+    with pytest.raises(InputError, match="buffered works without rounds"):
+        PacedStrategy(FedAvg(), Buffered())

@@ -62,10 +62,10 @@ def one_round(model, folder, change, kind):
     server.presence.update({name: Note(name=name) for name in CLIENTS})
     shared = server.share(model)
     step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), CLIENTS)
-    after = shared.step([(weight, reply.model) for weight, _, reply in server.answers(step)], step.mode)
-    failed = server.stepped(step, after, moved=True).failed
-    server.close()
-    return failed, after
+    server.take(step)
+    failed = server.stepped(step, shared.arrays, moved=True).failed
+    server.memory.close()
+    return failed, shared.arrays
 
 
 @pytest.fixture(params=[ParamsType.FULL, ParamsType.DIFF])

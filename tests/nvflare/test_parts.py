@@ -37,9 +37,9 @@ class Fixed(fedpace.core.types.Stateless):
         return fedpace.Cohort(np.arange(len(self.weights)), np.array(self.weights), mode=self.mode), None
 
 
-def one_round(scheme, site, *, rule=None, rounds=1, **settings):
+def one_round(scheme, site, *, rule=None, rounds=1, clock="server", **settings):
     """Run rounds as the controller does, with sites that answer as soon as they are asked."""
-    server = Server(scheme, Settings(**settings), HOST, rule=rule)
+    server = Server(scheme, Settings(**settings), HOST, rule=rule, clock=clock)
 
     def broadcast(model, targets):
         for name in targets:
@@ -57,8 +57,9 @@ def one_round(scheme, site, *, rule=None, rounds=1, **settings):
         shared = server.share(model)
         step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
         answers = server.answers(step)
-        model = shared.step([(weight, reply.model) for weight, _, reply in answers], step.mode)
-        server.stepped(step, model, moved=True)
+        moved = server.take(step)
+        model = shared.arrays
+        server.stepped(step, model, moved=moved)
     return model, answers, server
 
 
@@ -88,7 +89,9 @@ def test_weights_are_exact_whatever_the_number_of_steps(weights, mode, failing, 
 
     result, _, _ = one_round(Fixed(weights, mode), site)
     np.testing.assert_allclose(result["w"], CURRENT["w"] + step)
-    assert result["count"] == np.rint(4 + step), "counters stay whole"
+    sent = [(weight, 5 + i) for i, weight in enumerate(weights) if weight > 0 and f"site-{i + 1}" not in failing]
+    mean = sum(w * count for w, count in sent) / sum(w for w, _ in sent) if sent else 4
+    assert result["count"] == np.rint(mean), "counters are averaged, and stay whole"
     assert result["count"].dtype == CURRENT["count"].dtype
     assert result["w"].dtype == np.float32
 
@@ -100,6 +103,34 @@ def test_an_average_that_is_carried_on():
     result, _, _ = one_round(Fixed([0.5, 0.5]), site, rule=Nesterov(power=0.0), rounds=3)
     # Steps of 1; leads of 0, then 1/4 of a move of 1, then 2/5 of a move of 1.25.
     np.testing.assert_allclose(result["w"], CURRENT["w"] + 3.75)
+
+
+@pytest.mark.parametrize("kind", [ParamsType.FULL, ParamsType.DIFF])
+def test_without_rounds_every_two_answers_make_a_step(kind):
+    """Sites begin anew as soon as they answer; the slowest one's answers are to models of several steps ago."""
+    seconds, steps = {"site-1": 1.0, "site-2": 1.7, "site-3": 7.9}, 8
+    expected, number, hand, lags = 0.0, 0, [], []
+    working = [(took, site, 0.0, 0) for site, took in seconds.items()]
+    while number < steps:  # the same, of one number
+        working.sort()
+        now, site, base, version = working.pop(0)
+        hand.append((0.3 * (int(site[-1]) - base), number - version))
+        if len(hand) == 2:
+            expected += sum((1 + lag) ** -0.5 / 2 * move for move, lag in hand)
+            number, lags, hand = number + 1, [*lags, *(lag for _, lag in hand)], []
+        working.append((now + seconds[site], site, expected, number))
+    assert max(lags) > 2
+
+    def site(name, model):
+        base = np.zeros(2) + model.params["w"] - CURRENT["w"]
+        move = 0.3 * (int(name[-1]) - base)
+        params = {"w": move if kind == ParamsType.DIFF else model.params["w"] + move, "count": np.array(0)}
+        return FLModel(params_type=kind, params=params, meta={NOTE: {"seconds": seconds[name]}})
+
+    scheme = fedpace.make_selector("fedbuff", buffer=2)
+    model, _, server = one_round(scheme, site, rounds=steps, clock="reported")
+    np.testing.assert_allclose(model["w"], CURRENT["w"] + expected, rtol=1e-5)
+    assert server.coordinator.flight.flying == 3, "everybody is at work"
 
 
 def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
@@ -122,7 +153,8 @@ def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
             tasks.answered(kept[0])
         shared = server.share(model)
         step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
-        model = shared.step([(weight, reply.model) for weight, _, reply in server.answers(step)], step.mode)
+        server.take(step)
+        model = shared.arrays
         moved.append(server.stepped(step, model, moved=True))
     assert [set(entry.clients) for entry in moved[:2]] == [{"site-1", "site-2"}, {"site-1", "site-2"}]
     assert moved[0].failed == ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import TABLE
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError
@@ -19,24 +20,11 @@ from fedpace.records.run import RunInfo, find_runs, plain, read_run, round_line
 from fedpace.records.writer import RunWriter, commit, versions
 from fedpace.runner import run_all, run_one
 
-TABLE = {
-    "name": "tiny",
-    "seeds": 2,
-    "data": {"name": "quadratic", "clients": 5, "samples": 6, "test_samples": 5, "dimension": 3},
-    "model": {"name": "linear"},
-    "delays": {"name": "lognormal"},
-    "training": {"epochs": 1, "batch": 0, "lr": 0.05},
-    "stop": {"max_rounds": 3},
-    "selectors": [
-        {"name": "random", "k": 2},
-        {"name": "delayhet-submodular", "label": "submodular"},
-        {"name": "delayhet-sampling", "k": 2},
-    ],
-}
+SCHEMES = [*TABLE["selectors"], {"name": "delayhet-sampling", "k": 2}]
 
 
 def experiment(**changes):
-    return parse_experiment(TABLE | changes, "test")
+    return parse_experiment(TABLE | {"selectors": SCHEMES} | changes, "test")
 
 
 def info(**changes):

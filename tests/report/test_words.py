@@ -86,6 +86,21 @@ def test_seeds_that_do_not_settle_it(make_run):
     assert "the interval contains 1" in " ".join(sentences(summarise(runs)))
 
 
+def test_the_next_best_is_named_before_the_baseline(make_run):
+    """A large factor over a bad baseline says little about a rival that is nearly as good."""
+    runs = [make_run("random", seed, [(1000, 0.95)]) for seed in range(3)]
+    runs += [make_run("quick", seed, [(seconds, 0.95)]) for seed, seconds in enumerate((20, 50, 80))]
+    runs += [make_run("rival", seed, [(seconds, 0.95)]) for seed, seconds in enumerate((40, 100, 160))]
+    said = " ".join(sentences(summarise(runs)))
+    assert (
+        "rival came next: seed by seed it took 2.00 times as long (95 % interval 2.00\u20132.00). Seed by seed" in said
+    )
+    close = [make_run("near", seed, [(seconds, 0.95)]) for seed, seconds in enumerate((60, 20, 80))]
+    said = " ".join(sentences(summarise([*runs, *close])))
+    assert "near came next" in said
+    assert "as long" in said.split("; the interval contains 1")[0]
+
+
 def test_the_summary_never_calls_a_partial_scheme_the_fastest(make_run):
     runs = [make_run("random", 0, [(100, 0.95)]), make_run("random", 1, [(100, 0.95)])]
     runs += [make_run("flaky", 0, [(1, 0.95)]), make_run("flaky", 1, [(1, 0.2)])]

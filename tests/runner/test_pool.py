@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from tiny import TABLE, TINY
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InfeasibleError, InputError
@@ -17,43 +18,11 @@ from fedpace.records.run import find_runs, read_run
 from fedpace.runner import Execution, run_all
 from fedpace.sim.engines.choice import EngineOptions
 
-TABLE = {
-    "name": "tiny",
-    "seeds": 2,
-    "data": {"name": "quadratic", "clients": 5, "samples": 6, "test_samples": 5, "dimension": 3},
-    "model": {"name": "linear"},
-    "delays": {"name": "lognormal"},
-    "training": {"epochs": 1, "batch": 0, "lr": 0.05},
-    "stop": {"max_rounds": 4},
-    "selectors": [{"name": "random", "k": 2}, {"name": "delayhet-submodular", "label": "submodular"}],
-}
-LONG = """
-name = "long"
-seeds = 2
-[data]
-name = "quadratic"
-clients = 5
-samples = 6
-test_samples = 5
-dimension = 3
-[model]
-name = "linear"
-[delays]
-name = "lognormal"
-[training]
-epochs = 1
-batch = 0
-lr = 1e-9
-[stop]
-max_rounds = 1000000
-[[selectors]]
-name = "random"
-k = 2
-"""
+LONG = TINY.replace("lr = 0.05", "lr = 1e-9").replace("max_rounds = 3", "max_rounds = 1000000")
 
 
 def experiment(**changes):
-    return parse_experiment(TABLE | changes, "test")
+    return parse_experiment(TABLE | {"stop": {"max_rounds": 4}} | changes, "test")
 
 
 def everything(folder):

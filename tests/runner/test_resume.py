@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import TABLE
 
 from fedpace.config import parse_experiment
 from fedpace.core.errors import InputError, StorageError
@@ -21,22 +22,12 @@ from fedpace.report.tables import summarise
 from fedpace.runner import Execution, Job, check_folder, clear_folder, resume, run_all, run_job, run_one
 
 ROOT = Path(__file__).parents[2]
-TABLE = {
-    "name": "tiny",
-    "seeds": 2,
-    "data": {"name": "quadratic", "clients": 5, "samples": 6, "test_samples": 5, "dimension": 3},
-    "model": {"name": "linear"},
-    "delays": {"name": "lognormal"},
-    "training": {"epochs": 1, "batch": 0, "lr": 0.05},
-    "stop": {"max_rounds": 5},
-    "selectors": [{"name": "random", "k": 2}, {"name": "delayhet-submodular", "label": "submodular"}],
-}
 EVERY_ROUND = Execution(checkpoint_every=0.0)
 NEVER = Execution(checkpoint_every=float("inf"))
 
 
 def experiment(**changes):
-    return parse_experiment(TABLE | changes, "test")
+    return parse_experiment(TABLE | {"stop": {"max_rounds": 5}} | changes, "test")
 
 
 def a_job(folder, **changes):

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from views import view_of_moments
 
-from fedpace import MomentBank, Need, View
+from fedpace import Need
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.numerics.ratio import MARGIN
 from fedpace.selectors.delayhet_sampling import DelayhetSampling, SamplingObjective
-
-
-def make_view(moments, delay, share=None, available=None):
-    bank = MomentBank(len(moments))
-    for row, moment in enumerate(moments):
-        bank.put(row, [[math.sqrt(moment)]])
-    count = len(moments)
-    nothing = np.full(count, np.nan)
-    return View(
-        step=0,
-        now=0.0,
-        available=np.ones(count, bool) if available is None else np.array(available),
-        share=np.full(count, 1 / count) if share is None else np.asarray(share, float) / np.sum(share),
-        delay=np.array(delay, float),
-        loss=nothing,
-        loss_step=np.full(count, -1),
-        participations=np.zeros(count, int),
-        moments=bank,
-    )
 
 
 def random_objective(seed, count=5, draws=3, scale=0.3):
@@ -131,7 +111,7 @@ def test_errata_a6_the_bound_is_largest_inside():
 
 
 def test_errata_a6_with_genuine_features():
-    view = make_view([0.53, 1.47], [1.0, 1.0])
+    view = view_of_moments([0.53, 1.47], [1.0, 1.0])
     B = view.moments.heterogeneity(ridge=0.0, shares=view.share)
     reach = np.square(B) @ view.share
     np.testing.assert_allclose(reach, 0.442, atol=1e-3)
@@ -139,7 +119,7 @@ def test_errata_a6_with_genuine_features():
 
 
 def test_an_infeasible_answer_says_so():
-    view = make_view([0.1, 1.9], [1.0, 1.0])
+    view = view_of_moments([0.1, 1.9], [1.0, 1.0])
     cohort, _ = DelayhetSampling(k=2, ridge=0.0, target_heterogeneity=0.0).select(None, view, stream(0))
     assert cohort.why.facts["B_p"] >= 1
     assert "infeasible, B_p >= 1: lower target_heterogeneity" in cohort.why.status
@@ -148,7 +128,7 @@ def test_an_infeasible_answer_says_so():
     assert "infeasible" not in feasible.why.status
 
 
-MANY = make_view(np.linspace(0.6, 1.4, 12), np.linspace(10, 120, 12))
+MANY = view_of_moments(np.linspace(0.6, 1.4, 12), np.linspace(10, 120, 12))
 
 
 def choose(view=MANY, seed=0, **options):
@@ -214,28 +194,28 @@ def test_the_full_objective_counts_k():
 
 
 def test_the_unit_of_time_does_not_matter():
-    slow = make_view(np.linspace(0.6, 1.4, 12), 1000 * np.linspace(10, 120, 12))
+    slow = view_of_moments(np.linspace(0.6, 1.4, 12), 1000 * np.linspace(10, 120, 12))
     one, other = choose(), choose(slow)
     assert one.clients.tolist() == other.clients.tolist()
     assert other.why.objective == pytest.approx(1000 * one.why.objective)
 
 
 def test_only_the_available_are_drawn():
-    view = make_view(np.linspace(0.6, 1.4, 12), np.linspace(10, 120, 12), available=np.arange(12) % 3 == 1)
+    view = view_of_moments(np.linspace(0.6, 1.4, 12), np.linspace(10, 120, 12), available=np.arange(12) % 3 == 1)
     drawn = {row for seed in range(20) for row in choose(view, seed=seed).clients.tolist()}
     assert drawn <= {1, 4, 7, 10}
     assert len(drawn) > 1
 
 
 def test_one_candidate():
-    view = make_view([0.8, 1.2], [1.0, 2.0], available=[False, True])
+    view = view_of_moments([0.8, 1.2], [1.0, 2.0], available=[False, True])
     cohort = choose(view, k=2)
     assert cohort.clients.tolist() == [1]
     assert cohort.weights.tolist() == [1.0]
 
 
 def test_delays_of_0_and_ties():
-    view = make_view([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
+    view = view_of_moments([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
     cohort = choose(view, k=3)
     assert cohort.why.objective == 0.0
     np.testing.assert_allclose(cohort.weights.sum(), 1.0)

@@ -7,32 +7,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from views import view_of_moments
 
-from fedpace import MomentBank, Need, View
+from fedpace import Need
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.rng import stream
 from fedpace.numerics import best_prefix
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
-
-
-def make_view(moments, delay, share=None, available=None):
-    """Clients of one feature, whose second moments are given, or of several, as factors."""
-    bank = MomentBank(len(moments))
-    for row, moment in enumerate(moments):
-        bank.put(row, [[math.sqrt(moment)]] if np.isscalar(moment) else moment)
-    count = len(moments)
-    nothing = np.full(count, np.nan)
-    return View(
-        step=0,
-        now=0.0,
-        available=np.ones(count, bool) if available is None else np.array(available),
-        share=np.full(count, 1 / count) if share is None else np.asarray(share, float) / np.sum(share),
-        delay=np.array(delay, float),
-        loss=nothing,
-        loss_step=np.full(count, -1),
-        participations=np.zeros(count, int),
-        moments=bank,
-    )
 
 
 def choose(view, **options):
@@ -58,12 +39,12 @@ def random_view(seed, count=6, **options):
     factors = [rng.normal(size=(5, 3)) * rng.uniform(0.9, 1.1, 3) for _ in range(count)]
     base = rng.normal(size=(5, 3))
     factors = [base + 0.15 * factor for factor in factors]
-    return make_view(factors, rng.uniform(1, 50, count), rng.uniform(0.5, 2, count), **options)
+    return view_of_moments(factors, rng.uniform(1, 50, count), rng.uniform(0.5, 2, count), **options)
 
 
 def test_by_hand():
     """a = (0.8, 1.0, 1.2), B = |a_i - a_j|: client 1 alone costs 1 / (1 - 2 (0.4/3)^2), more are dearer."""
-    cohort = choose(make_view([0.8, 1.0, 1.2], [5.0, 1.0, 9.0]))
+    cohort = choose(view_of_moments([0.8, 1.0, 1.2], [5.0, 1.0, 9.0]))
     assert cohort.clients.tolist() == [1]
     assert cohort.weights.tolist() == [1.0]
     h = 0.4 / 3
@@ -77,14 +58,14 @@ def test_by_hand():
 
 def test_members_stand_for_their_nearest():
     """Two groups far apart: one of each is needed, and each stands for its group."""
-    view = make_view([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 2.0, 70.0])
+    view = view_of_moments([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 2.0, 70.0])
     cohort = choose(view)
     assert weights_of(cohort) == {0: 0.6, 3: 0.4}
     assert cohort.why.reasons == {0: "stands for 60.0% of the objective", 3: "stands for 40.0% of the objective"}
 
 
 def test_shares_weigh():
-    view = make_view([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 2.0, 70.0], share=[1, 1, 2, 2, 4])
+    view = view_of_moments([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 2.0, 70.0], share=[1, 1, 2, 2, 4])
     assert weights_of(choose(view)) == {0: 0.4, 3: 0.6}
 
 
@@ -102,7 +83,7 @@ def test_exact_is_best_prefix_and_brute_force(seed):
 
 
 def test_the_absent_are_represented_but_not_chosen():
-    view = make_view([1.0, 1.01, 9.0, 9.01], [1.0, 19.0, 2.0, 9.0], available=[True, True, False, True])
+    view = view_of_moments([1.0, 1.01, 9.0, 9.01], [1.0, 19.0, 2.0, 9.0], available=[True, True, False, True])
     assert weights_of(choose(view)) == {0: 0.5, 3: 0.5}
 
 
@@ -123,7 +104,7 @@ def test_it_chooses_among_candidates_exactly(seed):
 def test_errata_a1_min_norm_has_no_guarantee_but_exact_is_optimal():
     """g is not submodular on these three clients; the exact solver does not mind."""
     for delay in ([1.0, 1.0, 1.0], [1.0, 1.1, 1.05]):
-        view = make_view([0.8, 1.0, 1.2], delay)
+        view = view_of_moments([0.8, 1.0, 1.2], delay)
         B = view.moments.heterogeneity(ridge=0.0, shares=view.share)
         best, g = brute_force(B, view.delay, view.share, range(3))
         assert choose(view).why.objective == pytest.approx(best)
@@ -133,7 +114,7 @@ def test_errata_a1_min_norm_has_no_guarantee_but_exact_is_optimal():
 
 
 def test_errata_a1_equal_delays_take_everybody():
-    assert choose(make_view([0.8, 1.0, 1.2], [1.0, 1.0, 1.0])).clients.tolist() == [0, 1, 2]
+    assert choose(view_of_moments([0.8, 1.0, 1.2], [1.0, 1.0, 1.0])).clients.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -147,7 +128,7 @@ def test_errata_a2_a_fast_client_is_never_skipped(seed):
 
 def test_errata_a8_infeasible_sets_are_not_chosen():
     """a = (1,1,1,9): the raw minimiser is {4} alone, with B_S = 8 and a negative value."""
-    view = make_view([1.0, 1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 0.5])
+    view = view_of_moments([1.0, 1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 0.5])
     B = view.moments.heterogeneity(ridge=0.0, shares=view.share)
     h = B[3] @ view.share
     assert 2 * h * h == pytest.approx(8.0, rel=1e-4)
@@ -159,12 +140,12 @@ def test_errata_a8_infeasible_sets_are_not_chosen():
 
 
 def test_errata_c10_equal_features_take_the_fastest_alone():
-    cohort = choose(make_view([1.0, 1.0, 1.0], [3.0, 1.0, 2.0]))
+    cohort = choose(view_of_moments([1.0, 1.0, 1.0], [3.0, 1.0, 2.0]))
     assert cohort.clients.tolist() == [1]
 
 
 def test_scaling_down_makes_smaller_sets():
-    view = make_view([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 20.0, 70.0])
+    view = view_of_moments([1.0, 1.01, 1.02, 9.0, 9.01], [1.0, 50.0, 60.0, 20.0, 70.0])
     plain, scaled = choose(view), choose(view, target_heterogeneity=0.1)
     assert plain.clients.tolist() == [0, 3]
     assert scaled.clients.tolist() == [0]
@@ -176,18 +157,18 @@ def test_scaling_down_makes_smaller_sets():
 
 
 def test_scaling_is_only_downwards():
-    view = make_view([0.8, 1.0, 1.2], [5.0, 1.0, 9.0])
+    view = view_of_moments([0.8, 1.0, 1.2], [5.0, 1.0, 9.0])
     plain, scaled = choose(view), choose(view, target_heterogeneity=0.7)
     assert scaled.why.facts["scale"] == 1.0
     assert scaled.why.objective == plain.why.objective
 
 
 def test_max_clients():
-    view = make_view([1.0, 1.5, 2.0, 2.5], [1.0, 1.0, 1.0, 1.0])
+    view = view_of_moments([1.0, 1.5, 2.0, 2.5], [1.0, 1.0, 1.0, 1.0])
     assert choose(view).clients.size == 4
     assert choose(view, max_clients=2).clients.size == 2
     with pytest.raises(InfeasibleError, match="no set is feasible"):
-        choose(make_view([1.0, 1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 0.5]), max_clients=1)
+        choose(view_of_moments([1.0, 1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 0.5]), max_clients=1)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -210,7 +191,7 @@ def test_min_norm_is_capped():
 
 
 def test_min_norm_on_one_client():
-    cohort = choose(make_view([1.0], [3.0]), solver="min-norm")
+    cohort = choose(view_of_moments([1.0], [3.0]), solver="min-norm")
     assert cohort.clients.tolist() == [0]
     assert cohort.why.objective == 3.0
 

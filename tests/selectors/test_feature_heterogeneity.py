@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from views import view_of_moments
 
-from fedpace import MomentBank, View
+from fedpace import View
 from fedpace.core.errors import InputError
 from fedpace.selectors._feature_heterogeneity import ADMISSIBLE, check_options, feature_heterogeneity
 
@@ -15,24 +16,7 @@ SCALES = [0.8, 1.0, 1.2, 5.0]
 
 
 def make_view(moments=SCALES, share=None, available=None, delay=None):
-    """Clients of one feature, whose second moments are given; None = unknown."""
-    bank = MomentBank(len(moments))
-    for row, moment in enumerate(moments):
-        if moment is not None:
-            bank.put(row, [[math.sqrt(moment)]])
-    count = len(moments)
-    nothing = np.full(count, np.nan)
-    return View(
-        step=0,
-        now=0.0,
-        available=np.array([m is not None for m in moments]) if available is None else np.array(available),
-        share=np.full(count, 1 / count) if share is None else np.array(share),
-        delay=np.arange(1.0, count + 1) if delay is None else np.array(delay),
-        loss=nothing,
-        loss_step=np.full(count, -1),
-        participations=np.zeros(count, int),
-        moments=bank,
-    )
+    return view_of_moments(moments, range(1, len(moments) + 1) if delay is None else delay, share, available)
 
 
 def gather(view, target=0.0, ridge=0.0):

@@ -55,7 +55,7 @@ def test_the_first_step_is_fedavg_where_all_take_equally_long():
 
 def test_everybody_works_all_the_time_and_late_answers_are_heard():
     one = simulation()
-    played = list(islice(one.rounds(), 25))
+    played = list(islice(one.rounds(), 60))
     assert {task.client for task in one.coordinator.tasks} == set(range(CLIENTS))
     assert sum(current.facts["late"] for current in played[1:]) > 5
     assert all(sum(current.weights) == pytest.approx(1.0) for current in played[1:])
@@ -72,6 +72,15 @@ def test_no_more_than_asked_are_at_work(cap):
         assert len(one.coordinator.tasks) <= cap
         heard.update(current.clients)
     assert heard == set(range(CLIENTS)), "those that were not heard for long come first"
+
+
+def test_a_price_on_work_saves_work():
+    one = simulation(options={"work_price": 1.0})
+    list(islice(one.rounds(), 10))
+    assert len(one.coordinator.tasks) < CLIENTS
+    free = simulation()
+    list(islice(free.rounds(), 10))
+    assert len(free.coordinator.tasks) == CLIENTS
 
 
 def test_it_goes_on_with_crashes_and_absences():

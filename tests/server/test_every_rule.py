@@ -10,18 +10,31 @@ import torch
 
 from fedpace import registry
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.stepping import Gather, ServerStep, join_state, split_state
+from fedpace.core.stepping import Gather, ServerStep, Source, join_state, split_state
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.server.average import Average
+from fedpace.server.calibrated import Calibrated
 from fedpace.server.fedadam import Fedadam
 from fedpace.server.fedavgm import Fedavgm
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.fedyogi import Fedyogi
 from fedpace.server.median import Median
+from fedpace.server.mixing import Mixing
 from fedpace.server.nesterov import Nesterov
 from fedpace.server.remembering import Remembering
 
-RULES = [Average(), Fedexp(), Nesterov(), Remembering(), Fedavgm(), Fedadam(), Fedyogi(), Median()]
+RULES = [
+    Average(),
+    Calibrated(0.7),
+    Fedexp(),
+    Nesterov(),
+    Remembering(),
+    Fedavgm(),
+    Fedadam(),
+    Fedyogi(),
+    Median(),
+    Mixing(),
+]
 WEIGHTS = (0.5, 0.3, 0.2)
 
 
@@ -113,6 +126,51 @@ def test_fedavgm_by_hand():
         np.testing.assert_allclose(found, model)
 
 
+@pytest.mark.parametrize("weights", [(0.2, 0.1, 0.3), WEIGHTS, (0.9, 0.8, -0.1)])
+def test_mixing_goes_to_the_models_however_old_they_are(weights):
+    model, old = np.linspace(-1, 1, 5), np.full(5, 3.0)
+    gather = Gather(Mixing(), np.zeros(5), mean=False)
+    for answer, weight in zip(trained(old, 0), weights, strict=True):
+        gather.add(answer, old, weight)
+    moved, _ = Mixing().apply(None, model, gather.answers())
+    mixed = sum(w * x for w, x in zip(weights, trained(old, 0), strict=True))
+    np.testing.assert_allclose(moved, (1 - sum(weights)) * model + mixed, rtol=1e-12)
+
+
+def test_calibrated_by_hand():
+    """Six clients, three of which answer in each step, on models of different ages; shares differ."""
+    rule, share = Calibrated(lr=0.7), np.array([0.3, 0.2, 0.2, 0.1, 0.1, 0.1])
+    state, model, last = rule.init(np.zeros(5)), np.linspace(-1, 1, 5), np.zeros((6, 5))
+    models = [model]
+    rng = np.random.default_rng(7)
+    for version in range(12):
+        gather, weights, updates = Gather(rule, np.zeros(5), mean=False), rng.random(3), rng.normal(size=(3, 5))
+        clients = rng.integers(6, size=3) if version % 4 == 3 else rng.permutation(6)[:3]  # one may answer twice
+        for client, weight, update in zip(clients, weights, updates, strict=True):
+            given = int(rng.integers(version + 1))
+            source = Source(int(client), given, share[client])
+            gather.add(models[given] + update, models[given], weight, source)
+        model, state = rule.apply(state, model, gather.answers(version))
+        models.append(model)
+        step = share @ last + sum(w * (u - last[c]) for c, w, u in zip(clients, weights, updates, strict=True))
+        np.testing.assert_allclose(model, models[version] + 0.7 * step, rtol=1e-9, atol=1e-12)
+        for client, update in zip(clients, updates, strict=True):
+            last[client] = update
+        scalars, vectors = split_state(state)
+        state = join_state(rule.init(np.zeros(5)), scalars, vectors)
+
+
+def test_a_full_cache_forgets_those_that_were_heard_longest_ago(monkeypatch):
+    monkeypatch.setattr("fedpace.server.calibrated.ROOM", 3 * 8 * 5)
+    rule, state, model = Calibrated(), Calibrated().init(np.zeros(5)), np.zeros(5)
+    for client in (0, 1, 2, 0, 3):
+        gather = Gather(rule, np.zeros(5), mean=False)
+        gather.add(model + 1.0, model, 0.5, Source(client, 0, 0.25))
+        model, state = rule.apply(state, model, gather.answers(0))
+    assert state.cached_clients == (2, 0, 3)
+    assert state.cached.shape == (3, 5)
+
+
 @pytest.mark.parametrize("rule", [Fedadam(lr=0.2), Fedyogi(lr=0.2)], ids=repr)
 def test_adaptive_rules_by_hand(rule):
     model, mean, variance = np.linspace(-1, 1, 5), np.zeros(5), np.full(5, 1e-6)
@@ -139,6 +197,20 @@ def test_counters_are_averaged_and_stay_whole():
     assert after["count"].tolist() == [5]
     assert after["count"].dtype == np.int64
     assert after["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["bn.running_var", "bn.running_mean", "bn/moving_variance"])
+def test_running_statistics_are_averaged_and_never_extrapolated(name):
+    """With a momentum of 0.9, a variance that was stepped along would be below 0 in the third step."""
+    shared = SharedModel({"w": np.zeros(2), name: np.full(2, 1.0, np.float32)}, Fedavgm(0.9))
+    for variance in (0.5, 0.1, 0.01):
+        answers = [(0.75, {"w": np.ones(2), name: np.full(2, variance)}), (0.25, {"w": np.zeros(2), name: np.ones(2)})]
+        after = shared.step(answers, "delta" if variance == 0.1 else "average")
+        np.testing.assert_allclose(after[name], 0.75 * variance + 0.25, rtol=1e-6)
+        assert after[name].dtype == np.float32
+        np.testing.assert_allclose(shared.carry_on({**after, name: np.full(2, 0.2, np.float32)}, answers)[name], 0.2)
+    shared.step([(-1.0, {"w": np.ones(2), name: np.full(2, 5.0)}), (2.0, {"w": np.ones(2), name: np.ones(2)})], "delta")
+    np.testing.assert_allclose(shared.arrays[name], 1.0, err_msg="a negative weight could make a variance negative")
 
 
 @pytest.mark.parametrize("answers", [[], [(0.0, {"w": np.ones(1)})]], ids=["nobody", "nobody that counts"])
@@ -181,6 +253,7 @@ def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
         (lambda: Fedexp(power=2.0), "power of fedexp"),
         (lambda: Nesterov(power=-1.0), "power of nesterov"),
         (lambda: Fedavgm(momentum=1.0), "momentum of fedavgm"),
+        (lambda: Calibrated(lr=0.0), "lr of calibrated"),
         (lambda: Fedadam(tau=0.0), "tau of fedadam"),
         (lambda: Fedyogi(beta_2=1.0), "beta_2 of fedyogi"),
         (lambda: registry.servers.make("fedadm"), "Did you mean 'fedadam'"),

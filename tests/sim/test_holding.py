@@ -60,16 +60,74 @@ def test_it_is_what_the_definition_says(rounds, target, direction, hold, every):
     assert held_from(rounds, target, direction, hold=hold, every=every) == expected
 
 
-@given(rounds=RUNS, hold=st.integers(1, 6), every=st.sampled_from([0.5, 1.0, 3.0]))
-def test_what_is_known_stays_known_and_no_round_is_played_in_vain(rounds, hold, every):
-    watched = Holding(0.5, "up", hold=hold, every=every)
+def on_a_grid(rounds, target, hold, every):
+    """Read word by word: the first instant of the grid whose metric and those of the next ones meet the target."""
+
+    def at(instant):
+        """Return which evaluation stands at an instant, and its metric; of rounds that end at it the first counts."""
+        ended = [position for position, (clock, _) in enumerate(rounds) if clock < instant]
+        ended += [position for position, (clock, _) in enumerate(rounds) if clock == instant][:1]
+        known = [position for position in ended if rounds[position][1] is not None]
+        return (known[-1], rounds[known[-1]][1]) if known else (None, None)
+
+    number = 0
+    while number * every <= rounds[-1][0]:
+        instant = number * every
+        position, metric = at(instant)
+        if metric is not None and metric >= target:
+            if rounds[-1][0] < instant + (hold - 1) * every:
+                return None
+            if sum(Fraction(at(instant + n * every)[1]) for n in range(hold)) / hold >= target:
+                told = [p for p, (_, metric) in enumerate(rounds) if metric is not None and p <= position]
+                while len(told) > 1 and rounds[told[-2]][0] > instant - every and rounds[told[-2]][1] >= target:
+                    told.pop()
+                return told[-1]
+        number += 1
+    return None
+
+
+@given(
+    rounds=RUNS,
+    target=st.integers(0, 8).map(lambda n: n / 8),
+    hold=st.integers(1, 6),
+    every=st.sampled_from([0.5, 0.75, 1.0, 3.0]),
+)
+def test_on_a_grid_it_is_what_the_definition_says(rounds, target, hold, every):
+    expected = on_a_grid(rounds, target, hold, every) if rounds else None
+    assert held_from(rounds, target, "up", hold=hold, every=every, looks="grid")[1] == expected
+
+
+def test_a_peak_between_two_instants_is_seen_by_rounds_and_not_by_the_grid():
+    """Steps of a second under a target that is held over three instants, 10 s apart: luck starts the clock early."""
+    steps = [(float(second), 0.85 if second == 11 else 0.7 if second < 15 else 0.9) for second in range(60)]
+    assert held_from(steps, 0.8, "up", hold=3, every=10.0)[1] == 11
+    assert held_from(steps, 0.8, "up", hold=3, every=10.0, looks="grid")[1] == 15
+    # A round that is current at the next instant counts from its own end.
+    assert held_from([(0, 0.1), (17, 0.9), (34, 0.9), (60, 0.9)], 0.8, "up", hold=3, every=10.0, looks="grid")[1] == 1
+
+
+@given(
+    rounds=RUNS,
+    hold=st.integers(1, 6),
+    every=st.sampled_from([0.5, 1.0, 3.0]),
+    looks=st.sampled_from(["rounds", "grid"]),
+)
+def test_what_is_known_stays_known_and_no_round_is_played_in_vain(rounds, hold, every, looks):
+    watched = Holding(0.5, "up", hold=hold, every=every, looks=looks)
     known = None
     for count, (clock, metric) in enumerate(rounds, start=1):
         watched.add(clock, metric)
         if known is not None:
             assert watched.held == known
         known = watched.held
-        assert (watched.crossed, watched.held) == held_from(rounds[:count], 0.5, "up", hold=hold, every=every)
+        expected = held_from(rounds[:count], 0.5, "up", hold=hold, every=every, looks=looks)
+        assert (watched.crossed, watched.held) == expected
+        if watched.held is None:
+            last = len(rounds[:count]) - 1
+            later = held_from(rounds, 0.5, "up", hold=hold, every=every, looks=looks)[1]
+            if later is not None and later <= last and rounds[later][1] is not None:
+                assert watched.undecided(last), "it goes on until it is known"
+                assert watched.earliest <= rounds[last][0]
 
 
 @given(rounds=RUNS, every=st.sampled_from([0.0, 1.0]))

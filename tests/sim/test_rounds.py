@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from steps import aggregate
 
 from fedpace import Cohort, Need, Probe
 from fedpace.core.errors import InputError
-from fedpace.core.stepping import Gather
 from fedpace.core.types import Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
@@ -24,7 +24,6 @@ from fedpace.models.softmax import Softmax
 from fedpace.records.round import Round
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
-from fedpace.server.average import Average
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation, simulate
 from fedpace.sim.stopping import Ending, Stop, until
@@ -33,16 +32,6 @@ from fedpace.sim.trainer import DivergedError, Training
 DATA = Quadratic(clients=6, samples=8, test_samples=6, dimension=4)
 DELAYS = LognormalDelays(median=10.0, sigma=1.0, jitter=0.2)
 TRAINING = Training(epochs=2, batch=0, lr=0.02)
-
-
-def aggregate(current, results, weights, mode):
-    """Step as the simulator does, with the plain average."""
-    rule = Average()
-    gather = Gather(rule, torch.zeros(current.shape, dtype=torch.float64), mean=mode == "average")
-    for result, weight in zip(results, weights, strict=True):
-        gather.add(result, current, weight)
-    answers = gather.answers()
-    return current if answers is None else rule.apply(None, current, answers)[0].to(current.dtype)
 
 
 @dataclass(frozen=True)
@@ -435,6 +424,7 @@ def test_without_a_target_nothing_is_held():
         ({"hold": 0}, "hold of stop must be at least 1, but 0 came"),
         ({"hold_every": 0.0}, "hold_every of stop must be above 0"),
         ({"hold_every": math.inf}, "hold_every of stop must be a finite number"),
+        ({"looks": "often"}, "looks of stop"),
     ],
 )
 def test_bad_limits(options, words):

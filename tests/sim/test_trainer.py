@@ -7,31 +7,20 @@ import math
 import numpy as np
 import pytest
 import torch
+from steps import aggregate
 from torch.nn import functional
 
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
-from fedpace.core.stepping import Gather
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.quadratic import Quadratic
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
-from fedpace.server.average import Average
 from fedpace.sim.flat import FlatModel
 from fedpace.sim.trainer import DivergedError, Trainer, Training
 
 REGRESSION = Quadratic(clients=3, samples=10, test_samples=5, dimension=4).build(seed=0)
-
-
-def aggregate(current, results, weights, mode):
-    """Step as the simulator does, with the plain average."""
-    rule = Average()
-    gather = Gather(rule, torch.zeros(current.shape, dtype=torch.float64), mean=mode == "average")
-    for result, weight in zip(results, weights, strict=True):
-        gather.add(result, current, weight)
-    answers = gather.answers()
-    return current if answers is None else rule.apply(None, current, answers)[0].to(current.dtype)
 
 
 def classification(seed=0, counts=(12, 7), held_out=9):

@@ -71,10 +71,15 @@ def test_a_comparison_in_a_few_lines(tmp_path, capsys):
     assert info.experiment["clock"]["charge_warmup"] is True, "everything is on the clock"
     shown = str(results)
     assert "random(k=3)" in shown
-    assert results.summary in shown
+    assert "Client" in shown, "the table of costs"
+    assert results.summary in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 100
+    for thing in (results, results.comparison, results["pace"], results.records[0], results.records[0].rounds[-1]):
+        assert len(repr(thing)) < 160, "one line of a terminal or two"
     html = results._repr_html_()
     assert "data:image/png;base64," in html
     assert "random(k=3)" in html
+    assert html.count("<table>") == 2
     page = results.page()
     assert page.html.startswith("<!doctype html>")
     assert page._repr_html_().startswith("<iframe srcdoc=")

@@ -1,4 +1,4 @@
-"""A usual Flower server. The only line for fedpace is the strategy around the strategy."""
+"""A usual Flower server. The only line for fedpace is the strategy around the strategy, or the server instead of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fedpace.flower import PacedStrategy, reported_seconds
+from fedpace.flower import PacedServer, PacedStrategy, reported_seconds
 from fedpace.registry import selectors
 from flower_digits.task import Net, accuracy, initial_model, load
 
@@ -29,23 +29,26 @@ class TimedFedAvg(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def make_strategy(config, nodes: int) -> Strategy:
-    """Return Flower's own strategy, or fedpace around it."""
+def make_strategy(config, nodes: int) -> Strategy | PacedServer:
+    """Return Flower's own strategy, fedpace around it, or fedpace's server where the scheme works without rounds."""
     k, seed, scheme = int(config["k"]), int(config["seed"]), str(config["selector"])
     if scheme == "flower":
         random.seed(seed)  # Flower samples with the global generator
         return TimedFedAvg(fraction_train=k / nodes, fraction_evaluate=0.0)
-    return PacedStrategy(
-        FedAvg(fraction_evaluate=0.0),
-        scheme,
-        seed=seed,
-        clock="reported" if config["delays"] else "server",
-        warmup=str(config["warmup"]),
-        warmup_quota=int(config["warmup-quota"]),
-        warmup_wait=float(config["warmup-wait"]),
-        state=str(config["state"]) or None,
-        **({"k": k} if any(field.name == "k" for field in fields(selectors[scheme])) else {}),
-    )
+    settings = {
+        "seed": seed,
+        "clock": "reported" if config["delays"] else "server",
+        "warmup": str(config["warmup"]),
+        "warmup_quota": int(config["warmup-quota"]),
+        "warmup_wait": float(config["warmup-wait"]),
+        "state": str(config["state"]) or None,
+    }
+    options = {"k": k, "buffer": max(1, k // 2)}
+    known = {field.name for field in fields(selectors[scheme])}
+    settings |= {name: value for name, value in options.items() if name in known}
+    if not getattr(selectors[scheme], "rounds", True):
+        return PacedServer(scheme, **settings)
+    return PacedStrategy(FedAvg(fraction_evaluate=0.0), scheme, **settings)
 
 
 class TargetReachedError(Exception):

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import fedpace
-from fedpace.cli import data, delays, listing, looking, planning, runs
+from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
 from fedpace.core.errors import FedpaceError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(looking.watch)
 app.command()(looking.explain)
 app.command()(looking.export)
 app.command()(planning.plan)
+app.command()(reproducing.reproduce)
 app.command("list")(listing.list_components)
 app.command()(listing.show)
 app.add_typer(data.app, name="data")

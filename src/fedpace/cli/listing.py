@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import re
+import textwrap
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,9 @@ from fedpace.records.run import plain
 
 KINDS = ("selectors", "delays", "datasets", "models", "servers")
 """What `fedpace list` can list, as the registry calls it."""
+APART = " " * 4
+"""What formulas and programs begin with in a docstring."""
+ITEM = re.compile(r"(- |\d+\. )")
 Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join(KINDS)}.")]
 
 
@@ -81,10 +85,37 @@ def _print(entry: dict[str, Any], console: Console) -> None:
         if said:
             console.print(Padding(said, (0, 0, 0, 8)))
     if entry["about"]:
-        console.print(f"\n{entry['about']}")
+        console.print(f"\n{reflowed(entry['about'], console.width)}", soft_wrap=True)
     if entry["kind"] == "selectors":
         others = "" if entry["name"] == "random" else "random,"
         console.print(f'\nTry it: fedpace compare --selectors "{others}{entry["name"]}"')
+
+
+def reflowed(text: str, width: int) -> str:
+    """Return prose in lines of another width: paragraphs and list items are filled, formulas stay as they are."""
+    return "\n\n".join("\n".join(_filled(block, width)) for block in text.split("\n\n"))
+
+
+def _filled(block: str, width: int) -> list[str]:
+    """Return the lines of a paragraph, of the items of a list, or of what is set apart by four blanks."""
+    pieces: list[list[str]] = []
+    for line in block.splitlines():
+        if not pieces or ITEM.match(line) or line.startswith(APART) or pieces[-1][0].startswith(APART):
+            pieces.append([line])
+        else:
+            pieces[-1].append(line)
+    lines: list[str] = []
+    for piece in pieces:
+        if piece[0].startswith(APART):
+            lines += piece
+            continue
+        item = ITEM.match(piece[0])
+        hanging = " " * (item.end() if item else 0)
+        words = " ".join(" ".join(piece).split())
+        lines += textwrap.wrap(
+            words, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+    return lines
 
 
 def _catalogue(kind: str) -> registry.Catalogue:

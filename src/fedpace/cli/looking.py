@@ -73,7 +73,7 @@ def explain(
     for each in found:
         console.print(" ".join(each.sentences()))
         for reason, count in each.reasons:
-            console.print(f"  {count} of {each.rounds} rounds, {reason}")
+            console.print(f"  {count} of {each.rounds} {'rounds' if each.in_rounds else 'steps'}, {reason}")
     if len(found) > 1:
         console.print("Round by round: name one run with --selector and --seed.")
         return

@@ -25,7 +25,11 @@ LISTED = 20
 
 def plan(
     delays: Annotated[
-        Path, typer.Option(help="CSV or parquet with a column seconds, and client where rows have names.")
+        Path,
+        typer.Option(
+            help="CSV or parquet with a column seconds, and client where rows have names; or a row per round and a "
+            "column per client.",
+        ),
     ],
     moments: Annotated[
         Path | None,
@@ -86,10 +90,16 @@ def plan(
 
 
 def _delays(path: Path) -> tuple[list[str], FloatArray]:
-    """Return the clients and their mean seconds, in the order in which they first appear."""
+    """Return the clients in the order in which they first appear, with their seconds: one each, or a row per round."""
     from fedpace.delays.tables import read_table
 
-    table = read_table(str(path), required=("seconds",), optional=("client",))
+    table = read_table(str(path))
+    if "seconds" not in table:
+        clients = [name for name in table.columns if name not in ("round", "step")]
+        if not clients or "client" in clients:
+            names = ", ".join(table.columns)
+            raise InputError(f"{path}: expected a column seconds, or a column per client, but the columns are {names}")
+        return clients, np.column_stack([table.numbers(name, low=0.0, above=True) for name in clients])
     seconds = table.numbers("seconds", low=0.0, above=True)
     if "client" not in table:
         return [str(row) for row in range(seconds.size)], seconds

@@ -14,9 +14,8 @@ from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
-from fedpace.report.folder import REPORTS, write_reports
-from fedpace.report.numbers import listed
-from fedpace.report.questions import at_time, retarget, short_of
+from fedpace.report.folder import report_files, write_reports
+from fedpace.report.questions import at_time, retarget
 from fedpace.report.summary import sentences
 from fedpace.report.tables import render_costs, render_table
 from fedpace.runner import Plan, planned
@@ -29,6 +28,14 @@ class Question:
     target: float | None = None
     hold: int | None = None
     at: float | None = None
+    looks: str | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What the files of another target are called by: those of the runs' own stay as they are."""
+        asked = {"target": self.target, "hold": self.hold}
+        said = "".join(f"-{name}-{value:g}" for name, value in asked.items() if value is not None)
+        return said if self.looks is None else f"{said}-looks-{self.looks}"
 
 
 def report_folder(
@@ -48,14 +55,13 @@ def report_folder(
     if records is None and (below := _comparisons(folder)):
         _report_each(below, console, as_json=as_json, question=asked)
         return
-    recorded = find_runs(folder) if records is None else in_order(records)
-    runs = retarget(recorded, asked.target, asked.hold)
+    runs = retarget(find_runs(folder) if records is None else in_order(records), asked.target, asked.hold, asked.looks)
     if plan is not None:
         names = list(plan.experiments)
     else:
         names = [] if records is not None or (folder / INFO).exists() else list(planned(folder) or {})
     if len(names) < 2:
-        comparison = write_reports(runs, folder)
+        comparison = write_reports(runs, folder, suffix=asked.suffix)
         instant = None if asked.at is None else at_time(runs, asked.at)
         if as_json:
             when = {} if instant is None else {"at": instant.as_json()}
@@ -65,27 +71,26 @@ def report_folder(
         if (costs := render_costs(comparison)) is not None:
             console.print(costs)
         said = sentences(comparison)
-        if short := short_of(recorded, runs):
-            said.append(f"Some runs of {listed(short)} ended when they held the target that they were run with.")
         if instant is not None:
             said.append(instant.sentence())
         console.print(" ".join(said), highlight=False, markup=False)
-        _name_files([folder], console)
+        _name_files([folder], console, asked.suffix)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}
     if asked.at is not None:
         one = folder / next(iter(under))
         raise InputError(f"{folder} holds runs under several delay models: ask --at of one of them, such as {one}")
-    found = {name: write_reports(some, folder / name) for name, some in under.items() if some}
+    found = {name: write_reports(some, folder / name, suffix=asked.suffix) for name, some in under.items() if some}
     content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
-    with keeping(folder / "comparison.json"):
-        write_atomically(folder / "comparison.json", json_bytes(content))
+    figures = report_files(folder, asked.suffix)[-1]
+    with keeping(figures):
+        write_atomically(figures, json_bytes(content))
     if as_json:
         print_json({"folder": str(folder), **content})
         return
     console.print(build_grid(found))
-    _name_files([folder / name for name in found], console)
-    console.print(f"  {folder / 'comparison.json'}", highlight=False, markup=False)
+    _name_files([folder / name for name in found], console, asked.suffix)
+    console.print(f"  {figures}", highlight=False, markup=False)
 
 
 def _comparisons(folder: Path) -> list[Path]:
@@ -98,8 +103,8 @@ def _comparisons(folder: Path) -> list[Path]:
 def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:
     """Report several comparisons one after the other: their schemes share labels, and are not one another's rivals."""
     if as_json:
-        asked = {place: retarget(find_runs(place), question.target, question.hold) for place in folders}
-        found = [write_reports(runs, place) for place, runs in asked.items()]
+        asked = {place: retarget(find_runs(place), question.target, question.hold, question.looks) for place in folders}
+        found = [write_reports(runs, place, suffix=question.suffix) for place, runs in asked.items()]
         content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
         print_json({"comparisons": content})
         return
@@ -108,7 +113,7 @@ def _report_each(folders: list[Path], console: Console, *, as_json: bool, questi
         report_folder(place, console, as_json=False, question=question)
 
 
-def _name_files(folders: Sequence[Path], console: Console) -> None:
+def _name_files(folders: Sequence[Path], console: Console, suffix: str) -> None:
     for folder in folders:
-        for name in REPORTS:
-            console.print(f"  {folder / name}", highlight=False, markup=False)
+        for path in report_files(folder, suffix):
+            console.print(f"  {path}", highlight=False, markup=False)

@@ -107,6 +107,10 @@ def report(
         int | None,
         typer.Option(help="Instants over which it must be held.", show_default=False),
     ] = None,
+    looks: Annotated[
+        str | None,
+        typer.Option(help="Where it may be held from: rounds, or a grid of instants.", show_default=False),
+    ] = None,
     at: Annotated[
         float | None, typer.Option(help="Say how far every scheme was after so many seconds.", show_default=False)
     ] = None,
@@ -117,7 +121,7 @@ def report(
 
     from fedpace.cli.reporting import Question, report_folder
 
-    report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at))
+    report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at, looks))
 
 
 def _listed(text: str | None, nothing: str) -> list[str] | None:

@@ -26,6 +26,8 @@ class Settled:
     seconds: FloatArray
     """That it took, or was waited for; NaN = unknown."""
     finished: BoolArray
+    lag: int = 0
+    """Steps made since they were given their model, the one in which they count not included."""
 
 
 class Accumulator:

@@ -132,7 +132,8 @@ class Coordinator(Standing):
         turn.seconds = self.now - turn.began if seconds is None else seconds
         # In the order in which the tasks began: reports and ledger must not depend on who was faster.
         ended = self.flight.take_step(task.id for task, _ in step.answers)
-        ended += [(task, Outcome(task.client, seconds=turn.seconds, finished=False)) for task in step.dropped]
+        waited = math.nan if self.goes_on else turn.seconds  # those that go on will tell how long they took
+        ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
         if not self.policy.rounds:  # rounds weigh those whom they start, others what they have in hand
             weights = {task.id: weight for task, weight in step.answers}
@@ -200,8 +201,7 @@ class Coordinator(Standing):
         """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
         if self.at.stand_in or self.policy.rounds:
             if self.at.training:
-                late = self.flight.mine()[0]
-                self.flight.keep_measuring([task.id for task in late])
+                self.flight.go_on(late := self.flight.drop([task.id for task in self.flight.mine()[0]]))
                 self.at.turn.warmed += [task.client for task in late]
             self.at.stand_in = self.at.training = False
             return self._execute(ending(*self.flight.mine(), self.at.turn.mode))
@@ -265,6 +265,7 @@ class Coordinator(Standing):
             pairs = zip(move.apply.ids.tolist(), move.apply.weights.tolist(), strict=True)
             answers = tuple((self.flight.in_hand(task), weight) for task, weight in pairs)
             self._step = step = Step(self.step + 1, answers, move.apply.mode, self.flight.drop(move.drop.tolist()))
+            self.flight.go_on(step.dropped if self.goes_on else ())
         self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
         self.at.wait = move.wait if move.start.size or self.flight.flying else None
         if not move.start.size:

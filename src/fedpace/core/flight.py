@@ -81,11 +81,9 @@ class Flight:
         self.flying -= sum(task.kind == MINE for task in dropped)
         return dropped
 
-    def keep_measuring(self, ids: Iterable[int]) -> None:
-        """Let tasks of the policy's go on as measurements: they are heard when they come, and change no model."""
-        for task in ids:
-            self.flying -= self.tasks[task].kind == MINE
-            self.tasks[task] = self.tasks[task]._replace(kind="measure")
+    def go_on(self, dropped: Iterable[Task]) -> None:
+        """Let tasks that were given up go on as measurements: they are heard when they come, and change no model."""
+        self.tasks.update({task.id: task._replace(kind="measure") for task in dropped})
 
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
         """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""

@@ -189,8 +189,8 @@ class Ledger:
         who = [self.name(self.row(outcome.client)) for outcome in outcomes]
         check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
 
-    def fold(self, outcomes: Sequence[Outcome], step: int, judged: Collection[ClientId] = ()) -> None:
-        """Take in what clients reported at `step`; `check` has been passed. Updates of `judged` clients were seen."""
+    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
+        """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
         rows = [self.row(outcome.client) for outcome in outcomes]
         outcomes = screened(self.trust, rows, outcomes, step, judged)
         for row, outcome in zip(rows, outcomes, strict=True):
@@ -204,7 +204,7 @@ class Ledger:
         if not self.learn_delays:
             self.trust.time(at, self.columns["delay"][rows], took, done, step)
         # Before expectations change by what came.
-        self.accumulated.answered(Settled(at, self.delays()[rows], took, done))
+        self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
             self._learn_delays(rows, seconds, finished, step)
 

@@ -51,6 +51,8 @@ class Settings:
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
         trust: check what clients claim against what is seen of them, see `fedpace.core.trust`.
+        hear_late: who misses a round's end goes on, as where a client cannot be stopped: what it reports is heard when
+            it answers, and it is asked nothing else until then.
         screen: refuse updates longer than so many times the usual one, see `fedpace.core.screening`; 0 = none.
     """
 
@@ -64,6 +66,7 @@ class Settings:
     moments_every: int = 1
     warmup_trains: bool = False
     trust: bool = True
+    hear_late: bool = False
     screen: float = FACTOR
 
     def __post_init__(self) -> None:

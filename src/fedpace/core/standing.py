@@ -68,6 +68,11 @@ class Standing(Roster):
         """What clients should report."""
         return facts_wanted(self.policy)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether who misses a round's end is heard later."""
+        return self.settings.hear_late and bool(self.policy.rounds)
+
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
         gone = listed(clients, "the clients that leave")
@@ -212,7 +217,8 @@ class Standing(Roster):
                 judged.add((task.step, nth, task.client))
         self._judged = frozenset()
         for step, nth in sorted(groups):
-            self.ledger.fold(groups[step, nth], step, {client for *at, client in judged if at == [step, nth]})
+            seen = {client for *at, client in judged if at == [step, nth]}
+            self.ledger.fold(groups[step, nth], step, self.step - step, seen)
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)

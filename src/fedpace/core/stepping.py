@@ -24,8 +24,9 @@ from fedpace.core.errors import InputError
 
 Vector = Any
 """A flat NumPy array or torch tensor."""
-Part = Literal["models", "squares", "rows"]
-"""What a rule wants beside sum a_i u_i: the average of the models itself, the updates' mean square, each update."""
+Part = Literal["models", "mixture", "squares", "rows"]
+"""What a rule wants: in place of sum a_i u_i the average of the models themselves, where it is one, or sum a_i x_i
+however old they are; beside it the updates' mean square, or each update."""
 
 S = TypeVar("S")
 
@@ -49,7 +50,8 @@ class Answers:
     weights: FloatArray
     """(k,) a_i."""
     average: Vector | None = None
-    """sum a_i x_i, for a rule that takes `models`, where all answers are averaged and none is stale."""
+    """sum a_i x_i: for a rule that takes `models`, where all answers are averaged and none is stale; for one that takes
+    `mixture`, always."""
     mean_square: float = 0.0
     """sum a_i |u_i|^2, for a rule that takes `squares`."""
     rows: tuple[Vector, ...] = ()
@@ -87,7 +89,7 @@ class Gather:
     """
 
     def __init__(self, rule: ServerStep[Any], zero: Vector, *, mean: bool = True) -> None:
-        self._models = mean and "models" in rule.takes
+        self._models = (mean and "models" in rule.takes) or "mixture" in rule.takes
         self._squares = "squares" in rule.takes
         self._keeps = "rows" in rule.takes
         self._total = zero
@@ -104,7 +106,7 @@ class Gather:
         if self._models:
             _add(self._total, trained, weight)
             return
-        update = _double(trained) - sent
+        update = double(trained) - sent
         _add(self._total, update, weight)
         if self._squares:
             self._mean_square += weight * float(update @ update)
@@ -121,7 +123,8 @@ class Gather:
         return Answers(self._total, weights, average, self._mean_square, rows, sources, version)
 
 
-def _double(vector: Vector) -> Vector:
+def double(vector: Vector) -> Vector:
+    """Return it in double precision."""
     return vector.double() if hasattr(vector, "double") else np.asarray(vector, dtype=np.float64)
 
 

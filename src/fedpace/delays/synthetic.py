@@ -25,7 +25,7 @@ class SyntheticDelays:
     name: ClassVar[str] = "synthetic"
 
     link_speed: tuple[float, float] = (200e3, 5e6)
-    """Range of the link speeds in bytes a second."""
+    """Range of the link speeds in bytes per second."""
     compute: tuple[float, float] = (15.0, 100.0)
     """Range of the compute times in seconds."""
     model_bytes: int = 0

@@ -88,21 +88,21 @@ class Table:
         return parsed
 
 
-def read_table(file: str, *, required: Sequence[str], optional: Sequence[str] = ()) -> Table:
-    """Read the named columns of a CSV file with a header, or of a parquet file; other columns are left alone."""
+def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
+    """Read the named columns of a CSV file with a header, or of a parquet file; where none is named, all of them."""
     path = Path(file)
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        names, columns, first = _read_parquet(path, [*required, *optional])
-    else:
-        names, columns, first = _read_csv(path, [*required, *optional])
+    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
+    names, columns, first = read(path, [*required, *optional])
+    if not names:
+        raise InputError(f"{path}: expected a table with named columns, but there is none")
     missing = [column for column in required if column not in names]
     if missing:
         raise InputError(
             f"{path}: column {', '.join(map(repr, missing))} is missing; the columns are {', '.join(names)}"
         )
-    if not columns[required[0]]:
+    if not next(iter(columns.values())):
         raise InputError(f"{path}: expected at least one row, but there is none")
     return Table(path, columns, first)
 
@@ -112,7 +112,7 @@ def _read_csv(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, l
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             names = [name.strip() for name in next(reader, [])]
-            places = {name: names.index(name) for name in wanted if name in names}
+            places = {name: names.index(name) for name in wanted or names if name in names}
             columns: dict[str, list[Any]] = {name: [] for name in places}
             for number, cells in enumerate(reader, start=2):
                 if len(cells) != len(names):
@@ -134,4 +134,4 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[st
     except (pyarrow.ArrowInvalid, OSError) as cause:
         raise InputError(f"{path}: expected a parquet file, but it cannot be read: {cause}") from cause
     names = list(table.column_names)
-    return names, {name: table.column(name).to_pylist() for name in wanted if name in names}, 1
+    return names, {name: table.column(name).to_pylist() for name in wanted or names if name in names}, 1

@@ -1,8 +1,9 @@
 """fedpace on Flower: wrap the strategy that you have, and add one mod to the clients.
 
-    from fedpace.flower import PacedStrategy, report_mod
+    from fedpace.flower import PacedServer, PacedStrategy, report_mod
 
-    strategy = PacedStrategy(FedAvg(), state="state")                              # the server
+    strategy = PacedStrategy(FedAvg(), state="state")                              # the server, in rounds
+    strategy = PacedServer("pace-async", state="state")                            # or without
     app = ClientApp(mods=[report_mod(module="classifier")])                        # the clients
 
 The only place of fedpace that imports flwr. docs/flower.md has the whole story.
@@ -16,8 +17,9 @@ except ModuleNotFoundError as cause:
     raise MissingExtraError("fedpace on Flower", "flower", "flwr") from cause
 
 from fedpace.flower.client import report_mod
+from fedpace.flower.server import PacedServer
 from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import reported_seconds
 from fedpace.hosting.release import Privacy
 
-__all__ = ["PacedStrategy", "Privacy", "report_mod", "reported_seconds"]
+__all__ = ["PacedServer", "PacedStrategy", "Privacy", "report_mod", "reported_seconds"]

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
 
 from fedpace.core.types import Mode
 from fedpace.hosting.replies import Reply, short
+from fedpace.hosting.shared_model import mean_buffers
 from fedpace.hosting.sketch import Arrays
 
 log = logging.getLogger("flwr")
@@ -25,18 +27,18 @@ def messages(
 ) -> tuple[list[Message], list[float], list[Arrays]]:
     """Return replies for a strategy that averages, their weights, and the models in them.
 
-    In delta mode, x + sum a_i (x_i - s_i), or where a model was trained from an older s_i, each of the k models becomes
-    x + k a_i (x_i - s_i), whose plain mean is just that, whatever the a_i sum to. Since it is done before the inner
-    strategy sees the models, server optimisers act on the step that was meant.
+    In delta mode, x + sum a_i (x_i - x), each of the k models becomes x + k a_i (x_i - x), whose plain mean is just
+    that, whatever the a_i sum to. Since it is done before the inner strategy sees the models, server optimisers act on
+    the step that was meant. Buffers become their weighted mean in each: a variance must not be extrapolated.
 
     Strategies divide weights by their sum. Relative to the largest, equal weights become 1 exactly, so that the
     quotients are those of plain FedAvg with equal counts, bit for bit.
     """
-    stale = any(sent is not current for _, sent, _ in answers)
     weights = [weight for weight, _, _ in answers]
     models: list[Arrays] = [reply.model or {} for _, _, reply in answers]
-    if mode == "delta" or stale:
-        models = [_moved(current, sent, reply.model or {}, len(answers) * weight) for weight, sent, reply in answers]
+    if mode == "delta":
+        means = mean_buffers(current, zip(weights, models, strict=True))
+        models = [_moved(current, m, len(answers) * weight) | means for weight, m in zip(weights, models, strict=True)]
         weights = [1.0] * len(weights)
     largest = max(weights, key=abs)
     shown = _common([_metrics(reply.carrier) for _, _, reply in answers])
@@ -73,14 +75,12 @@ def evaluations(replies: Iterable[Message], *, weight_key: str) -> list[Message]
     return [reply for reply, _ in usable]
 
 
-def _moved(current: Arrays, sent: Arrays, trained: Arrays, weight: float) -> Arrays:
-    found = {}
+def _moved(current: Arrays, trained: Arrays, weight: float) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
     for name, array in trained.items():
-        kind = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
         base = np.asarray(current[name], dtype=np.float64)
-        found[name] = np.asarray(
-            base + weight * (np.asarray(array, np.float64) - np.asarray(sent[name], np.float64)), dtype=kind
-        )
+        kind = array.dtype if np.issubdtype(array.dtype, np.floating) else base.dtype
+        found[name] = np.asarray(base + weight * (np.asarray(array, np.float64) - base), dtype=kind)
     return found
 
 

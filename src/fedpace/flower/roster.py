@@ -3,7 +3,7 @@
 Node ids are random numbers, new in every simulation and for every SuperNode that starts again; what is known of a
 client must survive that. So each new node is asked once, by a train message without a model: `report_mod` answers with
 the name from the node's config, and what else must be known before it trains; a client without the mod raises, and is
-called by its node id until it goes away.
+called by its node id until it goes away. Nobody waits for the answer, except where nobody has a name yet.
 
 Anybody can say any name. So a name has one holder at a time: a second one is called by its node id until the first is
 gone. With `bound` names belong to the node ids that first gave them, for good: where the SuperLink authenticates
@@ -20,13 +20,17 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpace.core.errors import InputError
+from fedpace.flower.versions import nodes as connected
+from fedpace.flower.versions import pull, push
 from fedpace.flower.wire import ASK_NAME, note_of
 from fedpace.hosting.replies import Note
 
 log = logging.getLogger("flwr")
 
-POLL = 1.0
-"""Seconds between looks for new nodes."""
+POLL = 0.5
+"""Seconds between looks for nodes and their names, at the start."""
+GRACE = 10.0
+"""Seconds that the others have for their names when half of the nodes have said theirs."""
 Eligible = Collection[str] | Callable[[str], bool] | None
 
 
@@ -34,7 +38,7 @@ class Roster:
     """Node ids and the stable names behind them.
 
     Args:
-        seconds: how long to wait for a node to say its name; 0 = do not ask, call nodes by their ids.
+        seconds: how long a node may take to say its name; 0 = do not ask, call nodes by their ids.
         config_key: the ConfigRecord of the strategy's messages.
         questions: what else to ask a new node for.
         bound: name -> node id that it belongs to; None = to whoever holds it.
@@ -48,6 +52,8 @@ class Roster:
         self._questions = dict(questions)
         self.bound = bound
         self._names: dict[int, str] = {}
+        self._asked: dict[str, tuple[int, float]] = {}
+        """Message -> the new node that it went to, and until when its answer is awaited."""
         self._wishes: dict[int, str] = {}
         """Node -> the name that it gave, where another has it."""
         self.notes: dict[str, Note] = {}
@@ -59,14 +65,19 @@ class Roster:
         # Who went away is forgotten: its name may come back behind another id.
         self._names = {node: name for node, name in self._names.items() if node in set(here)}
         self._wishes = {node: name for node, name in self._wishes.items() if node in self._names}
+        self._asked = {identifier: asked for identifier, asked in self._asked.items() if asked[0] in set(here)}
         self.notes = {name: self.notes[name] for name in self._names.values()}
         for node, name in list(self._wishes.items()):
             if self._free(name, node):
                 self._enter(node, name, self.notes.pop(self._names[node]))
                 del self._wishes[node]
-        new = [node for node in here if node not in self._names]
-        if new:
+        self._hear(grid)
+        first = not self._names
+        awaited = {node for node, _ in self._asked.values()}
+        if new := [node for node in here if node not in self._names and node not in awaited]:
             self._ask(new, grid)
+        if first:
+            self._wait(grid)
         return {self._names[node]: node for node in here if node in self._names}
 
     def _ask(self, nodes: list[int], grid: Grid) -> None:
@@ -75,14 +86,28 @@ class Roster:
                 self._enter(node, f"node-{node}", Note())
             return
         content = RecordDict({self._config_key: ConfigRecord({ASK_NAME: True, **self._questions})})
-        replies = grid.send_and_receive(
-            [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in nodes],
-            timeout=self._seconds,
-        )
-        nameless = 0
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if node not in nodes:
+        made = [Message(content, dst_node_id=node, message_type=MessageType.TRAIN) for node in nodes]
+        until = time.monotonic() + self._seconds
+        for node, identifier in zip(nodes, push(grid, made), strict=True):
+            if identifier:
+                self._asked[identifier] = (node, until)
+        self._hear(grid)
+
+    def _wait(self, grid: Grid) -> None:
+        """Wait for the names of the first nodes: nothing can be done without any."""
+        asked, until = len(self._asked), time.monotonic() + self._seconds
+        while self._asked and time.monotonic() < until:
+            time.sleep(POLL)
+            self._hear(grid)
+            if 2 * len(self._asked) <= asked:
+                until, asked = min(until, time.monotonic() + GRACE), 0
+
+    def _hear(self, grid: Grid) -> None:
+        """Take in the names that have come."""
+        nameless = came = 0
+        for reply in pull(grid, self._asked) if self._asked else ():
+            node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (0, 0.0))
+            if node != reply.metadata.src_node_id:
                 continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
             note = _note(reply)
             free = bool(note.name) and self._free(note.name, node)
@@ -95,14 +120,16 @@ class Roster:
                     node,
                 )
                 self._wishes[node] = note.name
-            nameless += not free
+            came, nameless = came + 1, nameless + (not free)
             self._enter(node, note.name if free else f"node-{node}", note)
+        now = time.monotonic()
+        self._asked = {identifier: asked for identifier, asked in self._asked.items() if now < asked[1]}
         if nameless:
             log.warning(
                 "fedpace: %d of %d new nodes have no name of their own: what is learnt of them is lost when they "
                 "reconnect. Add report_mod to the client, and name or partition-id to --node-config",
                 nameless,
-                len(nodes),
+                came,
             )
 
     def _free(self, name: str, node: int) -> bool:
@@ -139,7 +166,7 @@ def eligibility(eligible: Eligible) -> Callable[[str], bool]:
 def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: str) -> None:
     """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
     end, said = time.monotonic() + seconds, False
-    while (here := len(list(grid.get_node_ids()))) < max(k, least):
+    while (here := len(connected(grid))) < max(k, least):
         if not said:
             log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", scheme, k, here)
             said = True

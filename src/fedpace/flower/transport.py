@@ -1,6 +1,6 @@
 """The coordinator's tasks as Flower messages, and Flower's replies as what can be read.
 
-Every task is made of the message that the inner strategy has for that node. Losses are asked for by evaluate messages:
+Every task is made of the train message that the server has for that node. Losses are asked for by evaluate messages:
 at the current model, on the client's evaluation data. Steps are asked for by train messages, which the mod answers with
 a sketch; a client without the mod trains and sends its model, and the sketch is made from that: slower, and the same.
 """
@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need
+from fedpace.flower.versions import pull, push
 from fedpace.flower.wire import (
     ASK_GRADIENT,
     ASK_MOMENT,
@@ -44,19 +45,20 @@ class Messages:
         self._out: dict[str, int] = {}
         self._refused: list[int] = []
         self._grid: Any = None
-        self._offered: dict[str, Message] = {}
+        self._offer: Callable[[str], Message | None] = lambda client: None
 
-    def on(self, grid: Grid, offered: dict[str, Message]) -> Messages:
-        """Begin a round, with the inner strategy's message for each client that is there."""
-        self._grid, self._offered = grid, offered
+    def on(self, grid: Grid, offer: Callable[[str], Message | None]) -> Messages:
+        """Travel by `grid`; `offer` makes the message with the current model for a client, None where it is gone."""
+        self._grid, self._offer = grid, offer
         return self
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Push a message per task."""
-        here = [task for task in tasks if task.client in self._offered]
-        self._refused += [task.id for task in tasks if task.client not in self._offered]
-        identifiers = list(self._grid.push_messages([self._message(task) for task in here])) if here else []
-        for task, identifier in zip(here, identifiers, strict=True):
+        made = [(task, offered) for task in tasks if (offered := self._offer(str(task.client))) is not None]
+        sent = {task.id for task, _ in made}
+        self._refused += [task.id for task in tasks if task.id not in sent]
+        identifiers = push(self._grid, [self._message(task, offered) for task, offered in made]) if made else []
+        for (task, _), identifier in zip(made, identifiers, strict=True):
             if identifier:
                 self._out[identifier] = task.id
             else:
@@ -67,8 +69,7 @@ class Messages:
         refused, self._refused = self._refused, []
         for number in refused:
             yield number, "its node is gone"
-        # The name of the argument is not the same in all versions of Flower.
-        for reply in self._grid.pull_messages(list(self._out)) if self._out else ():
+        for reply in pull(self._grid, self._out) if self._out else ():
             if (identifier := reply.metadata.reply_to_message_id) in self._out:
                 number = self._out.pop(identifier)
                 yield number, reply.error.reason or "an error" if reply.has_error() else partial(self._unpack, reply)
@@ -77,8 +78,7 @@ class Messages:
         """Flower does not say when something has come: look again after a while."""
         time.sleep(seconds)
 
-    def _message(self, task: Task) -> Message:
-        offered = self._offered[str(task.client)]
+    def _message(self, task: Task, offered: Message) -> Message:
         evaluates = task.kind == "probe" and task.probe == "loss"
         message = Message(
             RecordDict(dict(offered.content.items())),

@@ -1,8 +1,8 @@
 """A coordinator with what every server around it has: versions of the model, the clock, the folder.
 
     while (step := server.next_step(transport, available)) is not None:
-        ...                                      # make the next model of server.answers(step)
-        server.stepped(model, moved=...)
+        moved = server.take(step)                # or make the next model of server.answers(step) oneself
+        server.stepped(step, server.shared.arrays, moved=moved, transport=transport)
 
 A transport carries tasks out and brings replies back (`fedpace.flower`, `fedpace.nvflare`). Who starts, when a round
 ends and what a late reply is worth are the coordinator's, as in the simulator.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,29 +21,25 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpace.core.checks import at_least, one_of
-from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings
 from fedpace.core.screening import FACTOR
-from fedpace.core.stepping import ServerStep, step_facts
+from fedpace.core.stepping import ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Step, Task
-from fedpace.core.types import Need, configuration
+from fedpace.core.types import Need
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
-from fedpace.hosting.diary import Diary
-from fedpace.hosting.lock import FolderLock
+from fedpace.hosting.diary import make_entry
+from fedpace.hosting.memory import Memory, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch, flat_update
-from fedpace.records.round import Round, traffic
-from fedpace.records.run import RunInfo
+from fedpace.hosting.stopwatch import Stopwatch
+from fedpace.records.round import Round
 from fedpace.server import server_step
 
-MAY_CHANGE = ("deadline", "moments_every", "trust", "screen")
-"""Settings that a restarted server may be given anew."""
 Clock = Literal["server", "reported"]
 SCREEN = FACTOR
 
@@ -97,20 +93,19 @@ class Server:
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
-        settings = replace(settings, screen=screen)
+        # No host has a message that stops a client.
+        settings = replace(settings, hear_late=True, screen=screen)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
         self.coordinator = Coordinator(scheme, settings, offers=host.offers)
         self.width = sketch
-        self._folder, self._log = folder, host.log
-        self._diary = None if folder is None else Diary(folder, self._info(scheme, settings, host))
-        self._lock = None if folder is None else FolderLock(folder)
-        self.saved: disk.Saved | None = None
-        with self.letting_go():
-            self.saved = None if folder is None else disk.load(folder, scheme)
-            if self.saved is not None:
-                self._take_over(self.saved, settings)
+        self._log = host.log
+        settings = self.coordinator.settings
+        self.memory = Memory(folder, lambda: run_info(scheme, settings, self.rule, host.name))
+        self.saved = self.memory.load(scheme, settings)
+        if self.saved is not None:
+            self.coordinator = self.saved.coordinator
         coordinator = self.coordinator
         moments = coordinator.ledger.moments
         known = coordinator.ledger.ids_of(np.flatnonzero(moments.known))
@@ -124,6 +119,7 @@ class Server:
         self._next: tuple[Task, ...] = ()
         """Tasks that were decided along with the last step."""
         self._ended = coordinator.now
+        self.watch = Stopwatch()
 
     # -- what hosts call -------------------------------------------------------------------------------------
 
@@ -138,26 +134,33 @@ class Server:
         self.courier.models[self.coordinator.step] = self.shared.arrays
         return self.shared
 
-    def next_step(self, transport: Transport, available: Iterable[str]) -> Step | None:
-        """Carry tasks out and bring replies back until the model is to step; None = there is nobody to ask."""
-        here = list(available)
-        if self._lock is not None:
-            self._lock.acquire()
-        self.courier.send(transport, self._next)
-        self._next = ()
+    def next_step(self, transport: Transport, available: Iterable[str] | Callable[[], Iterable[str]]) -> Step | None:
+        """Carry tasks out and bring replies back until the model is to step; None = there is nobody to ask.
+
+        Args:
+            transport: how they travel.
+            available: who is there; or what says so, asked again and again.
+        """
+        fixed = None if callable(available) else list(available)
+        self.memory.acquire()
+        self._send(transport, self._next)
         while True:
-            self.courier.take_in(transport)
-            with self._fitting():
+            with self.watch("reading replies"):
+                self.courier.take_in(transport)
+            here = available() if callable(available) else fixed
+            with self.watch("deciding"), self._fitting():
                 due = self.coordinator.due(self.courier.now, here)
             if due.step is not None:
                 self._next = due.tasks
                 return self._screened(due.step)
             if due.tasks:
                 self._say(due)
-                self.courier.send(transport, due.tasks)
-                self.coordinator.wait_at_least(self.courier.latency)
+                self._send(transport, due.tasks)
+                if self.coordinator.policy.rounds:  # others expect what they saw, which has it in it
+                    self.coordinator.wait_at_least(self.courier.latency)
             elif self.coordinator.tasks:
-                self.courier.pass_time(transport)
+                with self.watch("waiting"):
+                    self.courier.pass_time(transport)
             else:
                 return None
 
@@ -166,7 +169,34 @@ class Server:
         models, replies = self.courier.models, self.courier.replies
         return [(weight, models[task.step], replies[task.id]) for task, weight in step.answers]
 
-    def stepped(self, step: Step, model: Arrays, *, moved: bool, own: Any = None, facts: Any = None) -> Round:
+    def take(self, step: Step) -> bool:
+        """Take a step by the server's rule; return whether the model moved."""
+        shared, answers = self.shared, self.answers(step)
+        assert shared is not None
+        before, sources = shared.arrays, []
+        if "rows" in self.rule.takes:  # only rules that see each update ask whose it is
+            shares, row = self.coordinator.shares(), self.coordinator.ledger.row
+            sources = [Source(task.client, task.step, float(shares[row(task.client)])) for task, _ in step.answers]
+        with self.watch("stepping"):
+            after = shared.step(
+                [(weight, reply.model or {}) for weight, _, reply in answers],
+                step.mode,
+                sent=[sent for _, sent, _ in answers],
+                sources=sources,
+                version=step.number - 1,
+            )
+        return after is not before
+
+    def stepped(
+        self,
+        step: Step,
+        model: Arrays,
+        *,
+        moved: bool,
+        own: Any = None,
+        facts: Any = None,
+        transport: Transport | None = None,
+    ) -> Round:
         """Go on after a step, and save it.
 
         Args:
@@ -175,62 +205,35 @@ class Server:
             moved: whether the server step was taken.
             own: arrays that the host keeps for itself.
             facts: what else it remembers, as JSON.
+            transport: by which those who are to train next are told before anything is saved, so that nobody waits for
+                the disk; None = they are told when the next step is asked for.
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
+        stepping = {} if self.shared is None else step_facts(self.shared.state)
         with self._fitting():
-            turn = self.coordinator.stepped(seconds=self.courier.waited if self.coordinator.policy.rounds else None)
+            seconds = self.courier.waited if self.coordinator.policy.rounds else None
+            turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
-        stepping = step_facts(self.shared.state) if moved and self.shared is not None else {}
-        name = self.coordinator.ledger.ids
+        if transport is not None:
+            self._send(transport, self._next)
         failures, self.courier.failures = self.courier.failures, {}
-        measured = {
-            "number": self.coordinator.step,
-            "clock": self.coordinator.now,
-            "overhead": max(0.0, turn.began - self._ended),
-            "metric": None,
-            "loss": None,
-            "train_loss": float(np.mean(losses)) if losses else None,
-            **traffic(turn, sum(np.asarray(array).nbytes for array in model.values())),
-            "facts": {
-                **turn.why.facts,
-                "reasons": {str(name[row]): reason for row, reason in turn.why.reasons.items()},
-                **({"failures": failures} if failures else {}),
-            },
-        }
-        entry = gathered(Round, measured, stepping, vars(turn), vars(turn.why))
+        entry = make_entry(
+            self.coordinator, turn, model, losses, stepping if moved else {}, failures, since=self._ended
+        )
         self._ended = self.coordinator.now
-        if self._folder is not None and self._diary is not None:
+        with self.watch("saving"):
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
             remembered = {"server": scalars, **(facts or {})}
-            self._diary.flush()
-            disk.save(self._folder, disk.Saved(self.coordinator, model, entry, remembered, {**(own or {}), **vectors}))
-            self._diary.add(entry)
+            self.memory.save(disk.Saved(self.coordinator, model, entry, remembered, {**(own or {}), **vectors}))
         return entry
-
-    def evaluated(self, metrics: Mapping[str, Any]) -> None:
-        """Record what the server's own evaluation of the last round said."""
-        if self._diary is not None:
-            self._diary.evaluated(metrics)
-
-    def close(self, status: str = "interrupted") -> None:
-        """End the sitting: the folder may be gone on with."""
-        if self._diary is not None:
-            self._diary.close(status)
-        if self._lock is not None:
-            self._lock.release()
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def letting_go(self) -> Iterator[None]:
-        """Inside, an error lets others have the folder: in a notebook it may live for long."""
-        try:
-            yield
-        except BaseException:
-            if self._lock is not None:
-                self._lock.release()
-            raise
+    def _send(self, transport: Transport, tasks: tuple[Task, ...]) -> None:
+        with self.watch("sending"):
+            self.courier.send(transport, tasks)
+        self._next = ()
 
     def _screened(self, step: Step) -> Step:
         """Refuse updates that are many times as long as the others'."""
@@ -255,43 +258,19 @@ class Server:
     @contextmanager
     def _fitting(self) -> Iterator[None]:
         """Inside, a scheme that chooses k of fewer than k clients chooses all of them."""
-        policy = self.coordinator.policy
-        scheme: Any = getattr(policy, "selector", None)
-        if scheme is not None and (scheme.fixed_k or 0) > len(self.coordinator) > 0:
-            policy.selector = replace(scheme, k=len(self.coordinator))
+        policy, clients = self.coordinator.policy, len(self.coordinator)
+        scheme: Any = getattr(policy, "selector", policy)
+        if (scheme.fixed_k or 0) <= clients or not clients:
+            yield
+            return
+        smaller = replace(scheme, k=clients)
+        if scheme is policy:
+            self.coordinator.policy = smaller
+        else:
+            policy.selector = smaller
         try:
             yield
         finally:
-            if scheme is not None:
+            self.coordinator.policy = policy
+            if scheme is not policy:
                 policy.selector = scheme
-
-    def _take_over(self, saved: disk.Saved, settings: Settings) -> None:
-        """Go on from what was saved; what was asked for must be what is there."""
-        found = saved.coordinator.settings
-        for name, wanted in vars(settings).items():
-            there = getattr(found, name)
-            if name not in MAY_CHANGE and there != wanted:
-                raise InputError(
-                    f"the state in {self._folder} was made with {name} = {there!r}, but {wanted!r} is asked for: give "
-                    "the same, or use another folder"
-                )
-        self.coordinator = saved.coordinator
-        self.coordinator.settings = settings
-        trust = self.coordinator.ledger.trust
-        trust.on, trust.screen.factor = settings.trust, settings.screen
-        self.coordinator.abandon()
-        if self._diary is not None:
-            self._diary.go_on(saved.entry)
-
-    def _info(self, scheme: Any, settings: Settings, host: Host) -> RunInfo:
-        return RunInfo(
-            label=scheme.name,
-            selector=scheme.name,
-            options=configuration(scheme),
-            seed=settings.seed,
-            metric="accuracy",
-            direction="up",
-            target=None,
-            experiment={"name": f"{scheme.name} on {host.name}", "host": host.name, **vars(settings)},
-            server={"name": self.rule.name, **configuration(self.rule)},
-        )

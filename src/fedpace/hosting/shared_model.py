@@ -1,13 +1,15 @@
 """The shared model of a server that keeps named arrays: its versions, its server step, and both on disk.
 
-Floating arrays are one flat vector to the rule (`fedpace.core.stepping`). Counters, arrays of integers such as a batch
-norm's, are no direction to step along: they become the weighted mean of what the clients sent, rounded, and neither
-lengthened nor carried on. What a client left out, or sent in another shape, is as it was sent to the client.
+Floating arrays are one flat vector to the rule (`fedpace.core.stepping`). Buffers are no direction to step along: a
+variance that is extrapolated may fall below 0. They become the weighted mean of what the clients sent, whatever the
+step does to the parameters, as in the simulator. A model's arrays do not say which of them are buffers: those of
+integers are, which are rounded, and the statistics of batch norms (`sketch.is_buffer`). What a client left out, or sent
+in another shape, is as it was sent to the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,33 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.stepping import Answers, Gather, ServerStep, join_state, split_state
+from fedpace.core.stepping import Answers, Gather, ServerStep, Source, join_state, split_state
 from fedpace.core.types import Mode
-from fedpace.hosting.sketch import Arrays
+from fedpace.hosting.sketch import Arrays, is_buffer
 
 STATE = "server:"
 """Begins the names of saved arrays that belong to the server step."""
+
+
+def mean_buffers(before: Arrays, weighted: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
+    """Return the weighted mean of the buffers that clients sent; those of `before` where nobody's counts."""
+    # A negative weight, which some importance weights are, could make a variance negative.
+    counted = [(weight, trained) for weight, trained in weighted if weight > 0]
+    total = sum(weight for weight, _ in counted)
+    found: dict[str, NDArray[Any]] = {}
+    for key, array in before.items():
+        if counted and is_buffer(key, np.asarray(array)):
+            base = np.asarray(array, np.float64)
+            mean = base + sum(weight / total * (_fitting(trained, key, base) - base) for weight, trained in counted)
+            whole = not np.issubdtype(np.asarray(array).dtype, np.floating)
+            found[key] = np.asarray(np.rint(mean) if whole else mean, dtype=np.asarray(array).dtype)
+    return found
+
+
+def _fitting(arrays: Arrays, key: str, otherwise: NDArray[Any]) -> FloatArray:
+    """Return an array of a client's model; `otherwise` where it left it out, or sent it in another shape."""
+    array = arrays.get(key, otherwise)
+    return np.asarray(array if np.shape(array) == otherwise.shape else otherwise, dtype=np.float64)
 
 
 class SharedModel:
@@ -37,26 +60,35 @@ class SharedModel:
         self.state: Any = rule.init(self._zero())
 
     def step(
-        self, answers: Iterable[tuple[float, Arrays]], mode: Mode = "average", *, sent: Arrays | None = None
+        self,
+        answers: Iterable[tuple[float, Arrays]],
+        mode: Mode = "average",
+        *,
+        sent: Arrays | Sequence[Arrays] | None = None,
+        sources: Sequence[Source] = (),
+        version: int = 0,
     ) -> dict[str, NDArray[Any]]:
         """Take one step, and return the new model. Nobody whose answer counts leaves it as it is.
 
         Args:
             answers: (weight, trained model) of each client. In mode `average` who failed leaves its weight to them.
             mode: of the cohort.
-            sent: the model that they were trained from, where it is not the current one.
+            sent: the model that they were trained from, or one for each, where it is not the current one.
+            sources: whose answers they are, for rules that remember clients.
+            version: of the current model, in the terms of the sources.
         """
         weighted = [(float(weight), trained) for weight, trained in answers]
+        starts = [self.arrays] * len(weighted) if sent is None else sent
+        starts = [starts] * len(weighted) if isinstance(starts, Mapping) else starts
         if mode == "average":
             total = sum(weight for weight, _ in weighted)
-            weighted = [(weight / total, trained) for weight, trained in weighted] if total > 0 else []
-        before = self.arrays if sent is None else sent
-        base = self._flat(before)
-        gather = Gather(self.rule, self._zero(), mean=mode == "average" and sent is None)
-        for weight, trained in weighted:
-            gather.add(self._flat(trained, before), base, weight)
-        combined = gather.answers()
-        return self.arrays if combined is None else self._move(combined, self._counters(weighted, before))
+            weighted = [(weight / total if total > 0 else 0.0, trained) for weight, trained in weighted]
+        gather = Gather(self.rule, self._zero(), mean=mode == "average" and all(s is self.arrays for s in starts))
+        for place, ((weight, trained), start) in enumerate(zip(weighted, starts, strict=True)):
+            source = sources[place] if sources else None
+            gather.add(self._flat(trained, start), self._flat(start), weight, source)
+        combined = gather.answers(version)
+        return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
         """Take the step that others averaged, and return the new model.
@@ -75,47 +107,33 @@ class SharedModel:
         if combined is None:
             return self.arrays
         step = self._flat(averaged) - current
-        mean = current + step if "models" in self.rule.takes else None
+        mean = current + step if self.rule.takes & {"models", "mixture"} else None
         whole = Answers(step, combined.weights, mean, combined.mean_square, combined.rows)
-        counters = {key: np.asarray(array) for key, array in averaged.items() if key not in self._floating()}
-        return self._move(whole, counters)
+        stepped = set(self._stepped())
+        return self._move(whole, {key: np.asarray(array) for key, array in averaged.items() if key not in stepped})
 
     def _move(self, answers: Answers, others: Arrays) -> dict[str, NDArray[Any]]:
         vector, self.state = self.rule.apply(self.state, self._flat(self.arrays), answers)
         after: dict[str, NDArray[Any]] = dict(self.arrays) | {key: np.array(array) for key, array in others.items()}
         start = 0
-        for key in self._floating():
+        for key in self._stepped():
             like = self.arrays[key]
             after[key] = np.asarray(vector[start : start + like.size].reshape(like.shape), dtype=like.dtype)
             start += like.size
         self.arrays = after
         return after
 
-    def _counters(self, weighted: list[tuple[float, Arrays]], before: Arrays) -> dict[str, NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {}
-        for key, array in before.items():
-            if np.issubdtype(array.dtype, np.integer):
-                base = array.astype(np.float64)
-                moved = base + sum(
-                    weight * (np.asarray(t.get(key, array), np.float64) - base) for weight, t in weighted
-                )
-                found[key] = np.asarray(np.rint(moved), dtype=array.dtype)
-        return found
-
-    def _floating(self) -> list[str]:
-        return [key for key, array in self.arrays.items() if np.issubdtype(array.dtype, np.floating)]
+    def _stepped(self) -> list[str]:
+        """Return the names of the arrays that the rule moves."""
+        return [key for key, array in self.arrays.items() if not is_buffer(key, array)]
 
     def _flat(self, arrays: Arrays, otherwise: Arrays | None = None) -> FloatArray:
-        """Return the floating arrays as one vector; who lacks one has it as it was sent."""
-        parts = []
-        for key in self._floating():
-            like = (otherwise or self.arrays)[key]
-            array = arrays.get(key, like)
-            parts.append(np.asarray(array if np.shape(array) == like.shape else like, dtype=np.float64).ravel())
+        """Return the arrays that the rule moves as one vector; who lacks one has it as it was sent."""
+        parts = [_fitting(arrays, key, np.asarray((otherwise or self.arrays)[key])).ravel() for key in self._stepped()]
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _zero(self) -> FloatArray:
-        return np.zeros(sum(self.arrays[key].size for key in self._floating()))
+        return np.zeros(sum(self.arrays[key].size for key in self._stepped()))
 
     # -- saving ----------------------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
 """Sketches of updates, of models that are named arrays.
 
 The same seeded count sketch as the simulator's, so that all hosts, and clients that sketch themselves, report alike.
+Buffers, such as the statistics of a batch norm, are no part of an update. A model's arrays do not say which of them are
+buffers: those of integers are, and those whose names end as torch and Keras call running statistics.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,6 +17,13 @@ from fedpace.core.checks import FloatArray
 from fedpace.numerics.count_sketch import CountSketch
 
 Arrays = Mapping[str, NDArray[np.generic]]
+BUFFERS = ("running_mean", "running_var", "moving_mean", "moving_variance")
+"""What a name ends with, behind the layer's, where it is a batch norm's statistic."""
+
+
+def is_buffer(name: str, array: NDArray[np.generic]) -> bool:
+    """Whether an array is averaged, and never extrapolated."""
+    return not np.issubdtype(array.dtype, np.floating) or name.replace("/", ".").rpartition(".")[2] in BUFFERS
 
 
 class UpdateSketch:
@@ -21,8 +31,8 @@ class UpdateSketch:
 
     def __init__(self, current: Arrays, width: int, *, seed: int) -> None:
         """Take the shapes of the shared model's arrays."""
-        self._shapes = {key: array.shape for key, array in current.items()}
-        length = sum(int(array.size) for array in current.values())
+        self._shapes = {key: array.shape for key, array in current.items() if not is_buffer(key, array)}
+        length = sum(math.prod(shape) for shape in self._shapes.values())
         self._sketch = CountSketch(length, width, seed=seed)
         self.width = self._sketch.width
 
@@ -46,11 +56,11 @@ class UpdateSketch:
 
 
 def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
-    """Return trained - sent over floating arrays as one vector; infinite where it is too large for a float."""
+    """Return trained - sent over all but buffers as one vector; infinite where it is too large for a float."""
     with np.errstate(over="ignore"):
         parts = [
             (np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).ravel()
             for key, array in trained.items()
-            if np.issubdtype(array.dtype, np.floating)
+            if not is_buffer(key, array)
         ]
     return np.concatenate(parts) if parts else np.zeros(0)

@@ -143,7 +143,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             super().run()
             status = "finished"
         finally:
-            self._server.close(status)
+            self._server.memory.close(status)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
@@ -176,10 +176,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         shared = self._server.shared
         assert shared is not None
         answers = [] if step is None else self._server.answers(step)
-        before = shared.arrays
         if step is not None:
-            after = shared.step([(weight, reply.model or {}) for weight, _, reply in answers], step.mode)
-            self._server.stepped(step, after, moved=after is not before)
+            moved = self._server.take(step)
+            self._server.stepped(step, shared.arrays, moved=moved)
         result = FLModel(
             params_type=ParamsType.FULL,
             params=shared.arrays,

@@ -10,7 +10,7 @@ from fedpace.core.progress import Turn
 from fedpace.core.types import ClientId
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Round:
     """What happened in one round. Number 0 is the initial model, before anybody trained."""
 
@@ -37,7 +37,7 @@ class Round:
     warmed: tuple[ClientId, ...] = ()
     """Clients that only measured, before the round."""
     heard: tuple[ClientId, ...] = ()
-    """Clients that answered an earlier warm-up only now."""
+    """Clients that answered an earlier warm-up, or a round that had ended, only now."""
     probed: tuple[ClientId, ...] = ()
     """Clients that were asked before the choice."""
     stretch: float = 1.0
@@ -55,6 +55,13 @@ class Round:
     """Sent by clients: trained models, and the moments and update sketches that the scheme asked for."""
     by_speed: tuple[float, ...] | None = None
     """Metric of the shared model on the data of each tenth of the clients, fastest first; where it was evaluated."""
+
+    def __repr__(self) -> str:
+        """Return what one wants to read in a loop over rounds; the fields hold the rest."""
+        metric = "" if self.metric is None else f", metric {self.metric:.4g}"
+        failed = f" ({len(self.failed)} failed)" if self.failed else ""
+        clients = f"{len(self.clients)} client{'' if len(self.clients) == 1 else 's'}{failed}"
+        return f"<{type(self).__name__} {self.number}: clock {self.clock:,.4g} s, {clients}{metric}>"
 
 
 def traffic(turn: Turn, model_bytes: int) -> dict[str, int]:

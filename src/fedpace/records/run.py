@@ -20,7 +20,7 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import read_json
-from fedpace.records.holding import Direction, held_from
+from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
 
 FORMAT = 1
@@ -65,6 +65,8 @@ class RunInfo:
     """Instants over which the mean must meet the target for it to count; 1, as in older records: it counts at once."""
     hold_every: float | None = None
     """Seconds from one of these instants to the next."""
+    looks: Looks = "rounds"
+    """Whether the target may count from every evaluation, or from those that are current at such instants."""
     clocked_from: str | None = None
     """The delay model under which these rounds were trained, where it is not the experiment's own: see `reclock`."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -82,12 +84,17 @@ class RunInfo:
         return self.status not in ("running", "interrupted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecord:
     """A run read back."""
 
     info: RunInfo
     rounds: tuple[Round, ...]
+
+    def __repr__(self) -> str:
+        """Say which run it is, and how it went."""
+        info = self.info
+        return f"<{type(self).__name__} {info.label}, seed {info.seed}: {len(self.rounds)} rounds, {info.status}>"
 
     @property
     def reached(self) -> Round | None:
@@ -99,6 +106,14 @@ class RunRecord:
         """The first round that meets the target, held or not."""
         return self._met[0]
 
+    @property
+    def censored(self) -> bool:
+        """Whether it ended with the target that it was run for, before it held the one that is asked for now.
+
+        Then it did not miss the latter: nobody knows when it would have held it.
+        """
+        return self.info.status == "reached" and self.info.target is not None and self.reached is None
+
     @cached_property
     def _met(self) -> tuple[Round | None, Round | None]:
         info = self.info
@@ -108,6 +123,7 @@ class RunRecord:
             info.direction,
             hold=info.hold,
             every=info.hold_every or 0.0,
+            looks=info.looks,
         )
         crossed, reached = (None if position is None else self.rounds[position] for position in found)
         return crossed, reached

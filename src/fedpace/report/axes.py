@@ -36,3 +36,8 @@ def readable_ticks(axes: Any, logarithmic: bool, *, y: bool = False, room: float
     else:
         axis.set_major_locator(MaxNLocator(6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def aside(axes: Any, text: str) -> None:
+    """Say at the right of the title what the marks mean."""
+    axes.set_title(text, loc="right", fontsize=8.5, color=INK)

@@ -130,6 +130,8 @@ def legend(comparison: Comparison) -> str:
         said = "Means over seeds, " + ("95 % intervals below them" if most >= LEAST else "too few for intervals")
     if comparison.baseline is not None and len(comparison.schemes) > 1:
         said += f". Speed-up: over {comparison.baseline}, seed by seed"
+    if any(scheme.censored for scheme in comparison.schemes):
+        said += ". Stopped before: run for an easier target, and ended with it"
     return said + "."
 
 
@@ -143,12 +145,24 @@ def _scheme(scheme: SchemeSummary, comparison: Comparison) -> Cell:
 
 def _time(scheme: SchemeSummary, comparison: Comparison) -> Cell:
     time = scheme.time_to_target
-    if time is None:
-        return Cell("not reached", "", "failed")
-    if not scheme.always_reached:
-        return Cell(f"{scheme.reached} of {scheme.runs} reached", f"those: {numbers.seconds(time.mean)}", "partial")
+    if time is None or not scheme.always_reached:
+        return missed(scheme)
     tone: Tone = "best" if scheme.label == comparison.best else "plain"
     return Cell(numbers.seconds(time.mean), numbers.between(time) or "", tone)
+
+
+def missed(scheme: SchemeSummary) -> Cell:
+    """Return what stands for the time of a scheme that did not reach the target in every run."""
+    time, notes = scheme.time_to_target, []
+    if scheme.censored == scheme.runs:
+        return Cell("stopped before", "", "partial")
+    if time is not None:
+        notes.append(f"those: {numbers.seconds(time.mean)}")
+    if scheme.censored:
+        notes.append(f"{scheme.censored} stopped before")
+    if time is None:
+        return Cell("not reached", ", ".join(notes), "failed")
+    return Cell(f"{scheme.reached} of {scheme.runs} reached", ", ".join(notes), "partial")
 
 
 def _first(scheme: SchemeSummary) -> Cell:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.report.axes import INK, readable_ticks, tidy
+from fedpace.report.axes import INK, aside, readable_ticks, tidy
 from fedpace.report.style import looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
@@ -35,6 +35,8 @@ def draw_costs(axes: Any, comparison: Comparison) -> None:
         axes.text(0.5, 0.5, "no costs recorded", transform=axes.transAxes, ha="center", va="center", color=INK)
         axes.set(xticks=[], yticks=[])
         return
+    if comparison.target is not None and not all(scheme.always_reached for scheme in comparison.schemes):
+        aside(axes, "hollow: not held in every run")
     values = np.array(drawn)
     for number, name in enumerate(("x", "y")):
         one = values[:, number]

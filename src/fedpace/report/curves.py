@@ -10,7 +10,8 @@ import numpy as np
 from fedpace.core.checks import FloatArray
 from fedpace.records.run import RunRecord
 from fedpace.report.costs import work_so_far
-from fedpace.report.tables import Comparison, SchemeSummary, group
+from fedpace.report.grouping import group
+from fedpace.report.tables import Comparison, SchemeSummary
 
 MAX_POINTS = 600
 """Of a curve: more than a screen shows, and few enough to keep the page small."""

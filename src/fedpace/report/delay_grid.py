@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedpace.report import numbers
-from fedpace.report.cells import Cell, Tone, caption
+from fedpace.report.cells import Cell, Tone, caption, missed
 from fedpace.report.numbers import TIMES, UNKNOWN
 from fedpace.report.tables import Comparison, SchemeSummary
 
@@ -53,10 +53,8 @@ def grid_cell(comparison: Comparison, label: str) -> Cell:
     if comparison.target is None:
         return Cell(numbers.metric(scheme.final.mean) if scheme.final else UNKNOWN, "", tone)
     time = scheme.time_to_target
-    if time is None:
-        return Cell("not reached", "", "failed")
-    if not scheme.always_reached:
-        return Cell(f"{scheme.reached} of {scheme.runs} reached", f"those: {numbers.seconds(time.mean)}", "partial")
+    if time is None or not scheme.always_reached:
+        return missed(scheme)
     return Cell(numbers.seconds(time.mean), _speed_up(scheme, comparison), tone)
 
 

@@ -42,6 +42,8 @@ class Axis:
     """Where a scheme that always reached its target held it."""
 
 
+STOPPED = "triangle-right-open"
+"""The mark of a run that was stopped at an easier target: its time lies to the right, nobody knows where."""
 AXES = (
     Axis("time", "virtual time in seconds", "%{x:,.4~r} s", metric_over_time,
          lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean),
@@ -91,7 +93,8 @@ def times_figure(comparison: Comparison) -> Figure:
         colour = style[scheme.label].colour
         name = escaped(scheme.label)
         arrived = [result for result in scheme.results if result.seconds is not None]
-        late = [result for result in scheme.results if result.seconds is None]
+        late = [result for result in scheme.results if result.seconds is None and not result.censored]
+        stopped = [result for result in scheme.results if result.censored]
         crossed = [result for result in scheme.results if result.first_seconds is not None]
         if comparison.hold > 1 and crossed:
             traces.append(
@@ -101,7 +104,11 @@ def times_figure(comparison: Comparison) -> Figure:
                  "customdata": [result.seed for result in crossed],
                  "hovertemplate": f"seed %{{customdata}}: first met at %{{x:,.4~r}} s<extra>{name}</extra>"}
             )  # fmt: skip
-        for results, symbol, verdict in ((arrived, "circle", "reached at"), (late, "x", "not reached until")):
+        for results, symbol, verdict in (
+            (arrived, "circle", "reached at"),
+            (late, "x", "not reached until"),
+            (stopped, STOPPED, "stopped at an easier target, at"),
+        ):
             if not results:
                 continue
             marker = {"color": colour, "size": 11, "symbol": symbol, "opacity": 0.85}
@@ -190,7 +197,7 @@ def _band_and_line(
            "hovertemplate": f"{hover}<extra>{name}</extra>"}
     )  # fmt: skip
     if end:
-        symbol = "circle" if scheme.always_reached else "x"
+        symbol = "circle" if scheme.always_reached else STOPPED if scheme.censored else "x"
         end_x, end_y = curve.arrival(at)
         last = {
             "x": [max(end_x, edge)],

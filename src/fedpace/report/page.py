@@ -113,21 +113,24 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
     several = any(scheme.runs > 1 for scheme in comparison.schemes)
     band = "Line: mean over seeds; band, for up to six schemes: from the least to the greatest. " if several else ""
     ends = "" if comparison.target is None else "A cross marks a scheme that did not reach the target in every run. "
+    stopped = ""
+    if any(scheme.censored for scheme in comparison.schemes):
+        stopped = "An open triangle: runs were stopped at the easier target that they were run for. "
     metric = {over: figures.metric_figure(runs, comparison, over=over) for over in OVER}
     views = {over: figure for over, figure in metric.items() if figure is not None}
     found = [
         Section(
             "metric",
             comparison.metric.capitalize(),
-            f"{band}A run that has ended keeps its last value. {ends}Drag to zoom, double-click to return.",
+            f"{band}A run that has ended keeps its last value. {ends}{stopped}Drag to zoom, double-click to return.",
             views,
             switch("metric", {over: OVER[over] for over in views}, "horizontal axis") + instant(comparison.metric),
         )
     ]
     if comparison.target is not None:
-        hint = "One mark per seed; a cross where a run ended without reaching the target."
+        hint = f"One mark per seed; a cross where a run ended without reaching the target. {stopped}"
         if comparison.hold > 1:
-            hint += " A dot is where the target is held, a small stroke where it was first met."
+            hint += "A dot is where the target is held, a small stroke where it was first met."
         found.append(Section("times", "Time to target, seed by seed", hint, figures.times_figure(comparison)))
         front = front_figure(comparison)
         if front is not None:

@@ -14,10 +14,11 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.axes import BAR, INK, readable_ticks, tidy
+from fedpace.report.axes import BAR, INK, aside, readable_ticks, tidy
+from fedpace.report.cells import missed
 from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
-from fedpace.report.style import delays_of, histogram, log_time, looks
+from fedpace.report.style import BANDED, delays_of, histogram, log_time, looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
 WIDTH = 13.5
@@ -80,7 +81,7 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
             (line,) = axes.plot([], [], color=look.colour, linestyle=LINES[look.dash])
         else:
             x = np.maximum(curve.x, edge)
-            if scheme.runs > 1:
+            if scheme.runs > 1 and len(comparison.schemes) <= BANDED:
                 axes.fill_between(x, curve.low, curve.high, step="post", color=look.colour, alpha=0.15, linewidth=0)
             (line,) = axes.step(
                 x,
@@ -103,6 +104,12 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
     tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
     readable_ticks(axes, logarithmic)
     if comparison.target is not None:
+        marks = ["dot: target held"]
+        if any(scheme.censored for scheme in comparison.schemes):
+            marks.append("arrow: stopped at an easier one")
+        if any(not (scheme.always_reached or scheme.censored) for scheme in comparison.schemes):
+            marks.append("cross: not held in every run")
+        aside(axes, " · ".join(marks))
         axes.axhline(comparison.target, color=INK, linestyle=(0, (5, 4)), linewidth=1, zorder=2)
         axes.annotate(
             f"target {numbers.given(comparison.target)}",
@@ -128,12 +135,12 @@ def _draw_legend(figure: Any, handles: list[Any], names: list[str], columns: int
 
 
 def _mark_end(axes: Any, scheme: SchemeSummary, end: tuple[float, float], colour: str, comparison: Comparison) -> None:
-    """A cross where a scheme gave up, a dot where it arrived."""
+    """A dot where a scheme arrived, a cross where it gave up, an arrow where it was stopped at an easier target."""
     if comparison.target is None:
         return
     arrived = scheme.always_reached
     axes.plot(
-        *end, marker="o" if arrived else "X", color=colour, markersize=6 if arrived else 8,
+        *end, marker="o" if arrived else ">" if scheme.censored else "X", color=colour, markersize=6 if arrived else 8,
         markeredgecolor="white", markeredgewidth=0.8, zorder=4, clip_on=False,
     )  # fmt: skip
 
@@ -142,10 +149,8 @@ def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
     label = numbers.shortened(scheme.label, 40)
     facts = []
     if comparison.target is not None:
-        if scheme.time_to_target is None:
-            facts.append("target not reached")
-        elif not scheme.always_reached:
-            facts.append(f"{scheme.reached} of {scheme.runs} reached")
+        if scheme.time_to_target is None or not scheme.always_reached:
+            facts.append(missed(scheme).text)
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
             if comparison.hold > 1 and scheme.first_crossing is not None:

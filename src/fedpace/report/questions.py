@@ -6,38 +6,36 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from fedpace.core.checks import one_of
 from fedpace.core.errors import InputError
+from fedpace.records.holding import Looks
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import numbers
 from fedpace.report.estimates import Estimate, estimate
+from fedpace.report.grouping import group
 from fedpace.report.numbers import UNKNOWN
-from fedpace.report.tables import group
 
 
-def retarget(runs: Sequence[RunRecord], target: float | None, hold: int | None = None) -> list[RunRecord]:
-    """Return runs as if this had been their target, held over so many instants; None = as it was.
+def retarget(
+    runs: Sequence[RunRecord], target: float | None, hold: int | None = None, looks: str | None = None
+) -> list[RunRecord]:
+    """Return runs as if this had been their target, held over so many instants from such times; None = as it was.
 
-    Nothing is run: a run that ended because it held an easier target may have had a harder one before it, and counts as
-    not having reached it.
+    Nothing is run: a run that ended because it held an easier target is censored where it does not hold a harder one.
     """
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target must be a number, but {target} came")
     if hold is not None and hold < 1:
         raise InputError(f"--hold counts instants, of which there is at least one, but {hold} came")
-    changes: dict[str, Any] = {"target": target, "hold": hold}
+    if looks is not None:
+        one_of(looks, get_args(Looks), "--looks")
+    changes: dict[str, Any] = {"target": target, "hold": hold, "looks": looks}
     changes = {name: value for name, value in changes.items() if value is not None}
     if not changes:
         return list(runs)
     return [RunRecord(dataclasses.replace(run.info, **changes), run.rounds) for run in runs]
-
-
-def short_of(runs: Sequence[RunRecord], asked: Sequence[RunRecord]) -> list[str]:
-    """Return the schemes with runs that stopped at an easier target than they are now asked for, and do not hold it."""
-    pairs = zip(runs, asked, strict=True)
-    stopped = [new for old, new in pairs if old.info.status == "reached" and new.reached is None]
-    return list(dict.fromkeys(run.info.label for run in stopped))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ from fedpace.core.checks import FloatArray
 from fedpace.records.run import RunRecord
 from fedpace.report.tables import Comparison
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's colours, told apart with every common colour blindness; without their yellow and black, which vanish
-on a light and on a dark page."""
+PALETTE = ("#0072b2", "#ff5a00", "#a50fff", "#b4875a", "#ff2de1", "#d2001e")
+"""Found by search: each has a contrast of 3 or more on the light and on the dark page, and any two, the neutral one
+included, are told apart with every common colour blindness (tests/report/test_style.py measures both)."""
 NEUTRAL = "#7f7f7f"
 """Of the baseline, which the others are seen against."""
+BANDED = 6
+"""Schemes up to which bands over seeds are drawn: more of them over each other show nothing."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 """By plotly's names."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpace.report import numbers
-from fedpace.report.estimates import LEAST
+from fedpace.report.estimates import LEAST, Estimate, geometric_estimate
 from fedpace.report.tables import Comparison, SchemeSummary
 
 
@@ -11,12 +11,20 @@ def sentences(comparison: Comparison) -> list[str]:
     """Return the summary, a sentence at a time, as plain text."""
     if comparison.target is None:
         return [*_final(comparison), *_caveats(comparison)]
-    return [*_fastest(comparison), *_against_baseline(comparison), *_not_reached(comparison), *_caveats(comparison)]
+    return [
+        *_fastest(comparison),
+        *_against_next(comparison),
+        *_against_baseline(comparison),
+        *_not_reached(comparison),
+        *_caveats(comparison),
+    ]
 
 
 def _fastest(comparison: Comparison) -> list[str]:
     target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
     if comparison.best is None:
+        if any(scheme.censored for scheme in comparison.schemes):
+            return [f"Who is the fastest to {target} cannot be said from these runs."]
         if not any(scheme.reached for scheme in comparison.schemes):
             met = any(scheme.crossed for scheme in comparison.schemes)
             return [f"No scheme {'held' if met else 'reached'} {target} in any run."]
@@ -43,11 +51,35 @@ def _fastest(comparison: Comparison) -> list[str]:
     return [f"{best.label} was the fastest to {reach} {target}: it took {took}."]
 
 
+def _against_next(comparison: Comparison) -> list[str]:
+    """How far ahead of the next: what a choice between good schemes is about, where the baseline is a bad one."""
+    times = {s.label: s.time_to_target.mean for s in comparison.schemes if s.always_reached and s.time_to_target}
+    ranked = sorted(times, key=times.__getitem__)
+    if comparison.best is None or len(ranked) < 2 or ranked[1] == comparison.baseline:
+        return []
+    first = {result.seed: result.seconds for result in comparison[ranked[0]].results}
+    late = {result.seed: result.seconds for result in comparison[ranked[1]].results}
+    ratio = geometric_estimate([time / start for seed, time in late.items() if time and (start := first.get(seed))])
+    if ratio is None:
+        return []
+    interval = numbers.between(ratio)
+    said = f"{ranked[1]} came next: seed by seed it took {numbers.digits(ratio.mean)} times as long"
+    return [said + (f" (95 % interval {interval})" if interval else "") + f"{_settled(ratio)}."]
+
+
+def _settled(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None or not ratio.low <= 1 <= ratio.high:
+        return ""
+    return "; the interval contains 1, so these seeds do not settle which of the two is faster"
+
+
 def _against_baseline(comparison: Comparison) -> list[str]:
     if comparison.baseline is None or len(comparison.schemes) == 1:
         return []
     base = comparison[comparison.baseline]
     if not base.reached:
+        if base.censored:
+            return []
         return [f"There are no speed-ups, because {base.label}, the baseline, never reached the target."]
     if comparison.best == base.label:
         return [f"No other scheme that always reached the target was faster than {base.label}, the baseline."]
@@ -55,21 +87,25 @@ def _against_baseline(comparison: Comparison) -> list[str]:
     if best is None or best.speed_up is None:
         return []
     ratio = best.speed_up
-    said = f"Seed by seed, it was {numbers.digits(ratio.mean)} times as fast as {base.label}"
     interval = numbers.between(ratio)
-    if interval:
-        said += f" (95 % interval {interval})"
+    said = f"Seed by seed, {best.label} was {numbers.digits(ratio.mean)} times as fast as {base.label}"
+    said += f" (95 % interval {interval})" if interval else ""
     if ratio.count < best.runs:
         said += f", counting the {numbers.counted(ratio.count, 'seed')} in which both reached the target"
-    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-        said += "; the interval contains 1, so these seeds do not settle which of the two is faster"
-    return [said + "."]
+    return [f"{said}{_settled(ratio)}."]
 
 
 def _not_reached(comparison: Comparison) -> list[str]:
-    never = [scheme for scheme in comparison.schemes if not scheme.reached]
-    partly = [scheme for scheme in comparison.schemes if 0 < scheme.reached < scheme.runs]
+    uncensored = [scheme for scheme in comparison.schemes if not scheme.censored]
+    never = [scheme for scheme in uncensored if not scheme.reached]
+    partly = [scheme for scheme in uncensored if 0 < scheme.reached < scheme.runs]
     said = []
+    if stopped := [f"{_runs(s.censored, s)} of {s.label}" for s in comparison.schemes if s.censored]:
+        target = numbers.given(comparison.target or 0.0)
+        said.append(
+            f"{numbers.listed(stopped)} ended with the easier target that they were run for, so when they would have "
+            f"held this one is not known: `fedpace compare --target {target}` would tell."
+        )
     if never and len(never) < len(comparison.schemes):
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
     said.extend(

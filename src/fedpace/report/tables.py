@@ -4,7 +4,8 @@ A target counts from when it is held (`fedpace.records.holding`); when it was fi
 
 A run that never held the target has no time to target, and no average pretends that it had: means are over the runs
 that reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached
-the target with every seed are ranked.
+the target with every seed are ranked. A run that was stopped at an easier target than it is asked for is censored: it
+is neither late nor a miss, and nobody is called faster than it who may not have been.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
+from fedpace.report import numbers
 from fedpace.report.costs import SchemeCost, SeedCost, scheme_cost, seed_cost
 from fedpace.report.estimates import Estimate, estimate, geometric_estimate, positive_estimate
+from fedpace.report.grouping import check_targets, group
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,6 +39,8 @@ class SeedResult:
     seed: int
     status: str
     reached: bool
+    censored: bool
+    """Whether it was stopped at an easier target than is asked for, and does not hold this one yet."""
     seconds: float | None
     """Virtual seconds until the target is held; None = not reached."""
     first_seconds: float | None
@@ -51,7 +56,7 @@ class SeedResult:
     cost: SeedCost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SchemeSummary:
     """One scheme over its seeds. Every `Estimate` says over how many runs it is."""
 
@@ -60,6 +65,8 @@ class SchemeSummary:
     seeds: tuple[int, ...]
     runs: int
     reached: int
+    censored: int
+    """Runs that were stopped at an easier target before they held this one."""
     diverged: int
     unfinished: int
     """Interrupted, or running still."""
@@ -71,7 +78,8 @@ class SchemeSummary:
     """Runs that met the target at all."""
     min_time: float | None
     median_time: float | None
-    """Over all runs, those that did not reach the target counted as infinitely late; None = infinite."""
+    """Over all runs, those that did not reach the target counted as infinitely late; None = infinite, or not known
+    because runs are censored."""
     rounds_to_target: float | None
     """Over the runs that reached the target."""
     clients_per_round: float | None
@@ -88,8 +96,23 @@ class SchemeSummary:
         """Whether every run reached the target."""
         return self.reached == self.runs
 
+    def __repr__(self) -> str:
+        """Return what one wants to read of it; its fields hold the rest."""
+        said = [numbers.counted(self.runs, "run")]
+        if self.time_to_target is not None:
+            interval = numbers.between(self.time_to_target)
+            took = numbers.seconds(self.time_to_target.mean) + (f" ({interval})" if interval else "")
+            said.append(f"{took} to the target")
+        if self.time_to_target is not None and not self.always_reached:
+            said.append(f"which {self.reached} reached")
+        if self.speed_up is not None:
+            said.append(f"speed-up {numbers.digits(self.speed_up.mean)}")
+        if self.final is not None:
+            said.append(f"final metric {numbers.metric(self.final.mean)}")
+        return f"<{type(self).__name__} {self.label}: {', '.join(said)}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Schemes side by side."""
 
@@ -101,8 +124,8 @@ class Comparison:
     baseline: str | None
     """Label of the scheme that speed-ups are against."""
     best: str | None
-    """Label with the least mean time to target among those that always reached it; without a target, with the best
-    final metric among those that never diverged."""
+    """Label with the least mean time to target among those that always reached it, unless a censored one may have been
+    faster; without a target, with the best final metric among those that never diverged."""
     schemes: tuple[SchemeSummary, ...]
     conditions: tuple[str, ...] = ()
     """What decides how times compare: whether warm-ups are on the clock, and whether delays were known."""
@@ -110,6 +133,13 @@ class Comparison:
     def __getitem__(self, label: str) -> SchemeSummary:
         """Return the scheme of that label."""
         return next(scheme for scheme in self.schemes if scheme.label == label)
+
+    def __repr__(self) -> str:
+        """Name the schemes."""
+        aim = "no target" if self.target is None else f"target {self.metric} {numbers.given(self.target)}"
+        return (
+            f"<{type(self).__name__} of {', '.join(scheme.label for scheme in self.schemes)}: {aim}, best {self.best}>"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values, with null for what is not known."""
@@ -129,7 +159,7 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         raise InputError("expected at least one run to summarise, but there is none")
     groups = group(runs)
     first = runs[0].info
-    _check_targets(runs)
+    check_targets(runs)
     base = _baseline(groups, baseline) if first.target is not None else None
     times = _times(groups[base]) if base is not None else {}
     schemes = tuple(_scheme(label, members, times) for label, members in groups.items())
@@ -151,45 +181,8 @@ def conditions(info: RunInfo) -> tuple[str, ...]:
     if clock is None or fleet is None:
         return ()
     charged = "warm-up on the clock" if clock.get("charge_warmup") else "warm-up free of charge"
-    return charged, "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
-
-
-def _check_targets(runs: Sequence[RunRecord]) -> None:
-    first = runs[0].info
-    spacing: dict[int, RunRecord] = {}
-    for run in runs:
-        info = run.info
-        if (info.metric, info.direction, info.target) != (first.metric, first.direction, first.target):
-            raise InputError(
-                f"runs of one comparison share their metric and target, but {first.label!r} has {first.metric} "
-                f"{first.target} and {info.label!r} has {info.metric} {info.target}: report them separately"
-            )
-        paired = spacing.setdefault(info.seed, run).info
-        if first.target is not None and (
-            info.hold != first.hold or (info.hold > 1 and info.hold_every != paired.hold_every)
-        ):
-            raise InputError(
-                f"runs of one comparison hold their target over the same instants, but {paired.label!r} has hold = "
-                f"{paired.hold} every {paired.hold_every} s and {info.label!r} has hold = {info.hold} every "
-                f"{info.hold_every} s: report them separately"
-            )
-
-
-def group(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the runs by label; a label that means two things is refused."""
-    groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        members = groups.setdefault(run.info.label, [])
-        for other in members:
-            if other.info.seed == run.info.seed:
-                raise InputError(f"expected {run.info.label!r} once per seed, but seed {run.info.seed} came twice")
-            if (other.info.selector, plain(other.info.options)) != (run.info.selector, plain(run.info.options)):
-                raise InputError(
-                    f"the label {run.info.label!r} stands for two schemes: {other.info.selector} "
-                    f"{dict(other.info.options)} and {run.info.selector} {dict(run.info.options)}; give each its own"
-                )
-        members.append(run)
-    return groups
+    known = "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
+    return (charged, known) if info.looks == "rounds" else (charged, known, "looked at on one grid of instants")
 
 
 def render_table(comparison: Comparison) -> Table:
@@ -214,6 +207,7 @@ def _result(run: RunRecord) -> SeedResult:
         seed=run.info.seed,
         status=run.info.status,
         reached=reached is not None,
+        censored=run.censored,
         seconds=reached.clock if reached else None,
         first_seconds=crossed.clock if crossed else None,
         rounds=reached.number if reached else None,
@@ -228,6 +222,7 @@ def _result(run: RunRecord) -> SeedResult:
 def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> SchemeSummary:
     results = tuple(_result(run) for run in runs)
     times = _times(runs)
+    censored = sum(result.censored for result in results)
     median = float(np.median([result.seconds if result.seconds is not None else math.inf for result in results]))
     # A target that the initial model meets takes no time, and a ratio of nothing to nothing says nothing.
     pairs = [seed for seed, time in times.items() if time > 0 and baseline.get(seed, 0.0) > 0]
@@ -237,13 +232,14 @@ def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> Sc
         seeds=tuple(result.seed for result in results),
         runs=len(runs),
         reached=len(times),
+        censored=censored,
         diverged=sum(result.status == "diverged" for result in results),
         unfinished=sum(result.status in ("running", "interrupted") for result in results),
         time_to_target=positive_estimate(list(times.values())),
         first_crossing=positive_estimate([r.first_seconds for r in results if r.first_seconds is not None]),
         crossed=sum(result.first_seconds is not None for result in results),
         min_time=min(times.values(), default=None),
-        median_time=median if math.isfinite(median) else None,
+        median_time=median if math.isfinite(median) and not censored else None,
         rounds_to_target=_mean([result.rounds for result in results if result.rounds is not None]),
         clients_per_round=_mean([r.clients_per_round for r in results if r.clients_per_round is not None]),
         round_seconds=_mean([r.round_seconds for r in results if r.round_seconds is not None]),
@@ -272,10 +268,23 @@ def _baseline(groups: dict[str, list[RunRecord]], wanted: str | None) -> str | N
 def _best(schemes: tuple[SchemeSummary, ...], target: float | None, direction: Direction) -> str | None:
     if target is not None:
         timed = {s.label: s.time_to_target.mean for s in schemes if s.always_reached and s.time_to_target}
-        return min(timed, key=timed.__getitem__, default=None)
+        best = min(timed, key=timed.__getitem__, default=None)
+        return best if best is None or all(_least(s) >= timed[best] for s in schemes if s.censored) else None
     sign = -1.0 if direction == "up" else 1.0
     finals = {s.label: sign * s.final.mean for s in schemes if s.final and not s.diverged}
     return min(finals, key=finals.__getitem__, default=None)
+
+
+def _least(scheme: SchemeSummary) -> float:
+    """Return the least mean time to target that a scheme with censored runs can have."""
+    least = 0.0
+    for result in scheme.results:
+        if result.reached or result.censored:
+            # A run that has met the target but not yet held it may turn out to have held it from there on.
+            least += next(time for time in (result.seconds, result.first_seconds, result.ended) if time is not None)
+        else:
+            return math.inf
+    return least / scheme.runs
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -2,6 +2,8 @@
 
 Schemes say why a client is in or out, and hosts record that where it is said (`reasons` among a round's facts). Where
 nothing is recorded, what can be read off the record is said instead: the client's delay beside those that were chosen.
+
+Without rounds nobody is chosen: clients work whenever they can, and a step is made of the replies that have come.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
+from fedpace.registry import selectors
 from fedpace.report import numbers
 
-Part = Literal["chosen", "failed", "measured", "not chosen"]
+Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no reply"]
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
-COMMON = 3
-"""Reasons that the summary names."""
+COMMON = 5
+"""Reasons that the summary names; others are counted together."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class Turn:
     clock: float
     part: Part
     weight: float | None
+    """Of all its tasks that ended in the round."""
     reason: str
+    kind: str = ""
+    """What the summary counts it as, where that is less than the reason."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class Explanation:
     """Expected seconds; None where the host did not know them."""
     rank: int | None
     """1 = the fastest."""
+    in_rounds: bool
+    """Whether the scheme works in rounds; else clients reply when they can, and `chosen` counts steps with a reply."""
     rounds: int
     chosen: int
     failed: int
@@ -58,11 +66,11 @@ class Explanation:
     mean_weight: float | None
     """Over the rounds in which it was chosen."""
     influence: float
-    """Weight over all rounds, per round: 1 / clients where everybody counts the same."""
+    """Its part of all weight, averaged over rounds: 1 / clients where everybody counts the same."""
     typical_chosen: float
     """Rounds in which the median client was chosen."""
     reasons: tuple[tuple[str, int], ...]
-    """The commonest, each by an example, and in how many rounds."""
+    """The commonest, each by an example, and in how many rounds; together they are all rounds."""
     turns: tuple[Turn, ...]
 
     def sentences(self) -> list[str]:
@@ -70,14 +78,18 @@ class Explanation:
         speed = "its delay is not known" if self.delay is None else f"it takes {numbers.seconds(self.delay)} on average"
         if self.rank is not None:
             speed += f", rank {self.rank} of {self.clients} from the fastest"
+        did, units = ("was chosen", "rounds") if self.in_rounds else ("had a reply", "steps")
         said = [
-            f"{self.label}, seed {self.seed}: client {self.client} was chosen in {self.chosen} of {self.rounds} rounds "
+            f"{self.label}, seed {self.seed}: client {self.client} {did} in {self.chosen} of {self.rounds} {units} "
             f"(the median client in {self.typical_chosen:g}); {speed}.",
         ]
-        if self.chosen:
+        if not self.in_rounds:
+            said.append("The scheme works without rounds: clients are not chosen, but work whenever they can.")
+        if self.mean_weight is not None:
+            when = "When chosen it" if self.in_rounds else "Its replies"
             said.append(
-                f"When chosen it weighed {self.mean_weight:.1%} on average; over all rounds its part of the model's "
-                f"steps is {self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
+                f"{when} weighed {self.mean_weight:.1%} on average; over all {units} its part of the weight is "
+                f"{self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
             )
         if self.failed:
             said.append(f"In {self.failed} of them it crashed or came too late.")
@@ -97,9 +109,12 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
     place = known.index(client)
     delay = float(expected[place]) if len(expected) == len(known) else None
     rank = None if delay is None else 1 + int((expected < delay).sum())
-    turns = tuple(_turn(current, client, place, expected if delay is not None else None) for current in played)
-    weights = [turn.weight for turn in turns if turn.part == "chosen" and turn.weight is not None]
-    times = Counter(str(name) for current in played for name in current.clients)
+    told = expected if delay is not None else None
+    in_rounds = _in_rounds(record)
+    turns = tuple((_turn if in_rounds else _step)(current, client, place, told) for current in played)
+    weighed = [turn.weight for turn in turns if turn.part in ("chosen", "replied")]
+    weights = [weight for weight in weighed if weight is not None]
+    times = Counter(name for current in played for name in set(map(str, current.clients)))
     return Explanation(
         label=record.info.label,
         seed=record.info.seed,
@@ -107,12 +122,13 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         clients=len(known),
         delay=delay,
         rank=rank,
+        in_rounds=in_rounds,
         rounds=len(played),
-        chosen=sum(turn.part in ("chosen", "failed") for turn in turns),
+        chosen=sum(turn.part in ("chosen", "failed", "replied") for turn in turns),
         failed=sum(turn.part == "failed" for turn in turns),
         measured=sum(client in map(str, current.warmed) for current in played),
         mean_weight=float(np.mean(weights)) if weights else None,
-        influence=sum(weights) / max(1, len(played)),
+        influence=_influence(played, turns),
         typical_chosen=float(np.median([times[name] for name in known])),
         reasons=_common(turns),
         turns=turns,
@@ -130,24 +146,57 @@ def _known(record: RunRecord) -> list[str]:
     return list(found)
 
 
+def _in_rounds(record: RunRecord) -> bool:
+    try:
+        return getattr(selectors[record.info.selector], "rounds", True)
+    except InputError:  # a plug-in that is not here: nearly all work in rounds
+        return True
+
+
+def _influence(played: list[Round], turns: tuple[Turn, ...]) -> float:
+    parts = [
+        turn.weight / total
+        for current, turn in zip(played, turns, strict=True)
+        if turn.part != "failed" and turn.weight is not None and (total := sum(current.weights)) > 0
+    ]
+    return sum(parts) / max(1, len(played))
+
+
 def _turn(current: Round, client: str, place: int, expected: FloatArray | None) -> Turn:
-    names = [str(name) for name in current.clients]
     recorded = current.facts.get("reasons", {}).get(client)
-    if client in names:
-        weight = current.weights[names.index(client)] if current.weights else None
-        late = client in map(str, current.failed)
-        part: Part = "failed" if late else "chosen"
-        said = recorded or ("" if current.status == "ok" else current.status)
-        return Turn(
-            current.number,
-            current.clock,
-            part,
-            weight,
-            "; ".join(filter(None, ["crashed or late" if late else "", said])),
-        )
+    if client in map(str, current.clients):
+        said = recorded or ("the scheme recorded no reason" if current.status == "ok" else current.status)
+        if client in map(str, current.failed):
+            return Turn(current.number, current.clock, "failed", _weight(current, client), f"crashed or late; {said}")
+        return Turn(current.number, current.clock, "chosen", _weight(current, client), said)
     if client in map(str, current.warmed):
         return Turn(current.number, current.clock, "measured", None, recorded or "measured before the round")
     return Turn(current.number, current.clock, "not chosen", None, recorded or _derived(current, place, expected))
+
+
+def _step(current: Round, client: str, place: int, expected: FloatArray | None) -> Turn:
+    """Return what a client had to do with a step of a scheme without rounds."""
+    recorded = current.facts.get("reasons", {}).get(client)
+    part: Part
+    if client not in map(str, current.clients):
+        own = "" if expected is None else f"; it takes {numbers.seconds(float(expected[place]))}"
+        since = f"the step came {numbers.seconds(current.seconds)} after the one before"
+        part, weight, said = "no reply", None, f"at work or away: {since}{own}"
+    elif client in map(str, current.failed):
+        part, weight, said = "failed", _weight(current, client), "crashed or late"
+    else:
+        part, weight = "replied", _weight(current, client)
+        said = "to an older model: it weighs nothing itself" if weight == 0 else "in time for the step"
+    whole = "; ".join(filter(None, [said, recorded]))
+    return Turn(current.number, current.clock, part, weight, whole, said)
+
+
+def _weight(current: Round, client: str) -> float | None:
+    """Return what all of a client's tasks weighed: without rounds several may end in one step."""
+    if not current.weights:
+        return None
+    pairs = zip(current.clients, current.weights, strict=True)
+    return float(sum(weight for name, weight in pairs if str(name) == client))
 
 
 def _derived(current: Round, place: int, expected: FloatArray | None) -> str:
@@ -164,10 +213,15 @@ def _derived(current: Round, place: int, expected: FloatArray | None) -> str:
 def _common(turns: tuple[Turn, ...]) -> tuple[tuple[str, int], ...]:
     """Return the commonest reasons: those that differ in their numbers only are one."""
     counts: Counter[tuple[Part, str]] = Counter()
-    example: dict[tuple[Part, str], str] = {}
+    examples: dict[tuple[Part, str], dict[str, int]] = {}
     for turn in turns:
-        if turn.reason:
-            key = (turn.part, NUMBER.sub("#", turn.reason))
-            counts[key] += 1
-            example.setdefault(key, f"{turn.part}: {turn.reason}")
-    return tuple((example[key], count) for key, count in counts.most_common(COMMON))
+        told = turn.kind or turn.reason
+        key = (turn.part, NUMBER.sub("#", told))
+        counts[key] += 1
+        examples.setdefault(key, {}).setdefault(told, turn.round)
+    named = []
+    for key, count in counts.most_common(COMMON):
+        told, number = next(iter(examples[key].items()))
+        named.append((f"{key[0]}{f', such as in {number}' if len(examples[key]) > 1 else ''}: {told}", count))
+    others = len(turns) - sum(count for _, count in named)
+    return (*named, ("for other reasons", others)) if others else tuple(named)

@@ -75,6 +75,7 @@ class Job:
             direction=self.experiment.direction,
             target=self.experiment.stop.target,
             hold=self.experiment.stop.hold,
+            looks=self.experiment.stop.looks,
             hold_every=self.experiment.stop.spacing(simulation.expected_delays.tolist()),
             experiment=self.experiment.as_table(),
             expected_delays=tuple(simulation.expected_delays.tolist()),

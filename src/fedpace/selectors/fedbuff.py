@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, finite, whole
+from fedpace.core.checks import FloatArray, IntArray, above, at_least, finite, whole
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import ServerStep
-from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Stateless, View
+from fedpace.core.tasks import Move
+from fedpace.core.types import Need, Stateless, View
+from fedpace.selectors._buffered import buffered
 from fedpace.server.fedavgm import Fedavgm
 
 
@@ -66,17 +67,7 @@ class Fedbuff(Stateless):
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
         """Step where the buffer is full, and let others take the places of those that answered."""
-        hand, apply, facts = view.in_hand, None, {}
-        if len(hand) >= self.buffer:  # answers that come at the same instant may be more: the others make the next step
-            lag = view.step - hand.step[: self.buffer]
-            counted = view.share[hand.clients[: self.buffer]] * view.clients
-            apply = Apply(hand.ids[: self.buffer], counted * (1.0 + lag) ** -self.staleness / self.buffer, "delta")
-            facts = {"mean lag": float(lag.mean()), "largest lag": int(lag.max())}
-        rows = view.candidates
-        room = min(rows.size, max(0, (self.in_flight or view.clients) - len(view.in_flight)))
-        start = np.sort(rng.choice(rows, size=room, replace=False))
-        left = len(hand) - (0 if apply is None else self.buffer)
-        # It is asked again after the next answer, since somebody else is to take the place of whoever sent it.
-        wait = Wait(min(left + 1, self.buffer))
-        move = Move(start, np.zeros(room), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts))
-        return move, None
+        return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
+
+    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+        return np.asarray(counted * (1.0 + lag) ** -self.staleness / self.buffer)

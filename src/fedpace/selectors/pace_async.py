@@ -15,7 +15,8 @@ count. So the few fastest clients speak for everybody, and the slow ones are hea
   warm-up. A client that was never heard has no point to match and counts for its own error, that of the pairs.
 - Server steps are those of `pace`: Nesterov's momentum and FedExP's length, with their limits.
 
-There is nothing to tune. `in_flight` bounds how many work at a time, for fleets where that costs.
+There is nothing to tune. Where busy clients cost something, `work_price` says how much, and `in_flight` bounds how many
+work at a time; they take turns then, those whose answers are most overdue per second of their work first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.numerics.simplex import Mixture, prefix_mixtures
 from fedpace.selectors._remembered import AnswerLateness
+from fedpace.selectors._work import numbers, worth_having
 from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
 from fedpace.server.remembering import Remembering
 
@@ -43,6 +45,8 @@ ENDLESS = 1e6
 """Stands for the error of clients that agree on nothing."""
 PATIENCE = 0.1
 """Of the time since the last step, what is waited at least before everything is looked at again."""
+LONGEST = 256
+"""Most clients whose joint error is looked at: so many are worth no more than some fewer."""
 AHEAD = 64
 """Of those that are still at work, so many are looked at: the step is made long before the others come."""
 
@@ -57,6 +61,8 @@ class Known(Measured):
     """Steps since clients were heard."""
     last: float = 0.0
     """When the last step was made."""
+    most: int = 0
+    """Clients that may be at work until the next step; 0 = not decided yet."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class PaceAsync(Scheme):
 
     Args:
         in_flight: most clients at work at a time; 0 = all that can be reached.
+        work_price: seconds of training that one second of a client's work counts for: so many clients work at a time
+            that the two together are least; 0 = work is free.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         extrapolate: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
             0 = not at all.
@@ -91,14 +99,16 @@ class PaceAsync(Scheme):
     accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
 
     in_flight: int = 0
+    work_price: float = 0.0
     ridge: float = 0.1
     extrapolate: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         whole(self.in_flight, 0, f"in_flight of {self.name}")
-        at_least(self.ridge, 0, f"ridge of {self.name}")
-        finite(self.ridge, f"ridge of {self.name}")
+        for option in ("ridge", "work_price"):
+            at_least(getattr(self, option), 0, f"{option} of {self.name}")
+            finite(getattr(self, option), f"{option} of {self.name}")
         between(self.extrapolate, 0, 1, f"extrapolate of {self.name}")
 
     @property
@@ -130,19 +140,39 @@ class PaceAsync(Scheme):
                 "mean age": state.mean_age,
             }
             state = replace(state, last=view.now)
+        if apply is not None or not state.most:
+            state = replace(state, most=self._most(state, view, points))
         rows = view.candidates
         if apply is None:  # who has answered to this model has nothing to add to it
             rows = rows[~np.isin(rows, hand.clients[fresh])]
-        start = self._starting(view, rows)
+        start = self._starting(view, rows, state.most)
         left = 0 if apply is not None else len(hand)
         wait = Wait(left + 1, math.inf if plan is None or plan.now else plan.seconds)
-        reasons = dict.fromkeys(start.tolist(), "at work whenever it can be")
+        turns = state.most < view.clients
+        reasons = dict.fromkeys(
+            start.tolist(), "its answer is the most overdue" if turns else "at work whenever it can be"
+        )
         why = Diagnostics(objective=plan.mixture.error if plan else None, facts=facts, reasons=reasons)
         return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
 
-    def _starting(self, view: View, rows: IntArray) -> IntArray:
+    def _most(self, state: Known, view: View, points: FloatArray) -> int:
+        """Return how many may be at work."""
+        most = self.in_flight or view.clients
+        known = np.flatnonzero(view.delay > 0)  # nan = unknown
+        if not self.work_price or not known.size:
+            return most
+        order = known[np.lexsort((known, view.delay[known]))]
+        lengths = [length for length in numbers(order.size) if length <= LONGEST]
+        nobody = np.empty(0, dtype=np.int64)
+        table, own = self._errors(state, view, points, order[: lengths[-1]], nobody)
+        mixtures = prefix_mixtures(table, np.arange(lengths[-1]), lengths, own=own)
+        errors = np.array([mixture.error for mixture in mixtures])
+        return min(most, worth_having(self.work_price, view.delay[order], lengths, errors, FEWEST))
+
+    @staticmethod
+    def _starting(view: View, rows: IntArray, most: int) -> IntArray:
         """Return who starts: all, or of more than may be at work those whose answers are most overdue per second."""
-        room = rows.size if not self.in_flight else max(0, self.in_flight - len(view.in_flight))
+        room = max(0, most - len(view.in_flight))
         if room >= rows.size:
             return rows
         heard = np.full(rows.size, -1) if view.update_step is None else view.update_step[rows]
@@ -184,8 +214,10 @@ class PaceAsync(Scheme):
             if length >= FEWEST and cost < best:
                 best, chosen = cost, length
         assert in_hand is not None
-        alone = not going.size
-        now = alone or (chosen == fresh.size and math.isfinite(best))
+        # Nobody else works on this model, nor can begin to: waiting brings nothing, whatever the error.
+        idle = ~np.isin(view.candidates, hand.clients[fresh])
+        ended = not going.size and not idle.any() and (fresh.size >= FEWEST or not len(flying))
+        now = bool(ended) or (chosen == fresh.size and math.isfinite(best))
         # Who is awaited may be late: look again then, but not all the time.
         patience = max(float(after[chosen - 1]), PATIENCE * spent)
         return _Plan(in_hand, now, patience if not now and math.isfinite(best) and patience > 0 else math.inf)
@@ -200,7 +232,7 @@ class PaceAsync(Scheme):
         s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
         whole_error = s * typical + nu
         if state.sums is None:
-            whole_error = _disagreement(view.in_hand.updates(), fresh)
+            whole_error = _disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
         grown = state.left * (1.0 + state.mean_age / 2.0)
         own = grown * max(nu, LEAST_OWN * s * typical)
         heard = known[rows] & (view.participations[rows] > 0)

@@ -31,7 +31,7 @@ from fedpace.core.stepping import Answers, Part, Source, Vector, like
 from fedpace.server.nesterov import Lead, Nesterov
 
 KEPT = 0.7
-"""What the measured numbers keep of what they were."""
+"""What the measured shrinking keeps of what it was: it is a rate, told from two lengths."""
 LEAST_SHRINKING = 0.5
 """Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
 ROOM = 2**30
@@ -106,8 +106,8 @@ class Remembering:
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
             memory.hear_late(source, update)
+        memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: what is taken off is measured in this step
         step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
-        memory.learn(updates[fresh], _some(answers.sources, fresh))
         for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
             memory.hear(source, update - reference)
         whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
@@ -181,13 +181,13 @@ class _Memory:
         were, are, both = float((before**2).sum()), float((now**2).sum()), float((now * before).sum())
         if not (were > 0 and are > 0):
             return
-        left = float(((now - self._predicted * before) ** 2).sum()) / are
-        self._left = KEPT * self._left + (1 - KEPT) * min(left, 1.0)
-        self._predicted = KEPT * self._predicted + (1 - KEPT) * min(max(both / were, 0.0), 1.0)
+        self._predicted = min(max(both / were, 0.0), 1.0)
+        self._left = min(float(((now - self._predicted * before) ** 2).sum()) / are, 1.0)
         # The offsets have been shrunk already, step by step since the clients were heard: it was by so much too little.
         age = float(np.mean([self._version - self._heard[sources[place].client] for place in known]))
         shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
-        self._shrinking = KEPT * self._shrinking + (1 - KEPT) * min(max(shrinking, LEAST_SHRINKING), 1.0)
+        kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement is all there is
+        self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
 
     def state(self, after: Remembered, model: Vector, reference: FloatArray, square: float) -> Remembered:
         """Return everything as it is remembered until the next step."""

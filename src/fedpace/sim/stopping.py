@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, finite
+from fedpace.core.checks import above, at_least, finite, one_of
 from fedpace.core.errors import InputError
-from fedpace.records.holding import Direction, Holding
+from fedpace.records.holding import Direction, Holding, Looks
 from fedpace.records.round import Round
 
 __all__ = ["Direction", "Ending", "Stop", "until"]
@@ -31,6 +32,8 @@ class Stop:
             run goes on until that is known; 1 = it counts, and the run ends, as soon as it is met once.
         hold_every: seconds from one instant to the next; None = the median of the clients' expected delays, which is
             the same for all schemes under one seed.
+        looks: `rounds`: the target may count from every evaluation. `grid`: from the evaluations that are current at
+            instants `hold_every` apart, counted from 0, so that a scheme that steps often is not looked at more often.
     """
 
     target: float | None = None
@@ -39,6 +42,7 @@ class Stop:
     evaluate_every: int = 1
     hold: int = 10
     hold_every: float | None = None
+    looks: Looks = "rounds"
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -49,6 +53,7 @@ class Stop:
         if self.hold_every is not None:
             above(self.hold_every, 0, "hold_every of stop")
             finite(self.hold_every, "hold_every of stop")
+        one_of(self.looks, get_args(Looks), "looks of stop")
         if self.target is not None and not math.isfinite(self.target):
             raise InputError(f"target of stop must be finite, but {self.target} came")
 
@@ -76,7 +81,7 @@ class Ending:
 
     def __init__(self, stop: Stop, direction: Direction, delays: Sequence[float]) -> None:
         self._stop = stop
-        self._holding = Holding(stop.target, direction, hold=stop.hold, every=stop.spacing(delays))
+        self._holding = Holding(stop.target, direction, hold=stop.hold, every=stop.spacing(delays), looks=stop.looks)
         self._last: int | None = None
         """Position of the last round allowed, once it was played."""
         self._played = 0

@@ -5,23 +5,39 @@ from __future__ import annotations
 import base64
 import html
 import shutil
+import textwrap
 import weakref
 import webbrowser
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from fedpace.core.errors import InputError
 from fedpace.records.run import RunRecord, find_runs
-from fedpace.report.folder import write_reports
+from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
+from fedpace.report.folder import report_files, write_reports
+from fedpace.report.page_parts import table
 from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, SchemeSummary, render_table, summarise
+from fedpace.report.tables import Comparison, SchemeSummary, render_costs, render_table, summarise
 
-PAGE, PICTURE = "report.html", "report.png"
 WIDTH = 100
 """Characters of the table where nobody says how wide it may be."""
+STYLE = """
+.fedpace table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.3em 0 }
+.fedpace th, .fedpace td { padding: 0.2em 0.7em; text-align: right; vertical-align: top }
+.fedpace thead th { border-bottom: 1px solid }
+.fedpace caption, .fedpace .text { text-align: left }
+.fedpace tbody th { font-weight: normal }
+.fedpace tbody .best { font-weight: bold }
+.fedpace small { display: block; font-weight: normal }
+.fedpace .name { display: flex; gap: 0.5em }
+.fedpace .swatch { border-top: 3px solid; margin-top: 0.6em; width: 1.6em }
+.fedpace .dash { border-top-style: dashed }
+.fedpace .dot, .fedpace .dashdot { border-top-style: dotted }
+"""
+"""How tables look in a notebook, whose colours they take, light or dark."""
 
 
 class Page:
@@ -74,15 +90,17 @@ class Results:
 
     def table(self, width: int = WIDTH) -> str:
         """Return the table as text."""
-        console = Console(width=width, color_system=None)
-        with console.capture() as captured:
-            console.print(render_table(self.comparison))
-        return captured.get().rstrip()
+        return _text(render_table(self.comparison), width)
+
+    def costs(self, width: int = WIDTH) -> str:
+        """Return the table of what schemes cost beside time, as text; empty where the runs do not say."""
+        found = render_costs(self.comparison)
+        return "" if found is None else _text(found, width)
 
     def page(self) -> Page:
         """Return the page."""
         self._written()
-        return Page(self.folder / PAGE)
+        return Page(report_files(self.folder)[0])
 
     def save(self, folder: str | Path) -> Path:
         """Copy runs and reports into a folder that is new or empty; the commands of fedpace read it."""
@@ -94,19 +112,25 @@ class Results:
         return target
 
     def __str__(self) -> str:
-        """Return the table and what it says."""
-        return f"{self.table()}\n{self.summary}"
+        """Return both tables and what they say."""
+        said = textwrap.fill(self.summary, WIDTH, break_long_words=False, break_on_hyphens=False)
+        return "\n".join(filter(None, [self.table(), self.costs(), said]))
 
     def __repr__(self) -> str:
-        """Say what it is."""
-        return f"<{len(self.records)} runs of {len(self.comparison.schemes)} schemes: {self.summary}>"
+        """Say what it is, and how to see more of it."""
+        labels = ", ".join(scheme.label for scheme in self.comparison.schemes)
+        best = f"; best: {self.comparison.best}" if self.comparison.best else ""
+        return f"<Results of {labels}: {len(self.records)} runs{best}; print() shows the tables, .page() the page>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the table and the picture; `page()` has the rest."""
+        """Return what a notebook shows: the tables and the picture; `page()` has the rest."""
         self._written()
-        picture = base64.b64encode((self.folder / PICTURE).read_bytes()).decode()
+        picture = base64.b64encode(report_files(self.folder)[1].read_bytes()).decode()
+        found, costs = self.comparison, cost_columns(self.comparison)
+        times = table(found, columns(found), caption(found), legend(found))
+        beside = table(found, costs, "Cost beside time", cost_legend(found)) if costs else ""
         return (
-            f'<pre style="line-height:1.2">{html.escape(self.table())}</pre><p>{html.escape(self.summary)}</p>'
+            f"<div class='fedpace'><style>{STYLE}</style>{times}{beside}</div><p>{html.escape(self.summary)}</p>"
             f'<img alt="{html.escape(self.comparison.metric)} over virtual time" style="max-width:100%" '
             f'src="data:image/png;base64,{picture}">'
         )
@@ -120,3 +144,10 @@ class Results:
     def _reports(self) -> bool:
         write_reports(self.records, self.folder, self.comparison)
         return True
+
+
+def _text(shown: RenderableType, width: int) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())

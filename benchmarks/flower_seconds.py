@@ -1,0 +1,151 @@
+"""Real seconds to a held accuracy on Flower's deployment engine: SuperNodes on loopback that really sleep.
+
+    python benchmarks/flower_seconds.py --out runs/flower-seconds --seeds 0,1,2         what is there is not run again
+    python benchmarks/flower_seconds.py --out runs/flower-seconds --json benchmarks/flower_seconds.json
+
+Twelve nodes with digits (Dirichlet 0.3) sleep for 0.2 to 20 s per task, spread geometrically and dealt out by the seed,
+times a lognormal draw of 20 %; Flower's own seconds per task come on top (`lib/flower_starter.py` keeps the nodes from
+waiting for one another's imports, as they would not on machines of their own). Softmax regression, five local epochs at
+a rate of 0.1. A target counts from when it is held: the mean over eight instants, five seconds apart, meets it. Seconds
+are counted from when all nodes are connected, and everything is in them: names, warm-up, saving.
+
+All of it needs a quarter of a core, but at once: where other programs keep every core busy, messages wait for one, and
+the seconds are those of the machine. So each run notes how long the SuperLink waited for a core per second of its work,
+and one with more than `--starved` (0.5) is left out of the tables and said so.
+
+`random` is Flower's FedAvg with half of the nodes, `everybody` with all of them, `pace` is PacedStrategy around FedAvg,
+`fedbuff` (buffer 4) and `pace-async` are PacedServer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+APP = HERE / "flower_seconds_app"
+CONTESTANTS = ("random", "everybody", "pace", "fedbuff", "pace-async")
+QUIET = 25.0
+"""Seconds between runs: tasks that were given up with the last one end meanwhile."""
+
+
+def main() -> None:
+    """Run what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/flower-seconds"))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--contestants", default=",".join(CONTESTANTS))
+    parser.add_argument("--target", type=float, default=0.9)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a run is given up")
+    parser.add_argument("--starved", type=float, default=0.5, help="what a run may have waited for a core")
+    parser.add_argument("--json", type=Path, help="write the results there, without running anything")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    if options.json is None:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        run(out, seeds, options.contestants.split(","), target=options.target, limit=options.limit)
+    found = [json.loads(path.read_text()) for path in sorted(out.glob("*-[0-9]*.json"))]
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=None).replace('{"cont', '\n{"cont') + "\n", encoding="utf-8")
+    starved = [result for result in found if result["starved"] > options.starved]
+    if starved:
+        print("left out, since other programs kept the cores busy:", *map(summary, starved), "", sep="\n")
+    show([result for result in found if result not in starved])
+
+
+def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, limit: float) -> None:
+    """Run all that is not there yet, on one federation."""
+    sys.path.insert(0, str(APP))
+    from seconds_app import task
+
+    missing = [(seed, name) for seed in seeds for name in contestants if not (out / f"{name}-{seed}.json").exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    with local().Federation(out / "federation", app=APP) as federation:
+        start_quickly(federation)
+        federation.superlink()
+        for node in range(task.NODES if missing else 0):
+            federation.supernode(node, task.NODES)
+        for seed, name in missing:
+            config = {"contestant": name, "seed": seed, "data": str(task.write(out, seed)), "out": str(out)}
+            log = f"run-{name}-{seed}"
+            before = core_seconds(federation.last_superlink.pid)
+            federation.run(log, timeout=limit + 300, target=target, limit=limit, **config)
+            path = out / f"{name}-{seed}.json"
+            if not path.exists():
+                raise SystemExit(f"{name} under seed {seed} failed:\n{federation.output(log)[-5000:]}")
+            ran, waited = (b - a for a, b in zip(before, core_seconds(federation.last_superlink.pid), strict=True))
+            result = {**json.loads(path.read_text()), "starved": round(waited / ran, 2)}
+            path.write_text(json.dumps(result), encoding="utf-8")
+            print(summary(result), flush=True)
+            time.sleep(QUIET)
+
+
+def start_quickly(federation: Any) -> None:
+    """Have tasks forked, not started anew: `lib/flower_starter.py` says why."""
+    folder = federation.folder / "bin"
+    federation.start([sys.executable, str(HERE / "lib" / "flower_starter.py"), str(folder)], "starter")
+    while not (folder / "flwr-clientapp").exists():
+        time.sleep(0.2)
+    federation.environment["PATH"] = f"{folder}{os.pathsep}{federation.environment['PATH']}"
+
+
+def core_seconds(pid: int) -> tuple[float, float]:
+    """Return how long the threads of a process ran, and how long they waited for a core."""
+    tables = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(table[0]) for table in tables) / 1e9, sum(int(table[1]) for table in tables) / 1e9
+
+
+def local() -> Any:
+    """Return the example's module that starts and stops federations."""
+    spec = importlib.util.spec_from_file_location("local", HERE.parent / "examples" / "flower_digits" / "local.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Return a run in one line."""
+    held = "not held" if result["held"] is None else f"held from {result['held']:.0f} s"
+    run = f"seed {result['seed']}, {result['contestant']}"
+    words = f"{run}: {held}, {result['steps']} steps in {result['seconds']:.0f} s"
+    return f"{words}; a core was waited for {result['starved']:.2f} s per second of work"
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """Print seconds to the target, and where the server's went."""
+    seeds = sorted({result["seed"] for result in found})
+    by = {(result["contestant"], result["seed"]): result for result in found}
+    print("| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | against random | steps per minute |")
+    print("|---" * (len(seeds) + 3) + "|")
+    for name in CONTESTANTS:
+        runs = [by[name, seed] for seed in seeds if (name, seed) in by]
+        ratios = [
+            by["random", r["seed"]]["held"] / r["held"]
+            for r in runs
+            if r["held"] and by.get(("random", r["seed"]), {}).get("held")
+        ]
+        cells = [f"{r['held']:.0f}" if r["held"] else f"> {r['seconds']:.0f}" for r in runs]
+        gain = f"{statistics.geometric_mean(ratios):.2f}" if ratios and len(ratios) == len(runs) else ""
+        pace = 60 * sum(r["steps"] for r in runs) / max(1e-9, sum(r["seconds"] for r in runs))
+        print(f"| {name} | {' | '.join(cells)} | {gain} | {pace:.1f} |")
+    print("\n| | of the seconds, % | per time, ms | longest, ms |\n|---|---|---|---|")
+    for name in CONTESTANTS:
+        runs = [result for result in found if result["contestant"] == name and result["spent"]]
+        total = sum(result["seconds"] for result in runs)
+        for what in sorted({key for result in runs for key in result["spent"]}):
+            spent = [result["spent"][what] for result in runs if what in result["spent"]]
+            took, times, most = sum(s[0] for s in spent), sum(s[1] for s in spent), max(s[2] for s in spent)
+            print(f"| {name}: {what} | {100 * took / total:.1f} | {1000 * took / times:.1f} | {1000 * most:.0f} |")
+
+
+if __name__ == "__main__":
+    main()

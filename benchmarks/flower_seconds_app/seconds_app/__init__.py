@@ -1,0 +1,1 @@
+"""Digits on nodes that really sleep: what benchmarks/flower_seconds.py runs."""

@@ -1,0 +1,42 @@
+"""A node that sleeps as long as its delay says, and trains."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpace.flower import report_mod
+from seconds_app import task
+
+
+def mine(context: Context) -> tuple[task.Floats, np.ndarray]:
+    """Return this node's images and labels."""
+    return task.read(str(context.run_config["data"]), str(context.node_config["partition-id"]))
+
+
+def features(message: Message, context: Context) -> tuple[task.Floats, task.Floats]:
+    """Return last-layer inputs and one-hot labels: all there is to a softmax regression."""
+    x, y = mine(context)
+    return x, np.eye(task.CLASSES)[y]
+
+
+app = ClientApp(mods=[report_mod(features=features)])
+
+
+@app.train()
+def fit(message: Message, context: Context) -> Message:
+    """Sleep, and train on this node's images."""
+    config, part = context.run_config, str(context.node_config["partition-id"])
+    turn = int(message.content["config"]["server-round"])
+    rng = np.random.default_rng([int(config["seed"]), int(part), turn])
+    time.sleep(task.delay(str(config["data"]), part) * rng.lognormal(0.0, 0.2))
+    x, y = mine(context)
+    model = message.content["arrays"]["w"].numpy()
+    trained, loss = task.train(
+        model, x, y, lr=float(config["lr"]), epochs=int(config["local-epochs"]), seed=1000 * turn + int(part)
+    )
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(y)})
+    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(trained)}), "metrics": metrics}), reply_to=message)

@@ -1,0 +1,84 @@
+"""The contestants, each on its own clock: real seconds from when the server begins."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedpace.flower import PacedServer, PacedStrategy
+from fedpace.records.holding import Holding
+from seconds_app import task
+
+app = ServerApp()
+HOLD, EVERY = 8, 5.0
+"""The target is held where the mean over so many instants, so many seconds apart, meets it."""
+
+
+class DoneError(Exception):
+    """The target is held, or the time is up."""
+
+
+def contestant(name: str, seed: int, state: Path) -> Any:
+    """Return a strategy or server, with a `start`."""
+    if name in ("random", "everybody"):
+        random.seed(seed)  # Flower samples with the global generator
+        part = 0.5 if name == "random" else 1.0
+        return FedAvg(fraction_train=part, fraction_evaluate=0.0, min_available_nodes=task.NODES)
+    if name == "pace":
+        inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=task.NODES)
+        return PacedStrategy(inner, "pace", seed=seed, state=state, warmup="full", warmup_wait=0.5)
+    if name == "fedbuff":
+        return PacedServer("fedbuff", seed=seed, state=state, buffer=4)
+    return PacedServer(name, seed=seed, state=state)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train until the target is held, and write down the accuracy by seconds."""
+    config = context.run_config
+    name, seed, out = str(config["contestant"]), int(config["seed"]), Path(str(config["out"]))
+    x, y = task.read(str(config["data"]), "test")
+    while len(list(grid.get_node_ids())) < task.NODES:
+        time.sleep(1)
+    began = time.monotonic()
+    target = float(config["target"])
+    holding = Holding(target, "up", hold=HOLD, every=EVERY)
+    curve: list[tuple[float, float]] = []
+    server = contestant(name, seed, out / f"{name}-{seed}")
+
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+        seconds, reached = time.monotonic() - began, task.accuracy(arrays["w"].numpy(), x, y)
+        curve.append((round(seconds, 2), round(reached, 4)))
+        holding.add(seconds, reached)
+        if holding.held is not None or seconds > float(config["limit"]):
+            raise DoneError
+        return MetricRecord({"accuracy": reached})
+
+    try:
+        initial = ArrayRecord({"w": Array(np.zeros((task.WIDTH, task.CLASSES)))})
+        server.start(grid=grid, initial_arrays=initial, num_rounds=100_000, evaluate_fn=evaluate)
+    except DoneError:
+        pass
+    held, crossed = holding.held, holding.crossed
+    watch = getattr(getattr(server, "_server", None), "watch", None)
+    result = {
+        "contestant": name,
+        "seed": seed,
+        "held": None if held is None else curve[held][0],
+        "crossed": None if crossed is None else curve[crossed][0],
+        "steps": len(curve) - 1,
+        "seconds": curve[-1][0],
+        "spent": {}
+        if watch is None
+        else {k: [round(v, 3), watch.times[k], round(watch.most[k], 4)] for k, v in watch.spent.items()},
+        "curve": curve,
+    }
+    (out / f"{name}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")

@@ -1,0 +1,154 @@
+"""A server on Flower without rounds: nodes are tasked as they become free, and replies are taken as they come.
+
+It is no Strategy: Flower's loop waits for everybody at the end of each round. It has the same `start`, so that an app
+changes by a few lines, and the coordinator, diary and folder of the simulator. A round of the records is a step of the
+model. Schemes that work in rounds run here too, with fedpace's server steps instead of an inner strategy's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedpace.core.checks import above, at_least
+from fedpace.core.tasks import Policy, Step
+from fedpace.core.types import Selector
+from fedpace.flower import versions
+from fedpace.flower.federation import Federation, record, unpacked
+from fedpace.flower.roster import wait_for_nodes
+from fedpace.hosting.courier import POLL
+
+log = logging.getLogger("flwr")
+
+LOOK = 3.0
+"""Seconds between looks for nodes that came or went, while a step is awaited: as often as Flower's own grid polls."""
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class PacedServer(Federation):
+    """fedpace's own server on Flower's Grid.
+
+    Args:
+        selector: a scheme: its name, a Policy or a Selector.
+        settings: of `Federation`, and options of the scheme.
+    """
+
+    def __init__(self, selector: str | Selector[Any] | Policy[Any] = "pace-async", **settings: Any) -> None:
+        super().__init__(selector, **settings)
+        self._grid: Grid
+        self._config = ConfigRecord()
+        self._ttl: float | None = None
+        self._nodes: dict[str, int] = {}
+        self._looked = -math.inf
+        self._content = (-1, RecordDict())
+        """The version of the model that is sent, and the message's content."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+        *,
+        seconds: float = math.inf,
+        evaluate_every: float = 0.0,
+    ) -> Result:
+        """Train until the model has made `num_rounds` steps in all, those before a restart included.
+
+        Args:
+            grid: Flower's.
+            initial_arrays: the model; of a restarted server that of the last step counts.
+            num_rounds: steps of the model.
+            timeout: seconds after which a node that says nothing has failed.
+            train_config: goes with every task; `server-round` is added to it, the number of the step being made.
+            evaluate_fn: called before the first step and after steps, with their number and the model. Nodes go on
+                working meanwhile, but what they answer waits.
+            seconds: stop after the step at which so many have passed, those before a restart included.
+            evaluate_every: least seconds from one evaluation to the next.
+        """
+        versions.check(grid)
+        above(seconds, 0, "seconds")
+        at_least(evaluate_every, 0, "evaluate_every")
+        self._grid, self._config = grid, ConfigRecord() if train_config is None else train_config
+        self._server.courier.patience, self._ttl = timeout, timeout if math.isfinite(timeout) else None
+        result = Result()
+        result.arrays = self._arrays = initial_arrays if self._arrays is None else self._arrays
+        self._server.share(unpacked(self._arrays))
+        if done := self.coordinator.step:
+            log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
+        status = "interrupted"
+        try:
+            if not done:
+                self._evaluate(evaluate_fn, result)
+            evaluated = self._server.courier.now
+            while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
+                self._step(self._next_step())
+                result.arrays = self._arrays
+                last = self.coordinator.step == num_rounds or self.coordinator.now >= seconds
+                if last or self._server.courier.now >= evaluated + evaluate_every:
+                    self._evaluate(evaluate_fn, result)
+                    evaluated = self._server.courier.now
+            status = "finished"
+        finally:
+            self._server.memory.close(status)
+            log.info("fedpace: the server's seconds: %s", self._server.watch)
+        return result
+
+    def _next_step(self) -> Step:
+        """Return the next step; where nobody is there, wait for somebody."""
+        while True:
+            if not self._nodes:
+                with self._server.watch("waiting for nodes and names"):
+                    enough = self._scheme.fixed_k or 1
+                    wait_for_nodes(self._grid, enough, 1, seconds=self._nodes_seconds, scheme=self._scheme.name)
+            self._looked = -math.inf
+            step = self._server.next_step(self._messages.on(self._grid, self._offer), self._here)
+            if step is not None:
+                return step
+            time.sleep(POLL)
+
+    def _step(self, step: Step) -> None:
+        """Make a step; who is free now is told before it is saved."""
+        moved = self._server.take(step)
+        shared = self._server.shared
+        assert shared is not None
+        self._arrays = record(shared.arrays)
+        facts = {"names": self._roster.bound or {}}
+        self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
+
+    def _here(self) -> Iterable[str]:
+        """Return who is there, by name; looked up now and then."""
+        if time.monotonic() >= self._looked + LOOK:
+            with self._server.watch("looking for nodes" if self._nodes else "waiting for nodes and names"):
+                self._nodes = self._present(self._roster.names(versions.nodes(self._grid), self._grid))
+            self._looked = time.monotonic()
+        return self._nodes
+
+    def _offer(self, client: str) -> Message | None:
+        """Return the message with the current model for a client; None where its node is gone."""
+        node = self._nodes.get(client)
+        if node is None or self._arrays is None:
+            return None
+        if self._content[0] != self.coordinator.step:
+            config = ConfigRecord({**self._config, "server-round": self.coordinator.step + 1})
+            content = RecordDict({self._array_key: self._arrays, self._config_key: config})
+            self._content = (self.coordinator.step, content)
+        return Message(self._content[1], dst_node_id=node, message_type=MessageType.TRAIN, ttl=self._ttl)
+
+    def _evaluate(self, evaluate_fn: Evaluate | None, result: Result) -> None:
+        if evaluate_fn is None or self._arrays is None:
+            return
+        with self._server.watch("evaluating"):
+            found = evaluate_fn(self.coordinator.step, self._arrays)
+        self._server.memory.evaluated(found or {})
+        if found is not None:
+            result.evaluate_metrics_serverapp[self.coordinator.step] = found

@@ -1,0 +1,165 @@
+"""What `fedpace reproduce` does: run what is missing, then write and print what is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fedpace.core.files import keeping, write_atomically
+from fedpace.progress import RunProgress
+from fedpace.reproduce import overhead, rendering, tables
+from fedpace.reproduce.headline import headline_table
+from fedpace.reproduce.outcomes import Results, Wanted, collect
+from fedpace.reproduce.pictures import write_pictures
+from fedpace.reproduce.plans import PLANS, Request, planned
+from fedpace.reproduce.playing import jobs_of, play
+from fedpace.reproduce.runs import RUNS
+from fedpace.reproduce.tables import Table
+from fedpace.reproduce.tasks import Profile
+from fedpace.reproduce.tuned import FILE, Tuned
+from fedpace.reproduce.tuning import tune
+
+RESULTS = "results.json"
+"""In the package: what was run when this version was made. In a folder of runs: what is there."""
+NEEDS = {"headline": ("table1", "table2"), "figures": ("table1", "table2", "motivation"), "overhead": ()}
+"""What is shown rather than run, and the runs that it is made of."""
+ALL = (*PLANS, "headline", "overhead", "figures")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of `fedpace reproduce`; fields as its options."""
+
+    what: tuple[str, ...]
+    profile: Profile
+    only: tuple[str, ...]
+    selectors: tuple[str, ...] | None
+    seeds: tuple[int, ...]
+    out: Path
+    show: bool = False
+    tune: bool = False
+    as_json: bool = False
+
+    def run(self) -> None:
+        """Do it."""
+        torch.set_num_threads(1)  # small models: more threads cost more than they give
+        threadpool_limits(limits=1)
+        if self.tune:
+            self._tune()
+        results = self._packaged() if self.show and not (self.out / RUNS).is_dir() else self._fresh()
+        if "overhead" in self._asked and (not self.show or "overhead" not in results.facts):
+            results.facts["overhead"] = overhead.measure(tiny=self.profile == "tiny")
+        shown = self._tables(results)
+        if self.out.is_dir() or not self.show:
+            self._write(results, shown)
+        if self.as_json:
+            sys.stdout.write(json.dumps(results.content(), indent=1, allow_nan=False) + "\n")
+            return
+        for table in shown:
+            for piece in rendering.terminal(table, self._console.width):
+                self._console.print(piece)
+            for note in table.notes:
+                self._console.print(note, highlight=False, markup=False)
+            self._console.print()
+
+    @cached_property
+    def request(self) -> Request:
+        """What is asked for, with what was tuned: in the folder, or with the package."""
+        mine = self.out / FILE
+        tuned = Tuned.read(mine) if mine.exists() else Tuned.packaged()
+        return Request(self.profile, self.only, self.seeds, self.selectors, tuned)
+
+    @cached_property
+    def _console(self) -> Console:
+        return Console(stderr=self.as_json)
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        return ALL if "all" in self.what else self.what
+
+    @cached_property
+    def _wanted(self) -> list[Wanted]:
+        names = [part for name in self._asked for part in NEEDS.get(name, (name,))]
+        return planned(self.request, list(dict.fromkeys(names)))
+
+    def _fresh(self) -> Results:
+        """Run what is missing, unless nothing is to be run, and return what is there."""
+        runs = [each.run for each in self._wanted]
+        if runs and not self.show:
+            left = sum(len(job.all) for job in jobs_of(runs, self.out))
+            self._say(f"{len({run.key for run in runs}):,} runs, {left:,} to go; into {self.out}")
+            with self._stoppable(), RunProgress(left, self._console, quiet=self.as_json) as progress:
+                play(runs, self.out, progress.watch, progress.done, note=self._say)
+        results = collect(self.profile, self._wanted, self.out)
+        if (self.out / RESULTS).exists():
+            before = Results.read(self.out / RESULTS)
+            if before.profile == self.profile:  # what was asked for earlier is kept beside it
+                results.facts.update(before.facts)
+                results.entries = {**before.entries, **results.entries}
+        return results
+
+    def _packaged(self) -> Results:
+        """Return what comes with fedpace."""
+        raw = json.loads(files("fedpace.reproduce").joinpath(RESULTS).read_text(encoding="utf-8"))
+        found = Results.parse(raw, f"the packaged {RESULTS}")
+        self._say(f"What came with fedpace: profile {found.profile}; nothing was run.")
+        return found
+
+    def _tables(self, results: Results) -> list[Table]:
+        request, found = self.request, []
+        for name in self._asked:
+            if name in ("table1", "table2"):
+                found.append(tables.cell_table(name, request, results))
+            elif name == "table3":
+                found.append(tables.sweep_table(request, results))
+            elif name == "motivation":
+                found.append(tables.case_table(request, results))
+            elif name == "constants":
+                found.append(tables.constant_table(request, results))
+            elif name == "headline":
+                found.append(headline_table(request, results))
+            elif name == "overhead":
+                found.append(overhead.table(results.facts["overhead"]))
+        return found
+
+    def _write(self, results: Results, shown: list[Table]) -> None:
+        """Write everything that was asked for beside the runs."""
+        with keeping(self.out):
+            results.write(self.out / RESULTS)
+            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)):
+                text = "\n".join(render(table) for table in shown)
+                write_atomically(self.out / f"tables{suffix}", text.encode())
+            write_atomically(self.out / "runs.csv", rendering.comma_separated(self.request, results).encode())
+            if "figures" in self._asked:
+                for folder in write_pictures(self._wanted, self.out, self._say):
+                    self._say(f"Drawn: {folder}")
+        self._say(f"Written into {self.out}: {RESULTS}, tables.md, tables.tex, runs.csv")
+
+    def _tune(self) -> None:
+        mine = self.out / FILE
+        names = tuple(task.name for task in self.request.tasks)
+        with self._stoppable():
+            tune(names, self.out, Tuned.read(mine), None, self._say, lambda found: found.write(mine))
+        self.__dict__.pop("request", None)  # what was tuned decides what is run
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._say("interrupted: what was recorded is kept, and the same command goes on")
+            raise
+
+    def _say(self, text: str) -> None:
+        if not self.as_json:
+            self._console.print(text, highlight=False, markup=False)

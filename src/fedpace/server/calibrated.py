@@ -1,0 +1,79 @@
+"""CA2FL's step: the mean of what all clients sent last, corrected by those that have answered now.
+
+Wang, Cao, Wu, Chen and Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
+Calibration" (ICLR 2024). With a_i the weights of the answers, and h_i the last update of every client, 0 before:
+
+    x <- x + lr (sum_i share_i h_i + sum_i a_i (u_i - h_i)),    then h_i <- u_i of those that answered.
+
+With one answer of everybody it is FedAvg: the cache cancels. It is the SAGA of federated learning, and MIFA (Gu et al.
+2021) where the weights are the shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpace.core.checks import above, finite
+from fedpace.core.stepping import Answers, Part, Vector, like
+
+ROOM = 2**30
+"""Bytes of updates; beyond them those of the clients that were heard of longest ago are forgotten."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """What clients sent last."""
+
+    cached: Vector
+    """(m, d) h_i, in the order in which the clients were heard."""
+    cached_clients: tuple[object, ...] = ()
+    """(m,) whose they are."""
+    cached_shares: tuple[float, ...] = ()
+    """(m,) their weights in the objective."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The mean of everybody's last update, corrected by the newest.
+
+    Args:
+        lr: the server's step size.
+    """
+
+    name: ClassVar[str] = "calibrated"
+    takes: ClassVar[frozenset[Part]] = frozenset({"rows"})
+
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        above(self.lr, 0, "lr of calibrated")
+        finite(self.lr, "lr of calibrated")
+
+    def init(self, zero: Vector) -> Cache:
+        """Nobody has sent anything."""
+        return Cache(like(zero, np.zeros((0, zero.shape[0]))))
+
+    def apply(self, state: Cache, model: Vector, answers: Answers) -> tuple[Vector, Cache]:
+        """Return the model after the step. Where the host does not say whose answers they are, nothing is cached."""
+        if len(answers.sources) != len(answers.rows):
+            return model + self.lr * answers.step, state
+        cached = dict(zip(state.cached_clients, np.asarray(state.cached), strict=True))
+        shares = dict(zip(state.cached_clients, state.cached_shares, strict=True))
+        step = np.asarray(answers.step).copy()
+        for client, update in cached.items():
+            step += shares[client] * update
+        for weight, source in zip(answers.weights.tolist(), answers.sources, strict=True):
+            if source.client in cached:
+                step -= weight * cached[source.client]
+        for row, source in zip(answers.rows, answers.sources, strict=True):  # of two answers the later one is kept
+            cached.pop(source.client, None)  # so that the order is that in which they were heard
+            cached[source.client] = np.asarray(row)
+            shares[source.client] = source.share
+        clients = tuple(cached)[-max(1, ROOM // (8 * step.size)) :]
+        kept = np.array([cached[client] for client in clients]).reshape(len(clients), step.size)
+        after = Cache(like(answers.step, kept), clients, tuple(shares[client] for client in clients))
+        return model + self.lr * like(answers.step, step), after

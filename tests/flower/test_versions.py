@@ -1,0 +1,88 @@
+"""The gate to Flower's versions: what differs between them, and fedpace on each of them for real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedpace.core.errors import InputError
+from fedpace.flower import PacedServer, versions
+
+HERE = Path(__file__).resolve().parent
+TRIED = ("1.21.0", "1.30.0", "1.41.0", "1.42.0")
+"""The oldest, one between, the one that the other tests run with, and the newest."""
+
+
+class Refusing:
+    """Takes every message but those to node 2; says so as one version or another does."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def push_messages(self, messages):
+        identifiers = []
+        for number, message in enumerate(messages):
+            message.metadata.message_id = f"id-{number}"
+            identifiers.append(None if message.metadata.dst_node_id == 2 else f"id-{number}")
+        return self.said(identifiers)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda ids: ids,  # the deployment's grid: None
+        lambda ids: ["" if i is None else i for i in ids],  # the same, as it comes over the wire
+        lambda ids: [i for i in ids if i is not None],  # the simulation's: it leaves them out
+        lambda ids: iter(ids),
+    ],
+    ids=["None", "empty", "left out", "an iterator"],
+)
+def test_a_refused_message_is_known_by_its_place(said):
+    messages = [SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node, message_id="")) for node in (1, 2, 3)]
+    assert versions.push(Refusing(said), messages) == ["id-0", "", "id-2"]
+
+
+def test_a_payload_that_is_too_large_reaches_nobody():
+    messages = [SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node, message_id="")) for node in (1, 3)]
+    assert versions.push(Refusing(lambda ids: []), messages) == ["", ""]
+
+
+@pytest.mark.parametrize("name", ["message_ids", "msg_ids"])
+def test_replies_are_pulled_whatever_the_argument_is_called(name):
+    grid = {}
+    exec(f"def pull_messages({name}): return iter({name})", grid)
+    assert versions.pull(SimpleNamespace(**grid), {"a": 1, "b": 2}) == ["a", "b"]
+
+
+def test_what_a_version_lacks_is_said_at_the_start(flower):
+    grid = SimpleNamespace(get_node_ids=list, push_messages=list)
+    with pytest.raises(InputError, match=r"fedpace works with Flower 1\.21 and later.*has no pull_messages"):
+        PacedServer("fedbuff").start(grid, flower.arrays([0.0]))
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("version", TRIED)
+def test_fedpace_on_this_version(version, tmp_path):
+    """Its own wheel, before the installed one on the path: the client's side, rounds, and none."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), f"flwr=={version}"]
+    subprocess.run(pip, check=False, capture_output=True)
+    wheels = list(tmp_path.glob("flwr-*.whl"))
+    if not wheels:
+        pytest.skip(f"Flower {version} cannot be downloaded here")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        wheel.extractall(tmp_path / "flower")
+    path = os.pathsep.join([str(tmp_path / "flower"), *filter(None, sys.path)])
+    names = ("test_client.py", "test_without_rounds.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / name) for name in names)]
+    command += [f"{HERE / 'test_strategy.py'}::test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
