@@ -11,7 +11,7 @@ images    W: MNIST over 100 clients, the 20-50-500 ConvNet, 10 clients per round
 overhead  V: 1,000 clients of about 100 digits, 100 a round, softmax regression and a 64-unit MLP
 growth    what a round costs by its clients, and by the clients that are registered
 memory    10,000 clients over MNIST, 1,000 a round
-resume    runs killed at random instants and resumed (`kill_and_resume.py`)
+resume    runs killed at random instants and resumed (`faults.py`)
 
 Seconds are those of a whole round: selection, training, aggregation, evaluation. The first round of each contestant is
 played but not timed.
@@ -164,7 +164,7 @@ def memory(setting: Setting) -> dict[str, Any]:
 
 def resume(setting: Setting) -> dict[str, Any]:
     """Runs that are killed and resumed."""
-    command = [sys.executable, str(HERE / "kill_and_resume.py"), "--instants", "2" if setting.quick else "20"]
+    command = [sys.executable, str(HERE / "faults.py"), "--kinds", "inline", "--trials", "2" if setting.quick else "20"]
     result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return result
 

@@ -26,12 +26,14 @@ class Lie:
         moment: `another`'s, or the `mean` of all clients'; empty = its own.
         scale: what it multiplies its moment by.
         update: what it multiplies its update by.
+        gone: it does not lie, it is not there: what is lost with a client whatever is done about it.
     """
 
     delay: float = 1.0
     moment: str = ""
     scale: float = 1.0
     update: float = 1.0
+    gone: bool = False
 
 
 LIES: dict[str, Lie] = {
@@ -45,12 +47,17 @@ LIES: dict[str, Lie] = {
     "moment x 1e3": Lie(scale=1e3),
     "moment x 1e6": Lie(scale=1e6),
     "update x -10": Lie(update=-10.0),
+    "update x -3": Lie(update=-3.0),
+    "not there": Lie(gone=True),
 }
 
 
 def corrupt(simulation: Simulation, liars: IntArray, lie: Lie) -> None:
     """Let some clients of a simulation that has not begun lie."""
     if lie == Lie():
+        return
+    if lie.gone:
+        _remove(simulation, liars)
         return
     claimed = simulation.expected_delays[liars] * lie.delay
     if not simulation.coordinator.settings.learn_delays:
@@ -59,6 +66,18 @@ def corrupt(simulation: Simulation, liars: IntArray, lie: Lie) -> None:
     clients.__class__ = LyingClients
     assert isinstance(clients, LyingClients)
     clients.begin_lying(set(liars.tolist()), lie, simulation)
+
+
+def _remove(simulation: Simulation, clients: IntArray) -> None:
+    """Let clients never have been there."""
+    wait = simulation.time.wait
+
+    def without(step: int) -> Any:
+        tick, rows = wait(step)
+        return tick, np.setdiff1d(rows, clients)
+
+    simulation.coordinator.leave(clients.tolist())
+    simulation.time.wait = without  # type: ignore[method-assign]
 
 
 class LyingClients(Clients):

@@ -9,52 +9,126 @@ import pytest
 
 import fedpace
 from fedpace.core.errors import OrderError
-from fedpace.core.screening import REMEMBERED, LengthScreen
+from fedpace.core.screening import REMEMBERED, Screen, compared
 from fedpace.core.types import Outcome
 
 
+def refused(screen, lengths, versions=0, cosines=math.nan):
+    return np.flatnonzero(screen.judge(lengths, versions, cosines)).tolist()
+
+
 def test_what_is_usual_is_the_median():
-    screen = LengthScreen(10.0)
-    assert screen.unusual([1.0, 2.0, 3.0, 19.0]) == {}
-    assert screen.unusual([1.0, 200.0, math.inf]) == {1: pytest.approx(200 / 3), 2: math.inf}
-    assert all(map(math.isfinite, screen.lengths)), "they are saved as JSON"
+    screen = Screen(10.0)
+    assert refused(screen, [1.0, 1.1, 1.2, 1.3, 9.0]) == []
+    times = screen.judge([1.0, 1.2, 200.0, math.inf, math.nan])
+    assert (times[:2] == 0).all()
+    assert times[2] == pytest.approx(200 / math.sqrt(1.2 * 1.3))
+    assert (times[3:] > 1e250).all()
+    assert np.isfinite(screen.known).all(), "they are saved"
 
 
 def test_too_few_lengths_say_nothing():
-    screen = LengthScreen(10.0)
-    assert screen.unusual([1.0, 1e9]) == {}
-    assert screen.unusual([1.0, 1.0]) == {}
-    assert set(screen.unusual([1.0, 1e9])) == {1}
+    screen = Screen(10.0)
+    assert refused(screen, [1.0, 1e9]) == []
+    assert refused(screen, [1.0, 1.0]) == []
+    assert refused(screen, [1.0, 1e9]) == [1]
 
 
 def test_still_clients_make_nobody_unusual():
-    assert LengthScreen(10.0).unusual([0.0, 0.0, 0.0, 5.0]) == {}
+    assert refused(Screen(10.0), [0.0, 0.0, 0.0, 5.0]) == []
 
 
 def test_it_can_be_switched_off():
-    assert LengthScreen(0.0).unusual([1.0, 1.0, 1.0, 1e30]) == {}
+    assert refused(Screen(0.0), [1.0, 1.0, 1.0, 1e30]) == []
+    assert refused(Screen(0.0), [1.0, math.nan, 1.0]) == [1], "what is not finite never counts"
 
 
 def test_fewer_than_half_cannot_move_what_is_usual():
-    screen = LengthScreen(10.0)
+    screen = Screen(10.0)
     for _ in range(50):
-        assert set(screen.unusual([1.0, 1.1, 0.9, 1e6, 1e6])) == {3, 4}
+        assert refused(screen, [1.0, 1.1, 0.9, 1e6, 1e6]) == [3, 4]
+
+
+def test_most_of_a_small_cohort_may_be_hostile():
+    screen = Screen()
+    for _ in range(6):
+        assert refused(screen, [1.0, 1.1, 0.9]) == []
+    assert refused(screen, [10.0, 11.0, 1.0]) == [0, 1]
 
 
 def test_where_everybody_steps_further_the_rule_follows():
     """A learning rate that is raised a hundredfold must not end the training."""
-    screen = LengthScreen(10.0, [1.0] * REMEMBERED)
-    refused = [len(screen.unusual([100.0] * 8)) for _ in range(6)]
-    assert refused == [8, 8, 8, 8, 0, 0]
+    screen = Screen(10.0)
+    screen.judge([1.0] * REMEMBERED)
+    assert [len(refused(screen, [100.0] * 8, step)) for step in range(1, 7)] == [8, 0, 0, 0, 0, 0]
+
+
+def test_a_fleet_whose_lengths_differ_widely_is_not_held_to_the_factor():
+    """Clients with a hundred times the data take longer steps: they are no liars."""
+    rng = fedpace.stream(0, "wide")
+    lengths = rng.lognormal(sigma=1.0, size=400)
+    assert lengths.max() > 5 * np.median(lengths)
+    screen = Screen()
+    found = [place for part in np.split(lengths, 20) for place in refused(screen, part)]
+    assert len(found) <= 2  # 3.5 standard deviations of a normal: 0.02 %, and quartiles of 64 are not exact
+
+
+def test_whoever_points_against_the_others_has_less_room():
+    lengths = [1.0, 1.1, 0.9, 1.0, 1.05, 4.0]
+    assert refused(Screen(), lengths, cosines=[0.5] * 6) == []
+    assert refused(Screen(), lengths, cosines=[0.5] * 5 + [-0.3]) == [5]
+    assert refused(Screen(), lengths, cosines=[-0.5] * 5 + [0.3]) == [], "short ones may disagree"
+
+
+def test_replies_to_old_models_are_compared_with_those_to_models_as_old():
+    """Updates become shorter as training goes on; who is late is not refused for having begun early."""
+    screen = Screen()
+    for version in range(40):
+        assert refused(screen, [0.9**version * x for x in (0.9, 1.0, 1.1, 1.2)], version) == []
+    old, new = 0.9**4, 0.9**40
+    assert old / new > 40
+    assert refused(screen, [new, new, new, old, 10 * old], [40, 40, 40, 4, 4]) == [4]
+    assert refused(screen, [new, old], [40, 40]) == [1], "the same length, told to be of the newest model"
 
 
 def test_another_order_or_scale_changes_nothing():
-    lengths = fedpace.stream(0, "lengths").lognormal(sigma=2.0, size=20).tolist()
-    times = LengthScreen(10.0).unusual(lengths)
-    assert times
+    lengths = fedpace.stream(0, "lengths").lognormal(sigma=0.3, size=20)
+    lengths[:4] *= 20
+    times = Screen().judge(lengths)
+    assert (times > 0).sum() == 4
     for scale in (1e-9, 1e9):
-        scaled = LengthScreen(10.0).unusual([scale * length for length in reversed(lengths)])
-        assert {19 - place: pytest.approx(ratio) for place, ratio in scaled.items()} == times
+        np.testing.assert_allclose(Screen().judge(scale * lengths[::-1])[::-1], times)
+
+
+def test_cosines_are_with_the_others_of_the_same_version():
+    rng = fedpace.stream(0, "cosines")
+    updates = [np.ones(16) + 0.3 * rng.normal(size=16) for _ in range(6)]
+    updates[2] = -5 * updates[2]
+    versions = [1, 1, 1, 1, 1, 0]
+    lengths, cosines = compared(lambda: iter(updates), versions)
+    np.testing.assert_allclose(lengths, np.linalg.norm(updates, axis=1))
+    units = np.array(updates[:5]) / np.array(lengths[:5])[:, None]
+    for place in range(5):
+        others = units.sum(axis=0) - units[place]
+        assert cosines[place] == pytest.approx(units[place] @ others / np.linalg.norm(others))
+    assert math.isnan(cosines[5]), "nobody else replied to its model"
+    assert (cosines[:5] < 0).tolist() == [False, False, True, False, False]
+
+
+def test_a_coordinator_says_whom_to_refuse():
+    made = coordinator()
+    tasks = made.due(0.0).tasks
+    for task in tasks:
+        made.receive(task.id, Outcome(task.client, seconds=1.0, update=np.ones(4)), now=1.0)
+    with pytest.raises(OrderError, match="without a step"):
+        made.screen(list)
+    made.due(1.0)
+    times = made.screen(lambda: [np.ones(8) * (30 if task is tasks[3] else 1) for task in tasks])
+    assert list(times) == [tasks[3].id]
+    made.refuse(times)
+    made.stepped(1.0)
+    known = made.ledger.trust.screen.known
+    assert len(known) == 4, "each update counts once, and not again by its sketch"
 
 
 def coordinator(k=4):

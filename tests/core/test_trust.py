@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace import Cohort, Coordinator, Diagnostics, Outcome, Session, Settings, make_selector, stream
+from fedpace.core.screening import compared
 from fedpace.core.trust import AGAINST, CAP, Trust, capped
 from fedpace.moments import factor_from_features
 
@@ -167,20 +168,21 @@ def test_weights_that_fit_stay_to_the_last_bit():
 # -- updates -------------------------------------------------------------------------------------------------
 
 
-def updates(liar: float, step: int) -> dict[int, np.ndarray]:
+def judge(trust: Trust, liar: float, step: int) -> np.ndarray:
     rng = stream(step, "updates")
-    told = {row: np.ones(16) + 0.5 * rng.normal(size=16) for row in range(8)}
+    told = [np.ones(16) + 0.5 * rng.normal(size=16) for _ in range(8)]
     told[0] = liar * told[0]
-    return told
+    lengths, cosines = compared(lambda: iter(told), [step] * 8)
+    return trust.judge(range(8), lengths, [step] * 8, cosines, step)
 
 
 def test_pointing_away_again_and_again_costs_weight_and_then_the_turn():
     trust = fleet()
     for step in range(AGAINST - 1):
-        trust.compare(updates(-1.0, step), step)
+        assert not judge(trust, -1.0, step).any()
     assert (trust.weight() == 1).all()
     for step in range(AGAINST, AGAINST + 3):
-        trust.compare(updates(-1.0, step), step)
+        judge(trust, -1.0, step)
     assert trust.weight()[0] < 0.3
     assert (trust.weight()[1:] == 1).all()
     everybody = np.ones(CLIENTS, dtype=bool)
@@ -189,14 +191,23 @@ def test_pointing_away_again_and_again_costs_weight_and_then_the_turn():
 
 
 def test_updates_that_are_far_too_long_are_refused():
-    trust = fleet()
-    assert not trust.screen([1.0, 1.2, 0.9, 4.0]).any()
-    assert trust.screen([1.0, 10.0, 1.2, 0.9]).tolist() == [False, True, False, False]
-    assert trust.screen([1.0, math.nan, math.inf]).tolist() == [False, True, True]
-    for _ in range(6):
-        trust.screen([1.0, 1.1, 0.9])
-    assert trust.screen([10.0, 11.0, 1.0]).tolist() == [True, True, False], "most of a small cohort may be hostile"
-    assert not trust.screen([9.0 + 0.1 * i for i in range(12)]).any(), "a large cohort shows that steps have grown"
+    assert np.flatnonzero(judge(fleet(), -10.0, 1)).tolist() == [0]
+    assert not judge(fleet(), 2.0, 1).any()
+    off = Trust(on=False)
+    off.append(8)
+    assert not judge(off, 1e6, 1).any()
+
+
+def test_who_is_not_asked_does_not_count_in_the_objective():
+    coordinator = Coordinator(make_selector("random", k=4), Settings(shares="samples"))
+    coordinator.join(range(8), samples=[1.0] * 7 + [5.0])
+    before = coordinator.view().share
+    coordinator.ledger.trust.refuse([7])
+    after = coordinator.view().share
+    assert before[7] == pytest.approx(5 / 12)
+    np.testing.assert_allclose(after, [1 / 7] * 7 + [0.0])
+    coordinator.ledger.trust.refuse(list(range(7)))
+    np.testing.assert_allclose(coordinator.view().share, before, err_msg="where most would be out, nobody is")
 
 
 def test_a_refused_update_fails_and_is_remembered():
@@ -221,12 +232,19 @@ def test_evidence_survives_saving(tmp_path):
     coordinator.join(range(8), delays=[1.0] * 8)
     trust = coordinator.ledger.trust
     timed(trust, [1, 1.1, 0.9, 1, 1.05, 0.95, 1, 50.0])
-    trust.screen([1.0, 2.0])
+    trust.screen.judge([1.0, 2.0], [3, 4])
     coordinator.save(tmp_path)
     back = Coordinator.restore(tmp_path).ledger.trust
     for name, array in trust.arrays().items():
         np.testing.assert_array_equal(back.arrays()[name], array)
     assert back.slower()[7] == trust.slower()[7] > 10
+
+
+def test_lengths_that_were_kept_without_versions_are_gone_on_with():
+    trust = fleet(3)
+    saved = trust.arrays() | {"fleet": np.array([7.0, 2.0, 1.5, 2.5])}
+    trust.load(saved, 3)
+    assert trust.screen.known.tolist() == [[7.0, 1.5], [7.0, 2.5]]
 
 
 def test_a_state_from_before_there_was_any_evidence_is_gone_on_with():

@@ -148,7 +148,7 @@ def test_the_hub_is_asked_once(tmp_path, parquet, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     decoded = hub.load("mnist")
     assert asked == [("ylecun/mnist", "train"), ("ylecun/mnist", "test")]
-    assert decoded.origin == "the Hugging Face Hub at main"
+    assert decoded.origin == f"the Hugging Face Hub at {hub.PINNED['mnist']}"
     assert len(decoded.splits["train"]) == 14
     hub.load("mnist")
     assert len(asked) == 2
@@ -349,11 +349,12 @@ def test_the_real_files(name, rows, owners, real):
 def test_a_pinned_revision_is_asked_for_and_cached_apart(monkeypatch):
     monkeypatch.delenv(hub.FOLDER_VARIABLE, raising=False)
     source = hub.SOURCES["mnist"]
-    loose = hub.locate(source)
+    usual = hub.locate(source)
+    assert len(usual.revision) == 40, "a commit, which nobody can move"
     monkeypatch.setenv(hub.REVISION_VARIABLE, "mnist=abc123, cifar10=v1")
     pinned = hub.locate(source)
-    assert (loose.revision, pinned.revision) == ("main", "abc123")
-    assert loose.digest(source) != pinned.digest(source)
+    assert (usual.revision, pinned.revision) == (hub.PINNED["mnist"], "abc123")
+    assert usual.digest(source) != pinned.digest(source)
     assert "abc123" in pinned.words
     asked = {}
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: asked.update(options) or iter(()))

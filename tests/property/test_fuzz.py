@@ -1,24 +1,23 @@
 """Anything at all into every public surface: what comes out is a result, or a FedpaceError; never anything else.
 
-`FEDPACE_FUZZ` is the number of cases for each surface: 100 unless told otherwise, 10,000 in `make test-deep`.
+`FEDPACE_FUZZ` is the number of cases for each surface: 500 unless told otherwise, 10,000 in `make test-deep`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
-import math
 import os
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import fedpace
 from fedpace import (
@@ -33,54 +32,51 @@ from fedpace import (
 )
 from fedpace.config import parse_experiment
 from fedpace.core.files import read_json, read_npz
+from fedpace.core.screening import Screen
+from fedpace.hosting.replies import Raw, Reply, parse
+from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import MomentBank, compress, factor_from_features, private_moment
 from fedpace.records.run import read_run
 
-CASES = int(os.environ.get("FEDPACE_FUZZ", "100"))
+sys.path.insert(0, str(Path(__file__).parent))
+from junk import arrays, floats, json_value, junk, listed, mostly, one_of, pick, raw, scalars, table, text, together
+
+CASES = int(os.environ.get("FEDPACE_FUZZ", "500"))
 COUNTS: dict[str, Counter[str]] = {}
 """Surface -> what came of the cases; printed at the end."""
 
-FLOATS = st.one_of(
-    st.floats(), st.floats(0, 10), st.sampled_from([0.0, -0.0, 1e-320, 1e155, 1e300, -1e308, math.inf, math.nan])
-)
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 10),
-    st.sampled_from([10**400, -(10**400), 2**63, 2**31]),
-    FLOATS,
-    st.text(max_size=4),
-    st.binary(max_size=4),
-    st.just(1j),
-)
-ARRAYS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=FLOATS)
-JUNK = st.recursive(
-    st.one_of(SCALARS, ARRAYS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
-    max_leaves=4,
-)
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
-    max_leaves=6,
-)
+
+@pytest.fixture(autouse=True, scope="module")
+def same_plugins():
+    """Look for plug-ins once: that takes longer than all else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
+        yield
 
 
-def fuzzed(surface, *strategies):
+def cases(surface):
+    """Yield a generator for each case; the same ones in every run."""
+    for number in range(CASES):
+        yield Random(f"{surface} {number}")
+
+
+def fuzzed(surface, *makers):
     """Run a test for as many cases as are asked for, and count what came of them."""
 
     def decorate(check):
         counts = COUNTS.setdefault(surface, Counter())
 
-        @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=CASES <= 500)
-        @given(st.tuples(*strategies))
-        def test(drawn):
-            try:
-                check(*drawn)
-            except FedpaceError:
-                counts["refused"] += 1
-            else:
-                counts["taken"] += 1
+        def test():
+            for rng in cases(surface):
+                drawn = [maker(rng) for maker in makers]
+                try:
+                    check(*drawn)
+                except FedpaceError:
+                    counts["refused"] += 1
+                except Exception as problem:
+                    raise AssertionError(f"{surface} raised {problem!r} for {drawn!r}") from problem
+                else:
+                    counts["taken"] += 1
 
         return test
 
@@ -93,7 +89,7 @@ def roster(scheme="random", **options):
     return session
 
 
-@fuzzed("Session.join", JUNK, JUNK, JUNK, JUNK)
+@fuzzed("Session.join", mostly(["a", "b"], [1, 2]), mostly([1, 2.5]), mostly([1.0, 0]), mostly([[1, 2], [0, 1]]))
 def test_join(ids, samples, delays, labels):
     session = Session(make_selector("random", k=1))
     try:
@@ -105,7 +101,7 @@ def test_join(ids, samples, delays, labels):
         session.select()
 
 
-@fuzzed("Session.select", JUNK, JUNK)
+@fuzzed("Session.select", mostly(0.0, 3), mostly(None, [0, 1, 2], {4, 5}))
 def test_select(now, available):
     session = roster(k=2)
     session.select(now=now, available=available)
@@ -116,8 +112,8 @@ FIELDS = ["seconds", "finished", "loss", "samples", "moment", "update", "late", 
 
 @fuzzed(
     "Session.observe",
-    st.sampled_from(["pace", "oort", "delayhet-submodular"]),
-    st.dictionaries(st.sampled_from(FIELDS), JUNK),
+    pick(["pace", "oort", "delayhet-submodular"]),
+    table(pick(FIELDS), junk, 3),
 )
 def test_observe(scheme, told):
     session = roster(scheme)
@@ -135,39 +131,48 @@ def test_observe(scheme, told):
         session.observe(outcomes)
 
 
-@fuzzed("Session.observe, the list", JUNK)
+@fuzzed("Session.observe, the list", mostly("good", "one twice", "one too few"))
 def test_observe_list(outcomes):
     session = roster(k=2)
-    session.select()
-    session.observe(outcomes)
+    good = [Outcome(client, seconds=1.0) for client in session.select().clients]
+    made = {"good": good, "one twice": [*good, good[0]], "one too few": good[1:]}
+    session.observe(made.get(outcomes, outcomes) if isinstance(outcomes, str) else outcomes)
+    assert session.step == 1
 
 
-@fuzzed("Coordinator.receive", JUNK, JUNK, JUNK)
+@fuzzed(
+    "Coordinator.receive", mostly(0, 1, 2.0), mostly(Outcome(0, seconds=1.0), Outcome(1, seconds=1.0)), mostly(0.0, 5)
+)
 def test_receive(task, answer, now):
     coordinator = Coordinator(make_selector("random", k=2))
     coordinator.join(range(4))
     tasks = coordinator.due(0.0).tasks
+    taken = False
     if not callable(answer):
         for named in (task, tasks[0].id):
             try:
-                coordinator.receive(named, answer, now)
+                taken |= coordinator.receive(named, answer, now) and named == tasks[0].id
             except FedpaceError:
                 continue
-    assert coordinator.receive(tasks[0].id, Outcome(tasks[0].client, seconds=1.0))
+    assert coordinator.receive(tasks[0].id, Outcome(tasks[0].client, seconds=1.0)) is not taken
     coordinator.lost(tasks[1].id, now, seconds=task)
 
 
-@fuzzed("Settings", st.dictionaries(st.sampled_from(list(Settings.__dataclass_fields__)), JUNK, max_size=2))
+@fuzzed("Settings", table(pick(list(Settings.__dataclass_fields__)), junk))
 def test_settings(options):
     Settings(**options)
 
 
-@st.composite
-def with_options(draw, catalogue):
-    """A registered name, and junk for some of its options."""
-    name = draw(st.sampled_from(catalogue.names()))
-    fields = [item.name for item in dataclasses.fields(catalogue[name])]
-    return name, draw(st.dictionaries(st.sampled_from(fields), SCALARS, max_size=2)) if fields else {}
+def with_options(catalogue):
+    """Return a maker of a registered name, and junk for some of its options."""
+    names = list(catalogue.names())
+
+    def make(rng):
+        name = rng.choice(names)
+        fields = [item.name for item in dataclasses.fields(catalogue[name])]
+        return name, table(pick(fields), scalars)(rng) if fields else {}
+
+    return make
 
 
 @fuzzed("make_selector", with_options(registry.selectors))
@@ -182,27 +187,84 @@ def test_servers(drawn):
     registry.servers.make(name, **options)
 
 
-@fuzzed("numerics.best_prefix", JUNK, JUNK)
+@fuzzed("make delays", with_options(registry.delays))
+def test_delays(drawn):
+    name, options = drawn
+    registry.delays.make(name, **options)
+
+
+NOTE = ["name", "seconds", "compute", "samples", "moment", "shape", "update", "labels", "x"]
+SENT = {"w": np.zeros((2, 2), np.float32), "b": np.zeros(3)}
+
+
+@fuzzed(
+    "replies of clients",
+    mostly({}, {"seconds": 1.0, "labels": [1, 2]}, of=one_of(table(pick(NOTE), junk, 4), junk)),
+    mostly({"loss": 1.0}, {}, of=one_of(table(pick(["loss", "train_loss", "x"]), junk), junk)),
+    mostly(10),
+    mostly(SENT, of=one_of(table(pick(["w", "b", "c"]), arrays, 3), junk)),
+)
+def test_replies(note, metrics, samples, model):
+    found = parse(lambda: Raw(note, metrics, samples, model), SENT)
+    assert isinstance(found, Reply | str), "a value or a reason, never an exception"
+    if isinstance(found, str):
+        raise fedpace.FedpaceError(found)
+    assert all(np.isfinite(array).all() for array in found.model.values())
+
+
+@fuzzed(
+    "SharedModel.step",
+    listed(together(floats, lambda rng: {"w": arrays(rng), "b": arrays(rng)})),
+    pick(["average", "delta"]),
+)
+def test_shared_model(answers, mode):
+    replies = [(weight, parse(lambda model=model: Raw(model=model), SENT)) for weight, model in answers]
+    usable = [(abs(weight), reply.model) for weight, reply in replies if isinstance(reply, Reply) and 0 <= weight < 1e6]
+    stepped = SharedModel(SENT, registry.servers.make("average")).step(usable, mode)
+    assert all(stepped[key].shape == SENT[key].shape for key in SENT)
+
+
+@fuzzed("Screen.judge", listed(floats, 8), lambda rng: rng.randint(-1, 5), floats)
+def test_screen(lengths, version, cosine):
+    screen = Screen()
+    for _ in range(2):
+        times = screen.judge(np.abs(lengths), version, cosine)
+        assert times.shape == (len(lengths),)
+        assert not np.isnan(times).any()
+        assert np.isfinite(screen.known).all()
+
+
+MATRIX = [[0.0, 0.1, 0.2], [0.1, 0.0, 0.3], [0.2, 0.3, 0.0]]
+
+
+@fuzzed("numerics.best_prefix", mostly(MATRIX), mostly([1.0, 2.0, 3.0], of=one_of(listed(floats), junk)))
 def test_best_prefix(matrix, delays):
     numerics.best_prefix(matrix, delays)
 
 
-@fuzzed("numerics.pairwise_heterogeneity", JUNK)
+@fuzzed("numerics.pairwise_heterogeneity", one_of(junk, listed(mostly(np.eye(2), np.ones((3, 2)), of=arrays))))
 def test_heterogeneity(factors):
     numerics.pairwise_heterogeneity(factors)
 
 
-@fuzzed("numerics.expected_max", JUNK, JUNK, SCALARS)
+@fuzzed(
+    "numerics.expected_max",
+    mostly([0.5, 0.5]),
+    mostly([1.0, 2.0], of=one_of(listed(floats), junk)),
+    mostly(1, 2, of=scalars),
+)
 def test_expected_max(p, delays, k):
     numerics.expected_max(p, delays, k)
 
 
-@fuzzed("numerics.transport_cost", JUNK, JUNK, JUNK)
+@fuzzed(
+    "numerics.transport_cost", mostly([0.5, 0.5]), mostly([1.0, 0.0], [0.25, 0.75]), mostly([[0.0, 1.0], [1.0, 0.0]])
+)
 def test_transport(p, q, cost):
     numerics.transport_cost(p, q, cost)
 
 
-@fuzzed("MomentBank", JUNK, JUNK)
+@fuzzed("MomentBank", mostly(0, 1, 2), mostly(np.ones((3, 2)), of=arrays))
 def test_bank(row, factor):
     bank = MomentBank(3)
     bank.put(0, np.eye(2))
@@ -211,12 +273,12 @@ def test_bank(row, factor):
     bank.directions(ridge=0.1)
 
 
-@fuzzed("moments of features", JUNK, SCALARS)
+@fuzzed("moments of features", mostly(np.eye(3), of=one_of(arrays, junk)), mostly(1, 3, of=scalars))
 def test_moments(features, rank):
     compress(factor_from_features(features), rank)
 
 
-@fuzzed("private_moment", JUNK, SCALARS, SCALARS)
+@fuzzed("private_moment", mostly(np.eye(3), of=one_of(arrays, junk)), mostly(1.0, of=scalars), mostly(1e-5, of=scalars))
 def test_private(features, epsilon, delta):
     private_moment(features, epsilon=epsilon, delta=delta, clip=1.0, seed=0)
 
@@ -235,7 +297,7 @@ TABLE = {
 }
 
 
-@fuzzed("experiments", st.sampled_from([*TABLE, "server", "x"]), st.text(max_size=8), JSON, st.booleans())
+@fuzzed("experiments", pick([*TABLE, "server", "x"]), text(8), json_value, pick([True, False]))
 def test_experiments(part, key, value, whole):
     table = json.loads(json.dumps(TABLE))
     if whole or not isinstance(table.get(part), dict):
@@ -259,27 +321,29 @@ def saved():
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=CASES <= 500)
-@given(st.data())
-def test_restore(saved, data):
+def spoil(rng, index):
+    """Put anything into one place of a table of tables."""
+    place = index
+    while True:
+        keys = list(place if isinstance(place, dict) else range(len(place)))
+        key = rng.choice(keys)
+        inside = place[key]
+        if not (isinstance(inside, dict | list) and inside) or rng.random() < 0.3:
+            place[key] = json_value(rng)
+            return
+        place = inside
+
+
+def test_restore(saved, tmp_path):
     counts = COUNTS.setdefault("Coordinator.restore", Counter())
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in saved.items():
-            (Path(folder) / name).write_bytes(content)
+    for name, content in saved.items():
+        (tmp_path / name).write_bytes(content)
+    for rng in cases("Coordinator.restore"):
         index = json.loads(saved["session.json"])
-        place = index
-        while isinstance(place, dict | list) and place and data.draw(st.booleans()):
-            inner = list(place if isinstance(place, dict) else range(len(place)))
-            key = data.draw(st.sampled_from(inner))
-            if not isinstance(place[key], dict | list) or not place[key]:
-                break
-            place = place[key]
-        if isinstance(place, dict | list) and place:
-            key = data.draw(st.sampled_from(list(place if isinstance(place, dict) else range(len(place)))))
-            place[key] = data.draw(JSON)
-        (Path(folder) / "session.json").write_text(json.dumps(index))
+        spoil(rng, index)
+        (tmp_path / "session.json").write_text(json.dumps(index))
         try:
-            Coordinator.restore(folder)
+            Coordinator.restore(tmp_path)
             counts["taken"] += 1
         except FedpaceError:
             counts["refused"] += 1
@@ -287,7 +351,9 @@ def test_restore(saved, data):
 
 @fuzzed(
     "read_json",
-    st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode), JSON.map(lambda x: json.dumps(x).encode())),
+    one_of(
+        raw(40), lambda rng: text(20)(rng).encode(errors="replace"), lambda rng: json.dumps(json_value(rng)).encode()
+    ),
 )
 def test_read_json(content):
     with tempfile.TemporaryDirectory() as folder:
@@ -306,7 +372,9 @@ NPZ = _npz()
 
 
 @fuzzed(
-    "read_npz", st.lists(st.tuples(st.integers(0, len(NPZ) - 1), st.integers(0, 255)), max_size=4), st.integers(0, 40)
+    "read_npz",
+    listed(together(lambda rng: rng.randrange(len(NPZ)), lambda rng: rng.randrange(256)), 4),
+    lambda rng: rng.randint(0, 40),
 )
 def test_read_npz(changes, cut):
     content = bytearray(NPZ)
@@ -325,9 +393,9 @@ INFO = {"label": "a", "selector": "random", "options": {}, "seed": 0, "metric": 
 
 @fuzzed(
     "read_run",
-    st.sampled_from([*INFO, "hold", "status", "digest", "rounds"]),
-    JSON,
-    st.one_of(st.binary(max_size=30), JSON.map(lambda x: json.dumps(x).encode() + b"\n")),
+    pick([*INFO, "hold", "status", "digest", "rounds"]),
+    json_value,
+    one_of(raw(30), lambda rng: json.dumps(json_value(rng)).encode() + b"\n"),
 )
 def test_read_run(key, value, extra):
     with tempfile.TemporaryDirectory() as folder:

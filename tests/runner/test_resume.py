@@ -101,9 +101,9 @@ def test_runs_recorded_before_targets_were_held_read_and_go_on_as_they_were(tmp_
 # -- killed ------------------------------------------------------------------------------------------------
 
 
-def kill_and_resume(*arguments):
+def faults(*arguments):
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "kill_and_resume.py", *arguments],
+        [sys.executable, ROOT / "benchmarks" / "faults.py", *arguments],
         capture_output=True,
         text=True,
         timeout=500,
@@ -114,22 +114,22 @@ def kill_and_resume(*arguments):
 
 
 def test_killed_at_random_instants():
-    found = kill_and_resume("--instants", "4", "--rounds", "8")
-    assert found["killed"] == found["identical"] == found["trials"] == 4
+    found = faults("--kinds", "inline,server", "--trials", "8", "--rounds", "6")
+    assert found["killed"] == found["identical"] == found["trials"] == 8
 
 
 @pytest.mark.slow
 def test_killed_at_many_random_instants():
-    found = kill_and_resume("--instants", "20")
-    assert found["killed"] == found["identical"] == found["trials"] == 20
+    found = faults("--trials", "32")
+    assert found["killed"] == found["identical"] == found["trials"] == 32
     assert found["from_a_checkpoint"] > 0
 
 
 @pytest.mark.slow
 def test_killed_before_every_single_write():
-    found = kill_and_resume("--every-write", "--rounds", "3")
+    found = faults("--every-write", "--kinds", "inline,server", "--rounds", "3")
     assert found["identical"] == found["trials"]
-    assert found["killed"] == found["trials"] - 3, "one run of each scheme was left to end"
+    assert found["killed"] == found["trials"] - 8, "one run of each scheme was left to end"
     assert found["in_a_checkpoint"] > 4
 
 

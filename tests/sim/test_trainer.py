@@ -207,6 +207,19 @@ def test_moments_of_a_batch_are_of_the_same_batch_each_time():
     assert not np.allclose(deep.moment(deep.initial, 0), deep.moment(deep.initial * 2, 0))
 
 
+def test_moments_can_be_cut_and_made_private():
+    exact = trainer().moment(trainer().initial, 0)
+    assert len(trainer(moment_rank=2).moment(trainer().initial, 0)) == 2 < len(exact)
+    coach = trainer(moment_epsilon=2.0, moment_clip=1.0)
+    one = coach.moment(coach.initial, 0)
+    np.testing.assert_array_equal(one, coach.moment(coach.initial, 0), err_msg="the same release, told twice")
+    again = coach.moment(coach.initial + 1, 0)
+    assert again.shape != one.shape or not np.allclose(again, one), "another model is another release"
+    assert np.abs(one.T @ one - exact.T @ exact).max() > 0.1
+    nearly = trainer(moment_epsilon=1e12, moment_clip=50.0).moment(coach.initial, 0)
+    np.testing.assert_allclose(nearly.T @ nearly, exact.T @ exact, atol=1e-2)
+
+
 # -- aggregation -------------------------------------------------------------------------------------------
 
 

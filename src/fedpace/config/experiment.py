@@ -17,6 +17,7 @@ from typing import Any
 from fedpace import registry
 from fedpace.config.options import Table, as_table, build, known_keys, typed
 from fedpace.config.overrides import Overrides
+from fedpace.core.checks import at_least, between
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import DelayConfig, Selector, configuration
@@ -218,10 +219,14 @@ def folder_name(name: str, what: str) -> str:
     return name
 
 
+MOST_SEEDS = 100_000
+"""That are asked for by their number: a typo must not fill the memory."""
+
+
 def _seeds(value: Any, source: str) -> tuple[int, ...]:
     if isinstance(value, int) and not isinstance(value, bool):
-        if value < 1:
-            raise InputError(f"{source}: seeds must be at least 1, but {value} came")
+        at_least(value, 1, f"{source}: seeds")
+        between(value, 1, MOST_SEEDS, f"{source}: seeds")
         return tuple(range(value))
     seeds = typed(tuple[int, ...], value, f"{source}: seeds (a number of seeds, or a list of them)")
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:

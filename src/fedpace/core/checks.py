@@ -17,6 +17,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
+LARGEST = 1e70
+"""Of the numbers in moments and sketches."""
+
 Naming = Callable[[int], str]
 """Turns a row into the words an error uses for it, such as `client 'phone-7'`."""
 
@@ -36,7 +39,10 @@ def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
 def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = True) -> FloatArray:
     """Return `values` as a float64 array with `ndim` axes, every entry finite unless `finite` is False."""
     try:
-        array = np.asarray(values, dtype=np.float64)
+        given = np.asarray(values)
+        if given.dtype.kind == "c" or (given.dtype.kind == "O" and any(map(np.iscomplexobj, given.flat))):
+            raise TypeError("complex numbers lose their imaginary part")
+        array = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as cause:
         raise InputError(f"{what} must be numbers, but {_shorten(values)} came") from cause
     if array.ndim != ndim:
@@ -45,6 +51,13 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
         where = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
         raise InputError(f"{what} must be finite, but entry {where} is {array[where]}")
     return array
+
+
+def of_ordinary_size(array: FloatArray, what: str) -> None:
+    """Refuse moments and sketches whose products of four would not be finite."""
+    largest = float(np.abs(array).max(initial=0.0))
+    if largest > LARGEST:
+        raise InputError(f"{what} must hold numbers of ordinary size, but {largest:.3g} came: training diverged")
 
 
 def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_name) -> FloatArray:
@@ -123,8 +136,8 @@ def one_of(value: str, allowed: Sequence[str], what: str) -> None:
 def real(value: Any, what: str) -> float:
     """Return a number as a float, NaN and infinity included; text is none, nor is what no float can hold."""
     try:
-        if isinstance(value, str | bytes | bytearray):
-            raise TypeError("text")
+        if isinstance(value, str | bytes | bytearray) or np.iscomplexobj(value):
+            raise TypeError("text, or complex")
         return float(value)
     except (TypeError, ValueError, OverflowError) as cause:
         raise InputError(f"{what} must be a number, but {_shorten(value)} came") from cause

@@ -129,14 +129,24 @@ class Flight:
         flying, held = self.mine()
         return sum(task.step == step for task in flying), sum(task.step == step for task in held)
 
-    def tables(self, row: Callable[[ClientId], int]) -> tuple[InFlight, InFlight]:
-        """Return the policy's tasks in flight and in hand, as views show them."""
-        flying, held = self.mine()
-        return _table(flying, row), replace(_table(held, row), tell=partial(self._sketches, held))
+    def tables(
+        self, row: Callable[[ClientId], int], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
+    ) -> tuple[InFlight, InFlight]:
+        """Return the policy's tasks in flight and in hand, as views show them.
 
-    def _sketches(self, held: list[Task]) -> FloatArray | None:
+        Args:
+            row: of a client.
+            shown: what is shown of the update sketches of answers in hand, given the versions of their models.
+        """
+        flying, held = self.mine()
+        return _table(flying, row), replace(_table(held, row), tell=partial(self._sketches, held, shown))
+
+    def _sketches(
+        self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
+    ) -> FloatArray | None:
         """Return the update sketches of answers in hand."""
-        return stacked([self._told(task.id)[1].update for task in held])
+        sketches = stacked([self._told(task.id)[1].update for task in held])
+        return None if sketches is None else shown(sketches, [task.step for task in held])
 
     def _told(self, task: int) -> tuple[Task, Outcome]:
         """Return an answer as it was told, and keep it so: a simulator works it out once, and forgets it."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, float_array, real
+from fedpace.core.checks import FloatArray, float_array, of_ordinary_size, real
 from fedpace.core.errors import InputError
 from fedpace.core.facts import REPORTED, WIDE, same_width, valid_seconds
-from fedpace.core.messages import Outcome
+from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
+from fedpace.core.screening import compared
 from fedpace.core.trust import Trust
-
-LARGEST = 1e70
-"""Of the numbers in moments and sketches: their products of four must be finite."""
 
 
 def check_outcomes(
@@ -52,26 +50,31 @@ def check_outcomes(
             if factor.shape[1] == 0:
                 raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
             moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
-            _of_a_size(factor, f"the moment factor of {who}")
+            of_ordinary_size(factor, f"the moment factor of {who}")
         if outcome.update is not None:
             update = WIDE["updates"].check(outcome.update, who, update_width)
             update_width = update.size
-            _of_a_size(update, f"the update sketch of {who}")
+            of_ordinary_size(update, f"the update sketch of {who}")
 
 
-def _of_a_size(array: FloatArray, what: str) -> None:
-    largest = float(np.abs(array).max(initial=0.0))
-    if largest > LARGEST:
-        raise InputError(f"{what} must hold numbers of ordinary size, but {largest:.3g} came: training diverged")
+def screened(
+    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], step: int, judged: Collection[ClientId]
+) -> Sequence[Outcome]:
+    """Return the outcomes without sketches of updates that no server would use.
 
-
-def screened(trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Return the outcomes without sketches of updates that no server would use."""
-    told = [place for place, outcome in enumerate(outcomes) if outcome.finished and outcome.update is not None]
-    bad = trust.screen([float(np.linalg.norm(np.asarray(outcomes[place].update))) for place in told])
-    if not bad.any():
+    Where the updates themselves came, they were `judged` already.
+    """
+    told = {
+        place: np.asarray(outcome.update, dtype=np.float64)
+        for place, outcome in enumerate(outcomes)
+        if outcome.finished and outcome.update is not None and outcome.client not in judged
+    }
+    versions = [step] * len(told)
+    lengths, cosines = compared(lambda: iter(told.values()), versions)
+    times = trust.judge([rows[place] for place in told], lengths, versions, cosines, step)
+    refused = {place for place, time in zip(told, times.tolist(), strict=True) if time}
+    if not refused:
         return outcomes
-    refused = {place for place, is_bad in zip(told, bad.tolist(), strict=True) if is_bad}
     trust.refuse([rows[place] for place in refused])
     return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
 

@@ -7,7 +7,7 @@ when it leaves, so rows are always dense and in order of joining. What there is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
+from fedpace.core.screening import FACTOR
 from fedpace.core.trust import Trust
 
 
@@ -32,6 +33,7 @@ class Ledger:
         moments: an empty store to keep moments in, where not the usual one.
         accumulators: what the scheme wants remembered beside the facts.
         trust: hold what clients claim against what is seen of them.
+        screen: how long updates may be (`fedpace.core.screening`).
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class Ledger:
         moments: MomentStore | None = None,
         accumulators: Sequence[Accumulator] = (),
         trust: bool = True,
+        screen: float = FACTOR,
     ) -> None:
         """Start with nobody."""
-        self.trust = Trust(on=trust)
+        self.trust = Trust(on=trust, screen=screen)
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
@@ -186,10 +189,10 @@ class Ledger:
         who = [self.name(self.row(outcome.client)) for outcome in outcomes]
         check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
 
-    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0) -> None:
-        """Take in what clients reported at `step`, so many steps ago; `check` has been passed."""
+    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
+        """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
         rows = [self.row(outcome.client) for outcome in outcomes]
-        outcomes = screened(self.trust, rows, outcomes)
+        outcomes = screened(self.trust, rows, outcomes, step, judged)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._fold_facts(row, outcome, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
@@ -200,8 +203,6 @@ class Ledger:
         at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
         if not self.learn_delays:
             self.trust.time(at, self.columns["delay"][rows], took, done, step)
-        pairs = zip(rows, outcomes, strict=True)
-        self.trust.compare({row: o.update for row, o in pairs if o.finished and o.update is not None}, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:

@@ -27,6 +27,7 @@ from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.ledger import Ledger
 from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
+from fedpace.core.screening import FACTOR
 from fedpace.core.types import ClientId
 
 Warmup = Literal["full", "lazy"]
@@ -52,6 +53,7 @@ class Settings:
         trust: check what clients claim against what is seen of them, see `fedpace.core.trust`.
         hear_late: who misses a round's end goes on, as where a client cannot be stopped: what it reports is heard when
             it answers, and it is asked nothing else until then.
+        screen: refuse updates longer than so many times the usual one, see `fedpace.core.screening`; 0 = none.
     """
 
     seed: int = 0
@@ -65,6 +67,7 @@ class Settings:
     warmup_trains: bool = False
     trust: bool = True
     hear_late: bool = False
+    screen: float = FACTOR
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -75,6 +78,9 @@ class Settings:
         between(self.warmup_wait, 0, 1, "warmup_wait")
         above(self.deadline, 0, "deadline")
         at_least(self.moments_every, 0, "moments_every")
+        at_least(self.screen, 0, "screen")
+        if self.screen:
+            above(self.screen, 1, "screen (0 = refuse no update for its length)")
         stream(self.seed)  # refuses a bad seed now rather than in the first round
 
 
@@ -86,7 +92,11 @@ class Roster:
     ) -> None:
         self.settings = settings
         self.ledger = Ledger(
-            learn_delays=settings.learn_delays, moments=moments, accumulators=accumulators, trust=settings.trust
+            learn_delays=settings.learn_delays,
+            moments=moments,
+            accumulators=accumulators,
+            trust=settings.trust,
+            screen=settings.screen,
         )
 
     @property
@@ -146,7 +156,13 @@ class Roster:
         return self.ledger.trust.admitted(mask)
 
     def shares(self) -> FloatArray:
-        """(n,) weights of the clients in the objective; they sum to 1."""
+        """(n,) weights of the clients in the objective; they sum to 1. Who is not trusted counts for nothing."""
+        counted = self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
+        own = self._own_shares()
+        return own if counted.all() or not own[counted].any() else shares(np.where(counted, own, 0.0), own.size)
+
+    def _own_shares(self) -> FloatArray:
+        """(n,) what clients weigh, whoever is trusted."""
         count = len(self.ledger)
         if self.settings.shares == "uniform":
             return shares(None, count)

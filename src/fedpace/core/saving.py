@@ -91,7 +91,7 @@ def restore(
         kept = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}
     except FedpaceError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as cause:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
     return coordinator, kept
 

@@ -1,43 +1,121 @@
-"""Updates that are many times as long as the others': refused by one rule, whatever the host.
+"""Which updates no server should use: one rule, whatever the host, the scheme and the age of the model.
 
-The length of an update is compared with the median of the last `REMEMBERED` lengths that came, those of this step
-included, refused ones too. So fewer than half of the replies cannot move what is usual, and where everybody's updates
-really grow (a larger learning rate, another loss) the rule follows instead of refusing everybody for good.
+An update is refused that is not finite, or longer than `factor` times what is usual and than `SPREADS` robust standard
+deviations of the logarithms above it. Usual is the median of the `REMEMBERED` lengths that belong to versions of the
+model closest to the update's, those of this step included, refused ones too. So fewer than half of the replies cannot
+move what is usual; where everybody's updates really grow (a larger learning rate, another loss) the rule follows
+instead of refusing everybody for good; and replies to old models, longer by nature where training converges, are
+compared with replies to models as old. Whoever points against the others of its step is allowed `OPPOSED` of both: to
+undo what the others did takes an update that does, while honest ones that disagree with most are not long too.
+
+Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-REMEMBERED = 64
-"""Lengths that the usual one is the median of; a step with more answers is judged by all of its own."""
-LONGEST = 1e300
-"""What stands for infinity: files hold finite numbers."""
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.stepping import Vector, norm
+
+FACTOR, SPREADS, OPPOSED = 5.0, 3.5, 0.6
+"""See above."""
+REMEMBERED = 32
+"""Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
+KEPT = 256
+"""Lengths that are kept: replies to old models need those of their time."""
 FEWEST = 3
 """Lengths without which nothing is called unusual: of two, either may be the wrong one."""
+ENOUGH = 4
+"""Updates of one version below which none is said to point against the others."""
+LONGEST = 1e300
+"""What stands for infinity: files hold finite numbers."""
 
 
-class LengthScreen:
+class Screen:
     """What is usual, and what is not.
 
     Args:
-        factor: refuse updates longer than this many times the median; 0 = refuse none.
-        lengths: that came before.
+        factor: refuse updates longer than this many times the median; 0 = refuse only what is not finite.
     """
 
-    def __init__(self, factor: float, lengths: Iterable[float] = ()) -> None:
+    def __init__(self, factor: float = FACTOR) -> None:
         self.factor = factor
-        self.lengths = list(lengths)[-REMEMBERED:]
+        self.known: FloatArray = np.zeros((0, 2))
+        """Version of the model, and length, of the last updates that came."""
 
-    def unusual(self, lengths: Sequence[float]) -> dict[int, float]:
-        """Take in the lengths of a step's updates; return position -> how many times the median, of those to refuse."""
+    def judge(
+        self, lengths: ArrayLike, versions: ArrayLike = 0, cosines: ArrayLike = math.nan, *, remember: bool = True
+    ) -> FloatArray:
+        """(k,) how many times as long as is usual those updates of a step are that must not count; 0 for the others.
+
+        Args:
+            lengths: Euclidean lengths; NaN or infinite where any entry is.
+            versions: of the models that they were trained from.
+            cosines: with what the others of the same version agree on; NaN where too few came.
+            remember: whether they show what is usual from now on; those of one update must do so once.
+        """
+        told = np.asarray(lengths, dtype=np.float64)
+        came = np.minimum(np.nan_to_num(told, nan=LONGEST, posinf=LONGEST), LONGEST)
+        born = np.broadcast_to(np.asarray(versions, dtype=np.float64), came.shape)
+        opposed = np.broadcast_to(np.asarray(cosines, dtype=np.float64), came.shape) < 0
+        times = np.where(np.isfinite(told), 0.0, math.inf)
         if not self.factor:
-            return {}
-        known = [*self.lengths, *(min(length, LONGEST) for length in lengths)]
-        self.lengths = known[-REMEMBERED:]
-        usual = median(known) if len(known) >= FEWEST else 0.0
-        if not 0 < usual < math.inf:
-            return {}
-        return {place: length / usual for place, length in enumerate(lengths) if length > self.factor * usual}
+            return times
+        known = np.concatenate([self.known, np.stack([born, came], axis=1)[came > 0]])
+        for version in np.unique(born):
+            here = np.flatnonzero(born == version)
+            usual, most, against = self._limits(known, float(version), here.size)
+            with np.errstate(over="ignore"):
+                ratio = came[here] / usual
+            times[here] = np.where(ratio > np.where(opposed[here], against, most), ratio, times[here])
+        if remember:
+            self.known = known[-KEPT:]
+        return times
+
+    def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, float, float]:
+        """Return what is usual of a version, and how many times that an update may be; one that is opposed."""
+        newest_first = known[::-1]
+        near = np.argsort(np.abs(newest_first[:, 0] - version), kind="stable")[: max(REMEMBERED, count)]
+        if near.size < FEWEST:
+            return 1.0, math.inf, math.inf
+        low, middle = np.quantile(np.log(newest_first[near, 1]), [0.25, 0.5])
+        spread = SPREADS * float(middle - low) / 0.6745
+        most, against = (
+            math.exp(min(700.0, max(math.log(max(1.0, part * self.factor)), part * spread))) for part in (1.0, OPPOSED)
+        )
+        return math.exp(float(middle)), most, against
+
+
+def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -> tuple[list[float], FloatArray]:
+    """Return the lengths of updates, and the cosine of each with the sum of the others' directions.
+
+    Only updates of one version are compared, where there are `ENOUGH`; other cosines are NaN. They are gone through
+    twice, so that no more than one need be in memory.
+
+    Args:
+        updates: yields them, flat, each time that it is called.
+        versions: of the models that they were trained from.
+    """
+    lengths: list[float] = []
+    sums: dict[int, Any] = {}
+    for version, update in zip(versions, updates(), strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = norm(update)
+        lengths.append(length)
+        if 0 < length < math.inf:
+            sums[version] = update / length if version not in sums else sums[version] + update / length
+    moved = [version for version, length in zip(versions, lengths, strict=True) if 0 < length < math.inf]
+    squares = {version: float(total @ total) for version, total in sums.items()}
+    cosines = np.full(len(lengths), math.nan)
+    for place, (version, update) in enumerate(zip(versions, updates(), strict=True)):
+        if 0 < lengths[place] < math.inf and moved.count(version) >= ENOUGH:
+            along = float(update @ sums[version]) / lengths[place]
+            rest = squares[version] - 2 * along + 1
+            cosines[place] = (along - 1) / math.sqrt(rest) if rest > 1e-20 else 0.0
+    return lengths, cosines

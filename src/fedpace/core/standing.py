@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import moment_store
 from fedpace.core.roster import Roster, Settings
+from fedpace.core.screening import compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
+from fedpace.core.stepping import Vector
 from fedpace.core.tasks import Kind, Policy, Step, Task
 from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
 
@@ -36,9 +38,6 @@ class Standing(Roster):
         self, policy: Policy[Any] | Selector[Any], settings: Settings, moments: MomentStore | None = None
     ) -> None:
         check_traits(policy)
-        if not getattr(policy, "rounds", True):
-            # Without rounds answers are to models of many ages: longer and other ways than the newest by nature.
-            settings = replace(settings, trust=False)
         super().__init__(settings, moments, policy.accumulates)
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
         self.at = Progress()
@@ -46,6 +45,8 @@ class Standing(Roster):
         self._warned = False
         self._step: Step | None = None
         """The step that is due, until it is made."""
+        self._judged: frozenset[int] = frozenset()
+        """Tasks of that step whose updates were screened."""
 
     @property
     def step(self) -> int:
@@ -79,6 +80,22 @@ class Standing(Roster):
         before = self.flight.flying + self.flight.held
         self.flight.lose(set(gone))
         self.at.turn.wasted += before - self.flight.flying - self.flight.held
+
+    def screen(self, updates: Callable[[], Iterable[Vector]]) -> dict[int, float]:
+        """Return which answers of the step that is due are to be refused: task -> how many times the usual length.
+
+        Args:
+            updates: yields what each answer changed, flat and in their order, each time that it is called.
+        """
+        if self._step is None:
+            raise OrderError("screen() came without a step: due() says when one is to be made")
+        tasks = [task for task, _ in self._step.answers]
+        self._judged = frozenset(task.id for task in tasks)
+        versions = [task.step for task in tasks]
+        lengths, cosines = compared(updates, versions)
+        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
+        times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step)
+        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
 
     def refuse(self, tasks: Collection[int]) -> Step:
         """Take answers of the step that is due for failures, and return what is left of it.
@@ -182,7 +199,7 @@ class Standing(Roster):
 
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
-        flying, held = self.flight.tables(self.ledger.row)
+        flying, held = self.flight.tables(self.ledger.row, self.ledger.trust.shown)
         known = self.ledger.facts()
         return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 
@@ -191,11 +208,17 @@ class Standing(Roster):
         self.at.turn.hear(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
         times = Counter[tuple[int, ClientId]]()
+        judged: set[tuple[int, int, ClientId]] = set()
         for task, outcome in settled:
-            groups.setdefault((task.step, times[task.step, task.client]), []).append(outcome)
+            nth = times[task.step, task.client]
+            groups.setdefault((task.step, nth), []).append(outcome)
             times[task.step, task.client] += 1
+            if task.id in self._judged:
+                judged.add((task.step, nth, task.client))
+        self._judged = frozenset()
         for step, nth in sorted(groups):
-            self.ledger.fold(groups[step, nth], step, self.step - step)
+            seen = {client for *at, client in judged if at == [step, nth]}
+            self.ledger.fold(groups[step, nth], step, self.step - step, seen)
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)

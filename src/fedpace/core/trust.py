@@ -11,7 +11,8 @@ weight. Each claim is bounded by something that the server sees itself:
 - Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
 - Updates. A client whose updates point away from those of the others again and again, or were refused
-  (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than `LEAST`.
+  (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than `LEAST`. Nor
+  does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody can reach.
 
 Everything is relative to the fleet's median, so that up to half of the clients may lie before honest ones suffer; and
 all evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it: docs/trust.md has
@@ -31,7 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.messages import Cohort, Outcome
-from fedpace.core.outliers import refused, robust, trimmed
+from fedpace.core.outliers import robust, trimmed
+from fedpace.core.screening import FACTOR, Screen, compared
 
 ALLOWANCE = (0.25, 1.0)
 """What a report may be below the server's measurement: this part of it, and these seconds."""
@@ -49,8 +51,6 @@ AGAINST = 3
 """Answers against the others after which each further one halves what the client counts for."""
 HALF_LIFE = 50.0
 """Steps."""
-RECENT = 256
-"""Updates whose lengths say what is usual."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
 COLUMNS: dict[str, float] = {
@@ -69,13 +69,13 @@ class Trust:
 
     Args:
         on: False = everything is believed, and nothing is kept.
+        screen: factor of the rule for updates that are too long (`fedpace.core.screening`); 0 = no limit.
     """
 
-    def __init__(self, *, on: bool = True) -> None:
+    def __init__(self, *, on: bool = True, screen: float = FACTOR) -> None:
         self.on = on
+        self.screen = Screen(screen)
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
-        self._lengths = np.zeros(0)
-        """Of recent updates that were accepted."""
         self._step = 0
         """The newest step that evidence came from."""
 
@@ -156,32 +156,37 @@ class Trust:
 
     # -- updates ---------------------------------------------------------------------------------------------
 
-    def compare(self, told: Mapping[int, FloatArray], step: int) -> None:
-        """Note whose update points away from those of the others of one step, which all trained from one model."""
-        self._fade(step)
-        if not self.on or len(told) < ENOUGH:
-            return
-        rows, updates = np.array([*told]), np.array([*told.values()])
-        lengths = np.linalg.norm(updates, axis=1)
-        moved = lengths > 0
-        if int(moved.sum()) < ENOUGH:
-            return
-        units = updates[moved] / lengths[moved, None]
-        others = units.sum(axis=0) - units
-        cosine = (units * others).sum(axis=1) / np.maximum(np.linalg.norm(others, axis=1), 1e-300)
-        middle, spread = robust(cosine)
-        against = (cosine < 0) & (cosine < middle - LATE * max(spread, 0.05))
-        column = self.columns["against"]
-        column[rows[moved]] = np.maximum(column[rows[moved]] + np.where(against, 1.0, -1.0), 0.0)
+    def judge(
+        self, rows: Sequence[int], lengths: ArrayLike, versions: ArrayLike, cosines: FloatArray, step: int
+    ) -> FloatArray:
+        """(k,) how many times as long as is usual the updates are that must not count, 0 for others (`Screen.judge`).
 
-    def screen(self, lengths: ArrayLike) -> BoolArray:
-        """(k,) which updates of one step are refused, by their lengths; those that are not show what is usual."""
-        came = np.asarray(lengths, dtype=np.float64)
+        Whose update points away from those of the others is noted; row -1 is nobody's that is still there.
+        """
+        self._fade(step)
         if not self.on:
-            return np.zeros(came.size, dtype=np.bool_)
-        bad = refused(came, self._lengths)
-        self._lengths = np.concatenate([self._lengths, came[~bad & (came > 0)]])[-RECENT:]
-        return bad
+            return np.zeros(len(rows))
+        told = np.isfinite(cosines) & (np.asarray(rows) >= 0)
+        if told.any():
+            middle, spread = robust(cosines[told])
+            against = (cosines < 0) & (cosines < middle - LATE * max(spread, 0.05))
+            column, at = self.columns["against"], np.asarray(rows)[told]
+            column[at] = np.maximum(column[at] + np.where(against[told], 1.0, -1.0), 0.0)
+        return self.screen.judge(lengths, versions, cosines)
+
+    def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
+        """Return sketches of updates in hand, NaN where they would be refused: policies must not be led by them."""
+        if not self.on:
+            return sketches
+        told = np.flatnonzero(~np.isnan(sketches).any(axis=1))
+        born = [versions[place] for place in told.tolist()]
+        lengths, cosines = compared(lambda: iter(sketches[told]), born)
+        bad = told[self.screen.judge(lengths, born, cosines, remember=False) > 0]
+        if not bad.size:
+            return sketches
+        sketches = sketches.copy()
+        sketches[bad] = math.nan
+        return sketches
 
     def refuse(self, rows: Sequence[int]) -> None:
         """Note that the updates of clients were refused."""
@@ -193,12 +198,12 @@ class Trust:
         doubt = self.columns["refused"] + np.maximum(self.columns["against"] - AGAINST + 1, 0.0)
         return np.asarray(0.5**doubt)
 
-    def admitted(self, reachable: BoolArray) -> BoolArray:
-        """(n,) who of those that can be reached is asked; nobody is left out where half of them would be."""
-        bad = reachable & (self.weight() < LEAST)
-        if not bad.any() or 2 * int(bad.sum()) > int(reachable.sum()):
-            return reachable
-        return reachable & ~bad
+    def admitted(self, among: BoolArray) -> BoolArray:
+        """(n,) whom of these to ask; nobody is left out where half of them would be."""
+        bad = among & (self.weight() < LEAST)
+        if not bad.any() or 2 * int(bad.sum()) > int(among.sum()):
+            return among
+        return among & ~bad
 
     # -- cohorts ---------------------------------------------------------------------------------------------
 
@@ -244,7 +249,8 @@ class Trust:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        return {**self.columns, "fleet": np.concatenate([[self._step, self._lengths.size], self._lengths])}
+        known = self.screen.known
+        return {**self.columns, "fleet": np.concatenate([[self._step, len(known)], known.ravel()])}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
@@ -259,9 +265,12 @@ class Trust:
                 )
             self.columns[name] = np.array(saved[name], dtype=np.float64)
         fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-        if fleet.size < 2 or fleet.size != 2 + fleet[1]:
+        if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in (fleet[1], 2 * fleet[1]):
             raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
-        self._step, self._lengths = int(fleet[0]), fleet[2:]
+        self._step, lengths = int(fleet[0]), fleet[2:]
+        if lengths.size == fleet[1]:  # saved before lengths were kept by the version of the model
+            lengths = np.stack([np.full(lengths.size, fleet[0]), lengths], axis=1)
+        self.screen.known = lengths.reshape(-1, 2)
 
     def _fade(self, step: int) -> None:
         if step > self._step:

@@ -87,8 +87,9 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if origin.folder is None:
             raise InputError(
-                f"the data set {source.name!r} was not found: {looked(source)}, which did not answer ({reason}). "
-                f"Go online, or set {FOLDER_VARIABLE}, or folder in [data] of an experiment, to a folder that holds "
+                f"the data set {source.name!r} was not found: {looked(source)} at {origin.revision[:12]}, which did "
+                f"not answer ({reason}). Go online, or set {FOLDER_VARIABLE}, or folder in [data] of an experiment, to "
+                "a folder that holds "
                 f"{source.name}/{next(iter(source.rows))}*.parquet"
             ) from cause
         names = ", ".join(path.name for path in origin.files[split])

@@ -26,8 +26,16 @@ FORMAT = 1
 """Of the decoded arrays; a new number leaves older caches alone."""
 
 REVISION_VARIABLE = "FEDPACE_HUB_REVISIONS"
-"""Pins data sets on the Hub, as NAME=COMMIT,NAME=COMMIT; others are taken as their main branch is."""
+"""Takes data sets on the Hub at other revisions than `PINNED`, as NAME=COMMIT,NAME=COMMIT."""
 MAIN = "main"
+PINNED = {
+    "mnist": "77f3279092a1c1579b2250db8eafed0ad422088c",
+    "fashion-mnist": "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
+    "cifar10": "0b2714987fa478483af9968de7c934580d0bb9a2",
+    "femnist": "df739a2b09df2b5cc1ec93107659b9a9a8566487",
+}
+"""Commits on the Hub that are taken: whoever can push there must not change what runs here. Others are taken as their
+main branch is."""
 
 FOLDER_VARIABLE = "FEDPACE_DATA"
 """Names the folder of parquet files that is looked into before the Hub is asked."""
@@ -161,11 +169,11 @@ def locate(source: Source, folder: str = "") -> Origin:
             f"{Path(folder) / source.name / (next(iter(source.rows)) + '*.parquet')} with the columns of the Hub's "
             f"{source.repository} ({', '.join(source.columns)})"
         )
-    return Origin(None, {}, revisions().get(source.name, MAIN))
+    return Origin(None, {}, (PINNED | revisions()).get(source.name, MAIN))
 
 
 def revisions() -> dict[str, str]:
-    """Return the revisions that the user has pinned, by data set."""
+    """Return the revisions that the user asks for, by data set."""
     found: dict[str, str] = {}
     for entry in filter(None, os.environ.get(REVISION_VARIABLE, "").split(",")):
         name, _, revision = (word.strip() for word in entry.partition("="))

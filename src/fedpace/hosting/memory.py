@@ -16,7 +16,7 @@ from fedpace.hosting.diary import Diary
 from fedpace.hosting.lock import FolderLock
 from fedpace.records.run import RunInfo
 
-MAY_CHANGE = ("deadline", "moments_every", "hear_late")
+MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "screen")
 """Settings that a restarted server may be given anew."""
 
 
@@ -49,6 +49,8 @@ class Memory:
                         "give the same, or use another folder"
                     )
             saved.coordinator.settings = settings
+            trust = saved.coordinator.ledger.trust
+            trust.on, trust.screen.factor = settings.trust, settings.screen
             saved.coordinator.abandon()
             self._diary.go_on(saved.entry)
             return saved

@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, one_of
+from fedpace.core.checks import at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
-from fedpace.core.screening import LengthScreen
+from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need
@@ -35,13 +35,13 @@ from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch, update_length
+from fedpace.hosting.sketch import Arrays, UpdateSketch, flat_update
 from fedpace.hosting.stopwatch import Stopwatch
 from fedpace.records.round import Round
 from fedpace.server import server_step
 
 Clock = Literal["server", "reported"]
-SCREEN = 10.0
+SCREEN = FACTOR
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,8 @@ class Server:
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
-        if screen != 0:
-            above(screen, 1, "screen (0 = refuse no update for its length)")
         # No host has a message that stops a client.
-        settings = replace(settings, hear_late=True)
+        settings = replace(settings, hear_late=True, screen=screen)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
@@ -115,7 +113,6 @@ class Server:
         self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, widths, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
         self._reader.outvoted = self.courier.forget_moments
-        self._screen = LengthScreen(screen, [] if self.saved is None else self.saved.facts.get("lengths", []))
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
         self.shared: SharedModel | None = None
         """The current model, from when `share` was first called."""
@@ -227,7 +224,7 @@ class Server:
         self._ended = self.coordinator.now
         with self.watch("saving"):
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
-            remembered = {"server": scalars, "lengths": self._screen.lengths, **(facts or {})}
+            remembered = {"server": scalars, **(facts or {})}
             self.memory.save(disk.Saved(self.coordinator, model, entry, remembered, {**(own or {}), **vectors}))
         return entry
 
@@ -240,14 +237,12 @@ class Server:
 
     def _screened(self, step: Step) -> Step:
         """Refuse updates that are many times as long as the others'."""
-        lengths = [update_length(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
-        unusual = self._screen.unusual(lengths)
-        if not unusual:
+        came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
+        times = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
+        if not times:
             return step
-        words = "its update is {:.3g} times as long as is usual, and more than {:g} times is refused"
-        return self.courier.refuse(
-            {step.answers[place][0]: words.format(times, self._screen.factor) for place, times in unusual.items()}
-        )
+        words = "its update is {:.3g} times as long as is usual, which is refused"
+        return self.courier.refuse({task: words.format(times[task.id]) for task, _ in step.answers if task.id in times})
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""

@@ -55,12 +55,12 @@ class UpdateSketch:
         return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
 
 
-def update_length(trained: Arrays, sent: Arrays) -> float:
-    """Return the Euclidean length of trained - sent over all but buffers; infinity where it is too long for a float."""
+def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
+    """Return trained - sent over all but buffers as one vector; infinite where it is too large for a float."""
     with np.errstate(over="ignore"):
-        squares = [
-            float(np.square(np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).sum())
+        parts = [
+            (np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).ravel()
             for key, array in trained.items()
             if not is_buffer(key, array)
         ]
-        return math.sqrt(sum(squares))
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -83,5 +83,5 @@ def load(folder: Path, policy: Any) -> Saved | None:
             facts=dict(index["facts"]),
             own={key: stored[f"own-{i}"] for i, key in enumerate(index["own"])},
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as cause:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause

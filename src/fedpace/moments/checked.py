@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array
+from fedpace.core.checks import FloatArray, float_array, of_ordinary_size
 from fedpace.core.errors import InputError
 
 
@@ -18,4 +18,5 @@ def checked_moment(factor: ArrayLike, row: int, width: int | None) -> FloatArray
             f"the moment of client {row} must have {width} columns, as those of the other clients, "
             f"but it has {matrix.shape[1]}"
         )
+    of_ordinary_size(matrix, f"the moment of client {row}")
     return matrix

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, frozen
+from fedpace.core.checks import FloatArray, float_array, frozen, of_ordinary_size, whole
 from fedpace.core.errors import InputError
 
 
@@ -63,6 +63,14 @@ def moment_from_features(
         classes: number of classes, where `labels` are class numbers 0 to classes - 1.
         max_rank: keep only this many leading directions; the share of energy dropped is reported.
     """
+    rows = whole_rows(features, bias=bias, labels=labels, classes=classes)
+    return _compressed(rows / math.sqrt(len(rows)), len(rows), max_rank)
+
+
+def whole_rows(
+    features: ArrayLike, *, bias: bool = False, labels: ArrayLike | None = None, classes: int | None = None
+) -> FloatArray:
+    """Return the rows z that a moment is the mean of z z' of; arguments as for `moment_from_features`."""
     batch = float_array(features, "features", ndim=2)
     samples = batch.shape[0]
     if samples < 1 or batch.shape[1] < 1:
@@ -74,7 +82,7 @@ def moment_from_features(
         parts.append(_label_columns(labels, samples, classes))
     elif classes is not None:
         raise InputError(f"classes = {classes} came without labels: give both, or neither")
-    return _compressed(np.hstack(parts) / math.sqrt(samples), samples, max_rank)
+    return np.hstack(parts)
 
 
 def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
@@ -83,8 +91,9 @@ def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
 
 
 def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Moment:
-    if max_rank is not None and max_rank < 1:
-        raise InputError(f"max_rank must be at least 1, but {max_rank!r} came")
+    if max_rank is not None:
+        whole(max_rank, 1, "max_rank")
+    of_ordinary_size(factor, "the features")
     if len(factor) > factor.shape[1]:
         factor = np.asarray(np.linalg.qr(factor, mode="r"), dtype=np.float64)
     # S V' as U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition, and F'F is
@@ -105,9 +114,8 @@ def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Momen
 
 def _label_columns(labels: ArrayLike, samples: int, classes: int | None) -> FloatArray:
     if classes is None:
-        columns = np.asarray(labels, dtype=np.float64)
+        columns = float_array(labels, "labels", ndim=np.ndim(labels) if np.ndim(labels) == 1 else 2)
         columns = columns[:, None] if columns.ndim == 1 else columns
-        columns = float_array(columns, "labels", ndim=2)
     else:
         numbers = np.asarray(labels)
         if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):

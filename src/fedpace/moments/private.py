@@ -21,9 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, above, float_array, frozen
+from fedpace.core.checks import LARGEST, FloatArray, above, between, float_array, frozen, of_ordinary_size, whole
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
+
+LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e15
+"""Beyond these, the noise that it takes is no number of use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +67,11 @@ def private_moment(
     samples, width = batch.shape
     if samples < 1 or width < 1:
         raise InputError(f"expected at least one row and one column of features, but shape {batch.shape} came")
+    of_ordinary_size(batch, "the features")
     above(clip, 0, "clip")
-    if max_rank is not None and max_rank < 1:
-        raise InputError(f"max_rank must be at least 1, but {max_rank!r} came")
+    between(clip, 1e-70, LARGEST, "clip")
+    if max_rank is not None:
+        whole(max_rank, 1, "max_rank")
     sigma = gaussian_sigma(math.sqrt(2) * clip**2 / samples, epsilon=epsilon, delta=delta)
     lengths = np.linalg.norm(batch, axis=1, keepdims=True)
     clipped = batch * np.minimum(1.0, clip / np.maximum(lengths, clip))
@@ -83,8 +88,9 @@ def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float) -> float
     """Return the least standard deviation that makes a query of this L2 sensitivity (epsilon, delta)-private."""
     above(sensitivity, 0, "sensitivity")
     above(epsilon, 0, "epsilon")
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, but {delta!r} came")
+    between(epsilon, LEAST_EPSILON, MOST_EPSILON, "epsilon")
+    above(delta, 0, "delta")
+    between(delta, 0, 1 - 1e-9, "delta")
     low, high = 1e-9 / max(1.0, epsilon), 1.0
     while gaussian_delta(high, epsilon) > delta:
         low, high = high, 2 * high

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, listed
+from fedpace.core.checks import FloatArray, float_array, listed, of_ordinary_size
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
 from fedpace.numerics.inverse import regularised_inverse
@@ -34,6 +34,7 @@ def checked_factors(factors: Sequence[ArrayLike]) -> list[FloatArray]:
     if width == 0:
         raise InputError("a factor must have at least one column, one a feature, but client 0's has none")
     for row, matrix in enumerate(matrices):
+        of_ordinary_size(matrix, f"the factor of client {row}")
         if matrix.shape[1] != width:
             raise InputError(
                 f"all factors must have one width: client 0's has {width} columns, client {row}'s has {matrix.shape[1]}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, delays, float_array
+from fedpace.core.checks import FloatArray, delays, float_array, whole
 from fedpace.core.errors import InputError
 
 
@@ -40,8 +40,7 @@ def expected_max(p: ArrayLike, delay: ArrayLike, k: int) -> ExpectedMax:
     probability = float_array(p, "probabilities")
     if probability.size != tau.size:
         raise InputError(f"expected {tau.size} probabilities, one a delay, but {probability.size} came")
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k must be a whole number of at least 1, but {k!r} came")
+    whole(k, 1, "k")
     total = float(probability.sum())
     # Solvers walk slightly off the simplex; more than rounding is a mistake of the caller.
     if probability.min() < -1e-6 or abs(total - 1) > 1e-6:

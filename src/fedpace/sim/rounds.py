@@ -20,7 +20,7 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, Source, norm, step_facts
+from fedpace.core.stepping import Gather, ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Policy, Step, Task
 from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
@@ -224,9 +224,10 @@ class Simulation:
         self, step: Step, trained: list[tuple[Task, LocalResult]]
     ) -> tuple[Step, list[tuple[Task, LocalResult]]]:
         """Return what is left of a step, and the answers that may count; the others have failed."""
-        lengths = [norm((result.parameters - self.models[task.step]).double()) for task, result in trained]
-        bad = self.coordinator.ledger.trust.screen(lengths)
-        refused = {task.id for (task, _), is_bad in zip(trained, bad, strict=True) if is_bad}
+        cut = self.trainer.trainable
+        refused = self.coordinator.screen(
+            lambda: ((result.parameters - self.models[task.step])[:cut].double() for task, result in trained)
+        )
         if refused:
             step = self.coordinator.refuse(refused)
             self.clients.forget(refused)

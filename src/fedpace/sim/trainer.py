@@ -19,10 +19,11 @@ from fedpace.core.checks import FloatArray
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
-from fedpace.moments.factor import factor_from_features
+from fedpace.moments.factor import whole_rows
 from fedpace.sim.flat import FlatModel
 from fedpace.sim.layers import linear_layers
 from fedpace.sim.minibatches import batches
+from fedpace.sim.releasing import released
 from fedpace.sim.stacked import Stacked
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
@@ -237,14 +238,14 @@ class Trainer:
             chosen = stream(self.seed, "moment", client).choice(
                 len(inputs), self.training.moment_samples, replace=False
             )
-            rows = torch.from_numpy(np.sort(chosen))
-            inputs, labels = inputs[rows], labels[rows]
+            batch = torch.from_numpy(np.sort(chosen))
+            inputs, labels = inputs[batch], labels[batch]
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
         # A head with a bias sees one more feature, the constant 1.
         bias = getattr(self._flat.module.head, "bias", None) is not None
-        if not targets:
-            return factor_from_features(features, bias=bias)
-        return factor_from_features(features, bias=bias, labels=labels.numpy(), classes=self.data.classes)
+        told, classes = (labels.numpy(), self.data.classes) if targets else (None, None)
+        rows = whole_rows(features, bias=bias, labels=told, classes=classes)
+        return released(rows, self.training, parameters.numpy(), client, seed=self.seed)
 
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from fedpace.core.checks import above, at_least, between, one_of
+from fedpace.core.checks import above, at_least, between, one_of, whole
 from fedpace.core.errors import FedpaceError, InputError
 
 LARGEST = 1e30
@@ -35,6 +35,11 @@ class Training:
         mu: weight of FedProx's pull towards the received model.
         sketch: entries of the update sketches that are reported to schemes that need them; 0 = whole updates.
         moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
+        moment_rank: leading directions of a moment that are sent; 0 = all.
+        moment_epsilon: each moment is released (epsilon, delta)-differentially private for one sample of the batch, by
+            the Gaussian mechanism (docs/privacy.md); 0 = as it is.
+        moment_delta: see there.
+        moment_clip: longest row of features, with the 1 of a bias and the targets behind them, that is kept as it is.
     """
 
     epochs: int = 5
@@ -46,6 +51,10 @@ class Training:
     mu: float = 0.01
     sketch: int = 256
     moment_samples: int = 100
+    moment_rank: int = 0
+    moment_epsilon: float = 0.0
+    moment_delta: float = 1e-5
+    moment_clip: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -54,6 +63,12 @@ class Training:
         above(self.lr, 0, "lr of training")
         at_least(self.weight_decay, 0, "weight_decay of training")
         at_least(self.moment_samples, 1, "moment_samples of training")
+        whole(self.moment_rank, 0, "moment_rank of training")
+        between(self.moment_epsilon, 0, LARGEST, "moment_epsilon of training")
+        above(self.moment_delta, 0, "moment_delta of training")
+        between(self.moment_delta, 0, 0.5, "moment_delta of training")
+        above(self.moment_clip, 0, "moment_clip of training")
+        between(self.moment_clip, 0, LARGEST, "moment_clip of training")
         at_least(self.sketch, 0, "sketch of training")
         at_least(self.mu, 0, "mu of training")
         for option in ("lr", "weight_decay", "mu"):

@@ -1,0 +1,34 @@
+"""What a simulated client's moment becomes before it leaves: cut to a rank, and made private if that is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.rng import stream
+from fedpace.moments.factor import compress
+from fedpace.moments.private import private_moment
+from fedpace.sim.training import Training
+
+
+def released(rows: FloatArray, training: Training, model: NDArray[np.generic], client: int, *, seed: int) -> FloatArray:
+    """Return the factor that a client sends.
+
+    The noise is named by the model that the moment is of: whoever is asked about one model twice says the same twice,
+    which spends nothing, and each new model is a release of its own.
+    """
+    rank = training.moment_rank or None
+    if not training.moment_epsilon:
+        return compress(rows / np.sqrt(len(rows)), rank or rows.shape[1], samples=len(rows)).factor
+    name = int.from_bytes(hashlib.sha256(np.ascontiguousarray(model).tobytes()).digest()[:6], "big")
+    return private_moment(
+        rows,
+        epsilon=training.moment_epsilon,
+        delta=training.moment_delta,
+        clip=training.moment_clip,
+        seed=int(stream(seed, "release", client, name).integers(2**62)),
+        max_rank=rank,
+    ).factor
