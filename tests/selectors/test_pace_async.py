@@ -132,3 +132,8 @@ def test_it_holds_where_it_arrives(seed):
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(InputError, match="pace-async"):
         make_selector("pace-async", **options)
+
+
+def test_every_step_says_why_where_nobody_starts_with_it():
+    played = list(islice(simulation(options={"in_flight": 3, "work_price": 1.0}).rounds(), 40))
+    assert all("rho" in current.facts for current in played[1:])

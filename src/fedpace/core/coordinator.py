@@ -192,8 +192,8 @@ class Coordinator(Standing):
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""
-        some_left = any(task in self.flight.tasks for task in self.at.warming)
-        return not some_left or self.flight.answered(self.at.warming) >= self.at.quorum
+        left = any(task in self.flight.tasks for task in self.at.warming)
+        return not left or self.flight.answered(self.at.warming) >= self.at.quorum
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -262,16 +262,16 @@ class Coordinator(Standing):
         """Turn a move into a step and tasks."""
         step = None
         if move.apply is not None:
-            pairs = zip(move.apply.ids.tolist(), move.apply.weights.tolist(), strict=True)
-            answers = tuple((self.flight.in_hand(task), weight) for task, weight in pairs)
-            self._step = step = Step(self.step + 1, answers, move.apply.mode, self.flight.drop(move.drop.tolist()))
+            pairs = zip(map(self.flight.in_hand, move.apply.ids.tolist()), move.apply.weights.tolist(), strict=True)
+            self._step = step = Step(self.step + 1, tuple(pairs), move.apply.mode, self.flight.drop(move.drop.tolist()))
             self.flight.go_on(step.dropped if self.goes_on else ())
         self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
         self.at.wait = move.wait if move.start.size or self.flight.flying else None
+        turn = self.at.turn
+        if move.start.size or move.why.facts:  # a step that starts nobody has its reasons too
+            turn.why, turn.mode = move.why, move.mode
         if not move.start.size:
             return Due((), step)
-        turn = self.at.turn
-        turn.why, turn.mode = move.why, move.mode
         if step is None and not self.flight.flying:
             turn.began = self.now
         version = self.step if step is None else step.number
