@@ -53,7 +53,7 @@ def test_most_of_a_small_cohort_may_be_hostile():
     screen = Screen()
     for _ in range(6):
         assert refused(screen, [1.0, 1.1, 0.9]) == []
-    assert refused(screen, [10.0, 11.0, 1.0]) == [0, 1]
+    assert refused(screen, [20.0, 21.0, 1.0]) == [0, 1]
 
 
 def test_where_everybody_steps_further_the_rule_follows():
@@ -87,7 +87,7 @@ def test_replies_to_old_models_are_compared_with_those_to_models_as_old():
         assert refused(screen, [0.9**version * x for x in (0.9, 1.0, 1.1, 1.2)], version) == []
     old, new = 0.9**4, 0.9**40
     assert old / new > 40
-    assert refused(screen, [new, new, new, old, 10 * old], [40, 40, 40, 4, 4]) == [4]
+    assert refused(screen, [new, new, new, old, 30 * old], [40, 40, 40, 4, 4]) == [4]
     assert refused(screen, [new, old], [40, 40]) == [1], "the same length, told to be of the newest model"
 
 
@@ -100,7 +100,7 @@ def test_another_order_or_scale_changes_nothing():
         np.testing.assert_allclose(Screen().judge(scale * lengths[::-1])[::-1], times)
 
 
-def test_cosines_are_with_the_others_of_the_same_version():
+def test_cosines_are_with_the_others_of_the_same_version_or_else_of_the_step():
     rng = fedpace.stream(0, "cosines")
     updates = [np.ones(16) + 0.3 * rng.normal(size=16) for _ in range(6)]
     updates[2] = -5 * updates[2]
@@ -111,7 +111,8 @@ def test_cosines_are_with_the_others_of_the_same_version():
     for place in range(5):
         others = units.sum(axis=0) - units[place]
         assert cosines[place] == pytest.approx(units[place] @ others / np.linalg.norm(others))
-    assert math.isnan(cosines[5]), "nobody else replied to its model"
+    assert cosines[5] > 0, "nobody else replied to its model: it is compared with all of the step"
+    assert np.isnan(compared(lambda: iter(updates[:3]), versions[:3])[1]).all(), "too few to say"
     assert (cosines[:5] < 0).tolist() == [False, False, True, False, False]
 
 

@@ -6,7 +6,8 @@ model closest to the update's, those of this step included, refused ones too. So
 move what is usual; where everybody's updates really grow (a larger learning rate, another loss) the rule follows
 instead of refusing everybody for good; and replies to old models, longer by nature where training converges, are
 compared with replies to models as old. Whoever points against the others of its step is allowed `OPPOSED` of both: to
-undo what the others did takes an update that does, while honest ones that disagree with most are not long too.
+undo what the others did takes an update that does, while honest ones that disagree with most are not long too. One that
+is long and not against them may be a newcomer's whose data are like nobody's: refused at once, it would never get in.
 
 Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
 """
@@ -14,6 +15,7 @@ Spread is measured below the median: who lies gains nothing by a short update, s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,8 +25,8 @@ from numpy.typing import ArrayLike
 from fedpace.core.checks import FloatArray
 from fedpace.core.stepping import Vector, norm
 
-FACTOR, SPREADS, OPPOSED = 5.0, 3.5, 0.6
-"""See above."""
+FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
+"""See above; opposed: of the factor, and of the spreads."""
 REMEMBERED = 32
 """Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
 KEPT = 256
@@ -32,7 +34,7 @@ KEPT = 256
 FEWEST = 3
 """Lengths without which nothing is called unusual: of two, either may be the wrong one."""
 ENOUGH = 4
-"""Updates of one version below which none is said to point against the others."""
+"""Updates below which none is said to point against the others: of its version, or else of the step."""
 LONGEST = 1e300
 """What stands for infinity: files hold finite numbers."""
 
@@ -87,7 +89,8 @@ class Screen:
         low, middle = np.quantile(np.log(newest_first[near, 1]), [0.25, 0.5])
         spread = SPREADS * float(middle - low) / 0.6745
         most, against = (
-            math.exp(min(700.0, max(math.log(max(1.0, part * self.factor)), part * spread))) for part in (1.0, OPPOSED)
+            math.exp(min(700.0, max(math.log(max(1.0, length * self.factor)), width * spread)))
+            for length, width in ((1.0, 1.0), OPPOSED)
         )
         return math.exp(float(middle)), most, against
 
@@ -95,8 +98,8 @@ class Screen:
 def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -> tuple[list[float], FloatArray]:
     """Return the lengths of updates, and the cosine of each with the sum of the others' directions.
 
-    Only updates of one version are compared, where there are `ENOUGH`; other cosines are NaN. They are gone through
-    twice, so that no more than one need be in memory.
+    Updates are compared with those of their version where there are `ENOUGH`, else with all of the step; where these
+    are too few, cosines are NaN. They are gone through twice, so that no more than one need be in memory.
 
     Args:
         updates: yields them, flat, each time that it is called.
@@ -110,12 +113,14 @@ def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -
         lengths.append(length)
         if 0 < length < math.inf:
             sums[version] = update / length if version not in sums else sums[version] + update / length
-    moved = [version for version, length in zip(versions, lengths, strict=True) if 0 < length < math.inf]
-    squares = {version: float(total @ total) for version, total in sums.items()}
+    moved = Counter(version for version, length in zip(versions, lengths, strict=True) if 0 < length < math.inf)
+    groups = [version if moved[version] >= ENOUGH else None for version in versions]
+    totals: dict[int | None, Any] = {None: sum(sums.values())} | sums if sums else {}
+    squares = {group: float(totals[group] @ totals[group]) for group in set(groups) if sums}
     cosines = np.full(len(lengths), math.nan)
-    for place, (version, update) in enumerate(zip(versions, updates(), strict=True)):
-        if 0 < lengths[place] < math.inf and moved.count(version) >= ENOUGH:
-            along = float(update @ sums[version]) / lengths[place]
-            rest = squares[version] - 2 * along + 1
+    for place, (group, update) in enumerate(zip(groups, updates(), strict=True)):
+        if 0 < lengths[place] < math.inf and moved.total() >= ENOUGH:
+            along = float(update @ totals[group]) / lengths[place]
+            rest = squares[group] - 2 * along + 1
             cosines[place] = (along - 1) / math.sqrt(rest) if rest > 1e-20 else 0.0
     return lengths, cosines
