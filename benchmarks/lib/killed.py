@@ -123,7 +123,7 @@ def _served(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path
             answers = [(weight, reply.model or {}) for weight, _, reply in server.answers(step)]
             model = shared.step(answers, step.mode)
             server.stepped(step, model, moved=True)
-        server.close("finished")
+        server.memory.close("finished")
 
     return work
 

@@ -513,3 +513,13 @@ def test_a_view_shows_no_moments_before_there_are_any():
     assert session.view().moments is None
     session.observe(settled(session.select(), moment=np.eye(2)))
     assert session.view().moments.known.all()
+
+
+def test_who_leaves_and_joins_again_while_a_selection_is_out_owes_nothing():
+    session = Session(Random(k=2))
+    session.join([0, 1])
+    clients = session.select().clients
+    session.leave([clients[0]])
+    session.join([clients[0]])
+    session.observe([Outcome(client, 1.0) for client in clients])
+    assert session.select().clients

@@ -138,7 +138,7 @@ def test_a_node_that_raises_and_one_that_joins(flower):
         if number == 3:
             grid.nodes[13] = late
 
-    server.start(grid, flower.arrays([0.0]), 12, evaluate_fn=joining)
+    server.start(grid, flower.arrays([0.0]), 60, evaluate_fn=joining)
     known = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["participations"], strict=True))
     failed = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["failures"], strict=True))
     assert known["partition-1"] == 0

@@ -252,7 +252,8 @@ class Session:
     def _take_in(self, outcomes: Iterable[Outcome]) -> None:
         tasks = {task.client: task.id for task in self.coordinator.tasks}
         for outcome in outcomes:
-            self.coordinator.receive(tasks[outcome.client], outcome)
+            if outcome.client in tasks:  # who left and joined again since has no task any more
+                self.coordinator.receive(tasks[outcome.client], outcome)
 
     def _expect_idle(self, call: str) -> None:
         if self.pending is not None:

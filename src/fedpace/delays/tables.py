@@ -95,7 +95,7 @@ def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[st
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     names, columns, first = read(path, [*required, *optional])
-    if not names:
+    if not names and not required:
         raise InputError(f"{path}: expected a table with named columns, but there is none")
     missing = [column for column in required if column not in names]
     if missing:
