@@ -438,3 +438,12 @@ def test_the_engine_is_recorded_and_changes_no_round(call, tiny, tmp_path):
         assert (info["engine"]["name"], info["engine"]["workers"]) == (chosen, 1)
         rounds.add((folder / "rounds.jsonl").read_bytes())
     assert len(rounds) == 1
+
+
+def test_two_runs_that_begin_within_a_second_have_folders_of_their_own(tmp_path):
+    from fedpace.cli.running import _unused
+
+    folder = tmp_path / "digits-20300101-000000"
+    assert _unused(folder) == folder
+    folder.mkdir()
+    assert _unused(folder).name == "digits-20300101-000000-2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -133,7 +134,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:
-    folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or _unused(Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}")
     check_folder(folder, overwrite=overwrite)
     return folder
 
@@ -196,3 +197,9 @@ def _server(text: str | None) -> dict[str, Any] | None:
         return parse_named(text, "--server")
     name, _, options = text.partition(":")
     return {"name": name.strip(), **key_values([entry for entry in options.split(",") if entry], "--server")}
+
+
+def _unused(folder: Path) -> Path:
+    """Return the folder, or one beside it with a number: two runs may begin within a second."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(found for found in itertools.chain([folder], numbered) if not found.exists())
