@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
@@ -18,7 +19,6 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.selectors.ca2fl import Ca2fl
 from fedpace.selectors.fedasync import Fedasync
-from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -162,16 +162,7 @@ def test_no_more_than_asked_are_at_work_whoever_crashes(name):
 @pytest.mark.parametrize("delays", [LognormalDelays(jitter=0.3), ConstantDelays()], ids=["apart", "together"])
 @pytest.mark.parametrize(("name", "options"), [("fedasync", {}), ("ca2fl", {"buffer": 3})])
 def test_they_resume_bit_for_bit(tmp_path, name, options, delays):
-    make = lambda: simulation(make_selector(name, **options), delays)  # noqa: E731
-    whole = make()
-    expected = list(islice(whole.rounds(), 15))
-    first = make()
-    list(islice(first.rounds(), 7))
-    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = make()
-    Checkpoints(tmp_path).restore(second)
-    assert list(islice(second.rounds(), 8)) == expected[7:]
-    assert torch.equal(second.parameters, whole.parameters)
+    check_resumes(tmp_path, lambda: simulation(make_selector(name, **options), delays), 7)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
@@ -19,7 +20,6 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.records.holding import held_from
 from fedpace.selectors.fedbuff import Fedbuff
-from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.stopping import Ending, Stop, until
@@ -126,17 +126,7 @@ def test_it_goes_on_with_crashes_and_absences():
 @pytest.mark.parametrize("cut", [1, 6])
 def test_it_resumes_bit_for_bit(tmp_path, cut, delays):
     make = lambda: simulation(make_selector("fedbuff", buffer=3, momentum=0.5), delays)  # noqa: E731
-    whole = make()
-    expected = list(islice(whole.rounds(), 15))
-    first = make()
-    list(islice(first.rounds(), cut + 1))
-    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = make()
-    Checkpoints(tmp_path).restore(second)
-    assert list(islice(second.rounds(), 14 - cut)) == expected[cut + 1 :]
-    assert torch.equal(second.parameters, whole.parameters)
-    # And the run that was saved goes on as if it had not been.
-    assert list(islice(first.rounds(), 14 - cut)) == expected[cut + 1 :]
+    check_resumes(tmp_path, make, cut + 1)
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 7])

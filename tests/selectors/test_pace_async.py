@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
@@ -18,7 +19,6 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
-from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -100,15 +100,7 @@ def test_it_works_without_knowing_delays():
 @pytest.mark.parametrize("delays", [LognormalDelays(jitter=0.3), ConstantDelays()], ids=["apart", "together"])
 @pytest.mark.parametrize("cut", [1, 6])
 def test_it_resumes_bit_for_bit(tmp_path, cut, delays):
-    whole = simulation(delays)
-    expected = list(islice(whole.rounds(), 15))
-    first = simulation(delays)
-    list(islice(first.rounds(), cut + 1))
-    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = simulation(delays)
-    Checkpoints(tmp_path).restore(second)
-    assert list(islice(second.rounds(), 14 - cut)) == expected[cut + 1 :]
-    assert torch.equal(second.parameters, whole.parameters)
+    check_resumes(tmp_path, lambda: simulation(delays), cut + 1)
 
 
 @pytest.mark.parametrize("seed", [100, 101])

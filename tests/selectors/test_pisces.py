@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.accumulators import Settled
@@ -20,7 +21,6 @@ from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.selectors.pisces import Paced, Pisces, RecentLags
-from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -191,16 +191,7 @@ def test_it_goes_on_with_crashes_and_absences_and_unknown_delays():
 
 
 def test_it_resumes_bit_for_bit(tmp_path):
-    make = lambda: simulation(make_selector("pisces", in_flight=4))  # noqa: E731
-    whole = make()
-    expected = list(islice(whole.rounds(), 15))
-    first = make()
-    list(islice(first.rounds(), 7))
-    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = make()
-    Checkpoints(tmp_path).restore(second)
-    assert list(islice(second.rounds(), 8)) == expected[7:]
-    assert torch.equal(second.parameters, whole.parameters)
+    check_resumes(tmp_path, lambda: simulation(make_selector("pisces", in_flight=4)), 7)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from resuming import check_resumes
 
 from fedpace import Session, make_selector
 from fedpace.core.errors import InputError
@@ -17,7 +18,6 @@ from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
 from fedpace.selectors.refl import Begun, Refl
-from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -208,16 +208,7 @@ def test_rounds_end_when_all_who_are_asked_have_crashed():
 @pytest.mark.parametrize("cut", [1, 2, 7])
 def test_it_resumes_bit_for_bit(tmp_path, cut):
     make = lambda: simulation(make_selector("refl", k=2, overcommit=2.0), availability=Availability(on=3, off=1))  # noqa: E731
-    whole = make()
-    expected = list(islice(whole.rounds(), 15))
-    first = make()
-    list(islice(first.rounds(), cut + 1))
-    assert first.coordinator.tasks, "somebody is late"
-    Checkpoints(tmp_path).save(first, wall_seconds=0.0)
-    second = make()
-    Checkpoints(tmp_path).restore(second)
-    assert list(islice(second.rounds(), 14 - cut)) == expected[cut + 1 :]
-    assert torch.equal(second.parameters, whole.parameters)
+    assert check_resumes(tmp_path, make, cut + 1), "somebody is late"
 
 
 # -- options -----------------------------------------------------------------------------------------------
