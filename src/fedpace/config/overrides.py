@@ -55,16 +55,16 @@ class Overrides:
         if self.selectors is not None:
             entries = changed.get("selectors", [])
             present = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-            kept: list[dict[str, Any]] = []
+            chosen: list[dict[str, Any]] = []
             for text in self.selectors:
                 added = scheme_table(text, "--selectors")
                 if len(added) > 1:
-                    kept.append(added)
+                    chosen.append(added)
                     continue
                 wanted = added["name"]
                 # A label is one scheme; a name may be several, of which one without a label is called by it.
                 labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
                 named = labelled or [entry for entry in present if wanted == entry.get("name")]
-                kept += [entry for entry in named or [{"name": wanted}] if entry not in kept]
-            changed["selectors"] = kept
+                chosen += [entry for entry in named or [{"name": wanted}] if entry not in chosen]
+            changed["selectors"] = chosen
         return changed
