@@ -122,7 +122,7 @@ class Catalogue:
         return found
 
 
-selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")
+selectors = Catalogue("scheme", "fedpace.selectors", "fedpace.selectors")
 delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
 datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
 models = Catalogue("model", "fedpace.models", "fedpace.models")

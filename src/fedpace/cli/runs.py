@@ -76,7 +76,8 @@ def run(
 
     execution = running.execution(how)
     names = None if selector is None else [selector]
-    (chosen,) = running.load_under(experiment, running.overrides(changes, selectors=names, delays=delays, seeds=[seed]))
+    asked = running.overrides(changes, selectors=names, delays=delays, seeds=[seed], option="--selector")
+    (chosen,) = running.load_under(experiment, asked)
     running.run(chosen, seed, out, execution, overwrite=overwrite, as_json=as_json)
 
 

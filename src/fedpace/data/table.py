@@ -35,7 +35,7 @@ class Table:
     """The rows of a CSV or parquet file, each client's own.
 
     Args:
-        path: the file, from where the command is run.
+        path: the file, from where the command is run, or beside the experiment.
         client: column that says whose a row is.
         target: column to predict.
         features: columns to predict it from; empty = all others.
