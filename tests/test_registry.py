@@ -99,7 +99,7 @@ def test_a_miss_lists_what_there_is(name, hint):
 
 
 def test_kinds_name_themselves():
-    for catalogue, kind in zip(CATALOGUES, ("selector", "delay model", "data set", "model"), strict=True):
+    for catalogue, kind in zip(CATALOGUES, ("scheme", "delay model", "data set", "model"), strict=True):
         with pytest.raises(InputError, match=f"there is no {kind} 'zzz'"):
             catalogue["zzz"]
 
