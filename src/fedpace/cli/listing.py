@@ -44,9 +44,7 @@ def list_components(kind: Kind = "schemes", as_json: AsJson = False) -> None:
         hint = f"`fedpace show {kind}` shows it" if kind in known else "`fedpace show NAME` shows one of them"
         raise InputError(f"expected one of {', '.join([*WORDS, *KINDS])} to list, but {kind!r} came; {hint}")
     catalogue = _catalogue(kind)
-    first = [name for name in ADVICE if kind == "selectors"]
-    names = [*first, *(name for name in catalogue.names() if name not in first)]
-    entries = [_entry(catalogue, name) for name in names]
+    entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:
         print_json({kind: entries})
         return
@@ -57,6 +55,7 @@ def list_components(kind: Kind = "schemes", as_json: AsJson = False) -> None:
             f"{len(entries)} schemes; `fedpace show NAME` says more of one. Take pace-async; where training goes in "
             "rounds, take pace. The others are there to compare with, and for what `docs/howto/choose.md` names."
         )
+        entries.sort(key=lambda entry: list(ADVICE).index(entry["name"]) if entry["name"] in ADVICE else len(ADVICE))
     console.print(said)
     for entry in entries:
         console.print(f"\n{entry['name']}", style="bold")
