@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 from random import Random
 
@@ -50,7 +51,7 @@ COUNTS: dict[str, Counter[str]] = {}
 def same_plugins():
     """Look for plug-ins once: that takes longer than all else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
+        patch.setattr(metadata, "entry_points", functools.cache(metadata.entry_points))
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -50,6 +51,24 @@ def test_a_finished_run_that_was_changed_is_refused(tmp_path, damage):
 def test_an_interrupted_run_may_lack_its_last_line(tmp_path):
     cut(written(tmp_path / "run", status="interrupted"))
     assert len(read_run(tmp_path / "run").rounds) == 3
+
+
+def with_former_names(path):
+    """Write the lines as versions did that called a step's factor `stretch`."""
+    before = path.read_text()
+    path.write_text(before.replace('"step_factor":', '"stretch":'))
+    assert path.read_text() != before
+
+
+def test_rounds_with_a_former_name_are_read_and_gone_on_with(tmp_path):
+    path = written(tmp_path / "run", status="interrupted")
+    rounds = read_run(tmp_path / "run").rounds
+    with_former_names(path)
+    assert read_run(tmp_path / "run").rounds == rounds
+    with RunWriter.resume(tmp_path / "run", rounds=0) as writer:
+        writer.add(rounds[0])
+        with pytest.raises(InputError, match="came out otherwise"):
+            writer.add(replace(rounds[1], step_factor=2.0))
 
 
 def test_records_of_before_are_read(tmp_path):

@@ -72,7 +72,7 @@ class Flight:
     def forget_moments(self) -> None:
         """Drop the moments in answers that are in hand."""
         for task in list(self._answers):
-            ended, outcome = self._told(task)
+            ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, moment=None))
 
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
@@ -98,9 +98,9 @@ class Flight:
 
     def _resolved(self, task: int) -> tuple[Task, Outcome]:
         self._lost.discard(task)
-        told = self._told(task)
+        resolved = self._answer_to(task)
         del self._answers[task]
-        return told
+        return resolved
 
     def answered(self, ids: Iterable[int]) -> int:
         """How many of these tasks were answered."""
@@ -145,11 +145,11 @@ class Flight:
         self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
     ) -> FloatArray | None:
         """Return the update sketches of answers in hand."""
-        sketches = stacked([self._told(task.id)[1].update for task in held])
+        sketches = stacked([self._answer_to(task.id)[1].update for task in held])
         return None if sketches is None else shown(sketches, [task.step for task in held])
 
-    def _told(self, task: int) -> tuple[Task, Outcome]:
-        """Return an answer as it was told, and keep it so: a simulator works it out once, and forgets it."""
+    def _answer_to(self, task: int) -> tuple[Task, Outcome]:
+        """Return an answer as it came, and keep it so: a simulator works it out once, and forgets it."""
         ended, answer = self._answers[task]
         outcome = answer() if callable(answer) else answer
         self._answers[task] = (ended, outcome)
@@ -162,7 +162,7 @@ class Flight:
 
     def packed(self) -> Packed:
         """Return everything as it is saved."""
-        settled = [self._told(task) for task in list(self._answers)]
+        settled = [self._answer_to(task) for task in list(self._answers)]
         return Packed(list(self.tasks.values()), [task for task, _ in settled], [outcome for _, outcome in settled])
 
     def _count(self) -> None:

@@ -29,7 +29,7 @@ FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
 """See above; opposed: of the factor, and of the spreads."""
 REMEMBERED = 32
 """Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
-KEPT = 256
+LENGTHS_KEPT = 256
 """Lengths that are kept: replies to old models need those of their time."""
 FEWEST = 3
 """Lengths without which nothing is called unusual: of two, either may be the wrong one."""
@@ -62,22 +62,22 @@ class Screen:
             cosines: with what the others of the same version agree on; NaN where too few came.
             remember: whether they show what is usual from now on; those of one update must do so once.
         """
-        told = np.asarray(lengths, dtype=np.float64)
-        came = np.minimum(np.nan_to_num(told, nan=LONGEST, posinf=LONGEST), LONGEST)
+        given = np.asarray(lengths, dtype=np.float64)
+        came = np.minimum(np.nan_to_num(given, nan=LONGEST, posinf=LONGEST), LONGEST)
         born = np.broadcast_to(np.asarray(versions, dtype=np.float64), came.shape)
         opposed = np.broadcast_to(np.asarray(cosines, dtype=np.float64), came.shape) < 0
-        times = np.where(np.isfinite(told), 0.0, math.inf)
+        times = np.where(np.isfinite(given), 0.0, math.inf)
         if not self.factor:
             return times
         known = np.concatenate([self.known, np.stack([born, came], axis=1)[came > 0]])
         for version in np.unique(born):
-            here = np.flatnonzero(born == version)
-            usual, most, against = self._limits(known, float(version), here.size)
+            answers = np.flatnonzero(born == version)
+            usual, most, against = self._limits(known, float(version), answers.size)
             with np.errstate(over="ignore"):
-                ratio = came[here] / usual
-            times[here] = np.where(ratio > np.where(opposed[here], against, most), ratio, times[here])
+                ratio = came[answers] / usual
+            times[answers] = np.where(ratio > np.where(opposed[answers], against, most), ratio, times[answers])
         if remember:
-            self.known = known[-KEPT:]
+            self.known = known[-LENGTHS_KEPT:]
         return times
 
     def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, float, float]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
+from fedpace.core.migrations import current_name
 
 SingleArray = NDArray[np.float32]
 Vector = Any
@@ -198,6 +199,8 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
     if initial is None:
         return None
     known = {item.name for item in fields(initial)}
+    scalars = {current_name(name): value for name, value in scalars.items()}
+    vectors = {current_name(name): value for name, value in vectors.items()}
     if known != {*scalars, *vectors}:
         raise InputError(
             f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "

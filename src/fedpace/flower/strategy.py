@@ -127,11 +127,11 @@ class PacedStrategy(Federation, Strategy):
             wait_for_nodes(grid, k, least, seconds=self._nodes_seconds, scheme=self._scheme.name)
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
-        here = self._present(self._roster.names(offered, grid))
-        if not here:
+        present = self._present(self._roster.names(offered, grid))
+        if not present:
             log.warning("fedpace: none of the %d nodes is eligible and said who it is: skipping a round", len(offered))
             return []
-        mine = {name: offered[node] for name, node in here.items()}
+        mine = {name: offered[node] for name, node in present.items()}
         self._step = self._server.next_step(self._messages.on(grid, mine.get), mine)
         return []
 

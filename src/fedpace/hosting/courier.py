@@ -133,9 +133,9 @@ class Courier:
     def tidy(self) -> None:
         """Forget models and replies that no task needs any more."""
         flight = self._coordinator.flight
-        kept = {task.id for task in flight.mine()[1]} | set(flight.tasks)
-        self.replies = {number: reply for number, reply in self.replies.items() if number in kept}
-        self._held = {number: outcome for number, outcome in self._held.items() if number in kept}
+        wanted = {task.id for task in flight.mine()[1]} | set(flight.tasks)
+        self.replies = {number: reply for number, reply in self.replies.items() if number in wanted}
+        self._held = {number: outcome for number, outcome in self._held.items() if number in wanted}
         versions = flight.versions | {self._coordinator.step}
         self.models = {version: model for version, model in self.models.items() if version in versions}
 

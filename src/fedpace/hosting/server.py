@@ -30,7 +30,7 @@ from fedpace.core.types import Need
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
 from fedpace.hosting.diary import make_entry
-from fedpace.hosting.memory import Memory, run_info
+from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
@@ -102,7 +102,7 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.memory = Memory(folder, lambda: run_info(scheme, settings, self.rule, host.name))
+        self.memory = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name))
         self.saved = self.memory.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
@@ -147,9 +147,9 @@ class Server:
         while True:
             with self.watch("reading replies"):
                 self.courier.take_in(transport)
-            here = available() if callable(available) else fixed
+            present = available() if callable(available) else fixed
             with self.watch("deciding"), self._fitting():
-                due = self.coordinator.due(self.courier.now, here)
+                due = self.coordinator.due(self.courier.now, present)
             if due.step is not None:
                 self._next = due.tasks
                 return self._screened(due.step)

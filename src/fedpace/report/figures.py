@@ -42,6 +42,8 @@ class Axis:
     """Where a scheme that always reached its target held it."""
 
 
+UNEVEN = 4
+"""So many times as many rounds as the usual scheme's need an axis that leaves room for both."""
 STOPPED = "triangle-right-open"
 """The mark of a run that was stopped at an easier target: its time lies to the right, nobody knows where."""
 AXES = (
@@ -142,6 +144,9 @@ def cohort_figure(runs: Sequence[RunRecord], comparison: Comparison) -> Figure:
             hover = "%{y:.4~r} clients in round %{x:.0f}"
             traces += _band_and_line(scheme, curve, style[scheme.label], hover, 0.0, end=False)
     layout = plain_layout("round", "clients chosen")
+    lengths = sorted(max(trace["x"]) for trace in traces if trace.get("name"))
+    if lengths and lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1):
+        layout["xaxis"] |= log_axis(1.0, lengths[-1])  # a scheme with many short rounds would leave the others no room
     _count_axis(layout, max((max(trace["y"]) for trace in traces), default=0.0))
     return {"data": traces, "layout": layout}
 

@@ -185,18 +185,18 @@ def conditions(info: RunInfo) -> tuple[str, ...]:
     return (charged, known) if info.looks == "rounds" else (charged, known, "looked at on one grid of instants")
 
 
-def render_table(comparison: Comparison) -> Table:
-    """Return the comparison as a table for the terminal."""
+def render_table(comparison: Comparison, width: int | None = None) -> Table:
+    """Return the comparison as a table for the terminal, of which `width` columns can be seen."""
     from fedpace.report.terminal import build_table  # rich belongs to the extra `sim`: numbers need none of it
 
-    return build_table(comparison)
+    return build_table(comparison, width)
 
 
-def render_costs(comparison: Comparison) -> Table | None:
+def render_costs(comparison: Comparison, width: int | None = None) -> Table | None:
     """Return what the schemes cost beside time as a table for the terminal; None where no run says."""
     from fedpace.report.terminal import build_costs
 
-    return build_costs(comparison)
+    return build_costs(comparison, width)
 
 
 def _result(run: RunRecord) -> SeedResult:

@@ -20,7 +20,7 @@ MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "screen")
 """Settings that a restarted server may be given anew."""
 
 
-class Memory:
+class ServerFolder:
     """What a server leaves behind.
 
     Args:
@@ -43,9 +43,9 @@ class Memory:
                 return None
             found = saved.coordinator.settings
             for name, wanted in vars(settings).items():
-                if name not in MAY_CHANGE and (there := getattr(found, name)) != wanted:
+                if name not in MAY_CHANGE and (before := getattr(found, name)) != wanted:
                     raise InputError(
-                        f"the state in {self._folder} was made with {name} = {there!r}, but {wanted!r} is asked for: "
+                        f"the state in {self._folder} was made with {name} = {before!r}, but {wanted!r} is asked for: "
                         "give the same, or use another folder"
                     )
             saved.coordinator.settings = settings
