@@ -85,6 +85,10 @@ def test_every_form_has_the_same_figures(results):
     assert "**0.400**<br>1 of 3 seeds" in rendering.markdown(table)
     assert r"\makecell{\textbf{0.400} \\ 1 of 3 seeds}" in rendering.latex(table)
     assert "0.491--0.998" in rendering.latex(table)
+    assert "resizebox" not in rendering.latex(table)
+    wide = rendering.latex(cell_table("table1", Request(only=("quadratic",)), results))
+    assert r"\resizebox{\textwidth}" in wide
+    assert wide.count("{") == wide.count("}")
     lines = rendering.comma_separated(REQUEST, results).splitlines()
     assert lines[1] == "table1,quadratic,random,0,600.0,5,10.0,900.0,reached,2.95,714.0,2.95,quick"
     assert len(lines) == 1 + 3 + 3 + 1

@@ -72,6 +72,7 @@ def test_figures_are_pictures_and_pages_of_what_has_been_run(tmp_path, monkeypat
     drawn = {path.relative_to(out / "figures").as_posix() for path in (out / "figures").glob("*/report.*")}
     assert drawn == {"motivation-both/report.png", "motivation-both/report.html"}
     assert "Drawn" in said
+    assert not (out / "tables.md").exists()  # nor is one overwritten that was asked for earlier
 
 
 def test_a_set_that_is_missing_keeps_no_other_from_being_run(tmp_path):

@@ -148,14 +148,16 @@ class Command:
         """Write everything that was asked for beside the runs."""
         with keeping(self.out):
             results.write(self.out / RESULTS)
-            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)):
+            # Pictures alone leave the tables of an earlier call as they are.
+            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)) if shown else ():
                 text = "\n".join(render(table) for table in shown)
                 write_atomically(self.out / f"tables{suffix}", text.encode())
             write_atomically(self.out / "runs.csv", rendering.comma_separated(self.request, results).encode())
             if "figures" in self._asked:
                 for folder in write_pictures(self._wanted, self.out, self._say):
                     self._say(f"Drawn: {folder}")
-        self._say(f"Written into {self.out}: {RESULTS}, tables.md, tables.tex, runs.csv")
+        names = [RESULTS, "runs.csv", *(["tables.md", "tables.tex"] if shown else [])]
+        self._say(f"Written into {self.out}: {', '.join(names)}")
 
     def _tune(self) -> None:
         mine = self.out / FILE

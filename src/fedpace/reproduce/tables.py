@@ -200,10 +200,11 @@ def _target(task: Task) -> Cell:
 
 def _notes(request: Request) -> tuple[str, ...]:
     limits = [task.max_rounds for task in request.tasks]
+    least, most = min(limits), max(limits)
+    within = counted(most, "round") if least == most else f"{least} to {most} rounds, by data set"
     seeds = ", ".join(map(str, request.seeds))
     return (
         f"Profile {request.profile}, seeds {seeds}. Means over seeds with 95 % intervals, which need three seeds; the "
         "fastest of a row in bold, ours and the paper's.",
-        f"{NOT_REACHED}: not reached within {min(limits)} to {max(limits)} rounds, by data set; five times as many "
-        "steps of schemes without rounds.",
+        f"{NOT_REACHED}: not reached within {within}; five times as many steps of schemes without rounds.",
     )
