@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
+from typing import Literal
 
 import numpy as np
 
@@ -64,6 +65,8 @@ class Flight:
     def refuse(self, ids: Iterable[int]) -> None:
         """Take answers of the policy's that are in hand for failures."""
         for task in ids:
+            if task not in self._answers:
+                continue  # its client has left since
             ended = self._answers[task][0]
             self._answers[task] = (ended, Outcome(ended.client, finished=False))
             self._lost.add(task)
@@ -74,6 +77,21 @@ class Flight:
         for task in list(self._answers):
             ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, moment=None))
+
+    def forget_updates(self) -> None:
+        """Drop the sketches in answers that are in hand."""
+        for task in list(self._answers):
+            ended, outcome = self._answer_to(task)
+            self._answers[task] = (ended, replace(outcome, update=None))
+
+    def width(self, kind: Literal["moment", "update"]) -> int | None:
+        """Return the width of the moments or sketches in hand."""
+        told = (getattr(answer, kind, None) for _, answer in self._answers.values())
+        return next((np.shape(values)[-1] for values in told if values is not None), None)
+
+    def telling(self, kind: Literal["moment", "update"]) -> set[ClientId]:
+        """Return whose answers in hand hold a moment or a sketch."""
+        return {task.client for task, answer in self._answers.values() if getattr(answer, kind, None) is not None}
 
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
         """Give tasks up that are in flight."""
@@ -91,7 +109,7 @@ class Flight:
 
     def take_step(self, applied: Iterable[int]) -> list[tuple[Task, Outcome]]:
         """Return these answers of the policy's, and its tasks that failed; once."""
-        mine = set(applied)
+        mine = {task for task in applied if task in self._answers}  # others' clients have left since
         self.held -= len(mine)
         mine |= {task for task in self._lost if self._answers[task][0].kind == MINE}
         return [self._resolved(task) for task in sorted(mine)]
