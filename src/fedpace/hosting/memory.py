@@ -51,7 +51,7 @@ class Memory:
             saved.coordinator.settings = settings
             trust = saved.coordinator.ledger.trust
             trust.on, trust.screen.factor = settings.trust, settings.screen
-            saved.coordinator.abandon()
+            saved.coordinator.abandon(but=saved.coming)
             self._diary.go_on(saved.entry)
             return saved
 
@@ -61,6 +61,11 @@ class Memory:
             self._diary.flush()
             disk.save(self._folder, saved)
             self._diary.add(saved.entry)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the last step is saved, but not recorded yet: its evaluation may still come."""
+        return self._diary is not None and self._diary.unwritten
 
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
         """Record what the server's own evaluation of the last round said."""
