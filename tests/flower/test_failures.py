@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -17,6 +18,8 @@ from fedpace.core.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy, report_mod, reported_seconds
 from fedpace.hosting.diary import Diary
 from fedpace.records.run import read_run
+from fedpace.report.page import render_page
+from fedpace.report.summary import sentences
 from fedpace.report.tables import summarise
 
 
@@ -414,6 +417,7 @@ def test_the_folder_is_a_run_that_reports_read(flower, tmp_path, metric):
     last = run.rounds[-1]
     assert set(last.facts["reasons"]) >= set(last.clients)
     comparison = summarise([run])
+    assert comparison.clock == "virtual time", "clients said how long they took"
     assert comparison["delayhet-submodular"].clients_per_round == np.mean([len(r.clients) for r in run.rounds[1:]])
 
 
@@ -431,6 +435,18 @@ def test_a_line_that_a_crash_kept_out_of_the_diary_is_added(flower, tmp_path):
     diary.write_bytes(whole.splitlines(keepends=True)[0])
     with pytest.raises(InputError, match="holds 1 rounds, but the state beside it is that after round 3"):
         strategy()
+
+
+def test_a_servers_own_seconds_are_not_called_virtual(flower, tmp_path):
+    strategy = PacedStrategy(FedAvg(), "random", k=3, state=tmp_path)
+    evaluate = {"evaluate_fn": lambda number, arrays: MetricRecord({"accuracy": 0.1 * (1 + number)})}
+    strategy.start(fleet(flower), start(flower), num_rounds=3, **evaluate)
+    run = read_run(tmp_path)
+    aimed = dataclasses.replace(run, info=dataclasses.replace(run.info, target=0.3, hold=1))
+    comparison = summarise([aimed])
+    assert comparison.clock == "real time"
+    assert "of real time" in " ".join(sentences(comparison))
+    assert "virtual" not in render_page([aimed], comparison, title="", plotly="")
 
 
 @pytest.mark.parametrize("rounds", [True, False])

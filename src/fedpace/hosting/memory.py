@@ -95,7 +95,7 @@ class Memory:
             raise
 
 
-def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) -> RunInfo:
+def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:
     """Return what `run.json` says of a server's run."""
     return RunInfo(
         label=scheme.name,
@@ -105,6 +105,6 @@ def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) 
         metric="accuracy",
         direction="up",
         target=None,
-        experiment={"name": f"{scheme.name} on {host}", "host": host, **vars(settings)},
+        experiment={"name": f"{scheme.name} on {host}", "host": host, "clock": clock, **vars(settings)},
         server={"name": rule.name, **configuration(rule)},
     )

@@ -102,7 +102,7 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.memory = Memory(folder, lambda: run_info(scheme, settings, self.rule, host.name))
+        self.memory = Memory(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
         self.saved = self.memory.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
