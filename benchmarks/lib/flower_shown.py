@@ -13,6 +13,18 @@ NODES = 12
 Result = dict[str, Any]
 SENT, PART, BEGAN, SLEPT, ENDED, SEEN = range(6)
 """Columns of a run's `tasks`."""
+WHATS = (
+    "waiting for nodes and names",
+    "looking for nodes",
+    "sending",
+    "waiting",
+    "reading replies",
+    "deciding",
+    "stepping",
+    "saving",
+    "evaluating",
+)
+"""What a server's seconds go on."""
 COLOURS = ("#7f7f7f", "#b4875a", "#0072b2", "#a50fff", "#ff5a00")
 
 
@@ -78,14 +90,21 @@ def _journeys(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[s
 
 
 def _server(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
-    yield "| | of the seconds, % | per time, ms | longest, ms |\n|---|---|---|---|"
-    for name in contestants:
-        runs = [result for result in found if result["contestant"] == name and result["spent"]]
-        total = sum(result["seconds"] for result in runs)
-        for what in sorted({key for result in runs for key in result["spent"]}):
-            spent = [result["spent"][what] for result in runs if what in result["spent"]]
-            took, times, most = sum(s[0] for s in spent), sum(s[1] for s in spent), max(s[2] for s in spent)
-            yield f"| {name}: {what} | {100 * took / total:.1f} | {1000 * took / times:.1f} | {1000 * most:.0f} |"
+    """Yield where fedpace's servers spent their seconds: what it is, and for each scheme the share and the mean."""
+    runs = {name: [r for r in found if r["contestant"] == name and r["spent"]] for name in contestants}
+    shown = [name for name in contestants if runs[name]]
+    yield f"| the server, % of its seconds and ms per time | {' | '.join(shown)} |"
+    yield "|---" * (len(shown) + 1) + "|"
+    for what in WHATS:
+        cells = []
+        for name in shown:
+            spent = [r["spent"][what] for r in runs[name] if what in r["spent"]]
+            share = 100 * sum(s[0] for s in spent) / sum(r["seconds"] for r in runs[name])
+            each = 1000 * sum(s[0] for s in spent) / max(1, sum(s[1] for s in spent))
+            cells.append(f"{share:.1f} %, {each:.1f} ms" if spent else "")
+        yield f"| {what} | {' | '.join(cells)} |"
+    most = {name: max(1000 * r["spent"]["deciding"][2] for r in runs[name]) for name in shown}
+    yield f"| the longest decision | {' | '.join(f'{most[name]:.0f} ms' for name in shown)} |"
 
 
 def draw(found: Sequence[Result], contestants: Sequence[str], target: float, path: Path) -> None:

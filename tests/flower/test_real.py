@@ -215,8 +215,8 @@ def test_without_rounds_a_killed_server_goes_on(federation, tmp_path):
     for partition in range(3):
         federation.supernode(partition, 3)
     state = tmp_path / "state"
-    config = {"selector": "pace-async", "num_server_rounds": 12, "target": 1.01, "state": str(state), "delays": ""}
-    first = federation.launch("first", partitions=3, sleep=2.0, **config)
+    config = {"selector": "pace-async", "target": 1.01, "state": str(state), "delays": "", "partitions": 3}
+    first = federation.launch("first", num_server_rounds=100_000, sleep=2.0, **config)
     wait_for(lambda: first.poll() is not None or len(diary(state)) >= 3, federation, "first")
     servers = federation.running("flwr-serverapp")
     assert servers, federation.output("first")[-5000:]
@@ -225,10 +225,10 @@ def test_without_rounds_a_killed_server_goes_on(federation, tmp_path):
     wait_for(lambda: not federation.running("flwr-serverapp"), federation, "first")
     before, known, last = diary(state), column(state, "participations"), saved(state)
     assert last.tasks, "somebody is always at work"
-    output = federation.run("second", partitions=3, sleep=0.0, **config)
+    output = federation.run("second", num_server_rounds=last.step + 3, sleep=0.0, **config)
     after = diary(state)
     assert after[: len(before)] == before
-    assert [entry.number for entry in after] == list(range(1, 13)), output[-5000:]
+    assert [entry.number for entry in after] == list(range(1, last.step + 4)), output[-5000:]
     assert f"going on with step {last.step + 1}" in output
     total, started = column(state, "participations"), column(state, "started")
     assert set(total) >= set(known)  # the same names behind new node ids
