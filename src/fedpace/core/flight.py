@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -102,6 +102,12 @@ class Flight:
     def go_on(self, dropped: Iterable[Task]) -> None:
         """Let tasks that were given up go on as measurements: they are heard when they come, and change no model."""
         self.tasks.update({task.id: task._replace(kind="measure") for task in dropped})
+
+    def measuring(self, ids: Collection[int]) -> Flight:
+        """Return what was measured and not taken in yet, and those tasks in flight that are measurements."""
+        answers = [pair for pair in map(self._told, list(self._answers)) if pair[0].kind == "measure"]
+        flying = [task for task in self.tasks.values() if task.kind == "measure" and task.id in ids]
+        return Flight(Packed(flying, [task for task, _ in answers], [outcome for _, outcome in answers]))
 
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
         """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
