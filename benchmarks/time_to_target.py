@@ -11,6 +11,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
     python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
     python benchmarks/time_to_target.py --give-up 4                    a run ends 4 times as late as pace-async holds
+    python benchmarks/time_to_target.py --recorded FILE                rows of a result file, in place of running again
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
@@ -34,7 +35,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from grid import cells as grid_cells
-from grid import markdown, picture, racing, schemes, tables, tuning
+from grid import markdown, picture, racing, recorded, sceptic, schemes, tables, tuning
 from grid.analysis import summarise
 from grid.cells import Cell, Task
 from grid.economy import Economy
@@ -81,9 +81,11 @@ def main() -> None:
             factors=options.factors,
             give_up=options.give_up,
             yardstick=schemes.chosen(options.give_up_on, [])[0],
+            recorded=[row for file in options.recorded for row in recorded.read(Path(file))],
         )
         return
     results = Rows(folder / "results.jsonl", key)
+    recorded.add(results, options.recorded)
     if not options.reanalyse:
         modes = MODES if not options.charged_only else MODES[:1]
         fill(results, cells, wanted, seeds, folder, options, tuned, modes)
@@ -95,7 +97,7 @@ def main() -> None:
     if options.png:
         picture.draw(summary, Path(options.png))
     if options.markdown:
-        print(markdown.page(summary))
+        print(sceptic.page(rows, options.flagship), markdown.judgements(summary), sep="\n\n")
         return
     facts = {
         "benchmark": "time_to_target",
@@ -163,6 +165,7 @@ def fill(
             if mode in modes
             for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, saving, again=options.again)
         ]
+        jobs.sort(key=lambda job: (job.task.name, job.seed))  # a worker then draws the data once for all of them
         for rows in spread(run, [replace(job, on_grid=options.on_grid) for job in jobs], options.jobs):
             for row in rows:
                 results.add(row)
@@ -228,7 +231,7 @@ def _row(
             }
         )
     )
-    return found if found is not None and math.isclose(found["hard"]["target"], aims["hard"]) else None
+    return found if found is not None and recorded.same_target(found, aims["hard"]) else None
 
 
 def arguments() -> argparse.Namespace:
@@ -253,6 +256,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--give-up-on", default="pace-async", metavar="LABEL", help="than this scheme at its slowest in the cell"
+    )
+    parser.add_argument(
+        "--recorded", action="append", default=[], metavar="FILE", help="rows of a result file count too; repeatable"
     )
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
     parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
