@@ -34,7 +34,6 @@ With --give-up N a run ends once the hard target cannot be held within N times t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -106,7 +105,7 @@ def main() -> None:
         "runs": len(rows),
         "cpu_seconds": round(sum(row["cpu_seconds"] for row in rows)),
     }
-    print(json.dumps({**facts, **summary}, indent=1))
+    print(recorded.written({**facts, **summary}))
 
 
 def current(
@@ -117,16 +116,21 @@ def current(
     targets: Rows,
     tuned: Tuned,
 ) -> list[Row]:
-    """Return the rows of what these schemes are now: with the step sizes, options and targets that hold."""
-    return [
-        row
-        for cell in cells
-        for seed in seeds
-        if (full := targets.rows.get((cell.task.name, tuned.reference(cell.task), seed)))
-        for scheme in wanted
-        for mode in MODES
-        if (row := _row(results, tuned.scheme(scheme, cell), cell, seed, tuned, mode, full["targets"]))
-    ]
+    """Return the rows of what these schemes are now: with the step sizes, options and targets that hold.
+
+    Where the folder has no targets, rows can only come from result files, with the targets they had.
+    """
+    found = []
+    for cell in cells:
+        for seed in seeds:
+            full = targets.rows.get((cell.task.name, tuned.reference(cell.task), seed))
+            aims = full["targets"] if full else None
+            found += [
+                _row(results, tuned.scheme(scheme, cell), cell, seed, tuned, mode, aims)
+                for scheme in wanted
+                for mode in MODES
+            ]
+    return [row for row in found if row is not None]
 
 
 def fill(
@@ -216,7 +220,7 @@ def jobs_of(
 
 
 def _row(
-    results: Rows, scheme: Scheme, cell: Cell, seed: int, tuned: Tuned, mode: Mode, aims: Mapping[str, float]
+    results: Rows, scheme: Scheme, cell: Cell, seed: int, tuned: Tuned, mode: Mode, aims: Mapping[str, float] | None
 ) -> Row | None:
     """Return the row of a run, if it is there and had the targets of now."""
     found = results.rows.get(
@@ -231,7 +235,9 @@ def _row(
             }
         )
     )
-    return found if found is not None and recorded.same_target(found, aims["hard"]) else None
+    if found is None or (aims is not None and not recorded.same_target(found, aims["hard"])):
+        return None
+    return found
 
 
 def arguments() -> argparse.Namespace:

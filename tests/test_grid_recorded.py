@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -68,7 +67,7 @@ ROWS = [
 def file(grid, tmp_path):
     path = tmp_path / "results.json"
     facts = {"step_sizes": {CELL: 0.3}, **grid.analysis.summarise(ROWS, flagship="pace-async")}
-    path.write_text(json.dumps(facts), encoding="utf-8")
+    path.write_text(grid.recorded.written(facts), encoding="utf-8")
     return path
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,13 @@ def read(path: Path) -> list[Row]:
     return list(found.values())
 
 
+def written(facts: Mapping[str, Any]) -> str:
+    """Return the text of a result file: a line per fact and a line per cell, since indented ones are twice as large."""
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in facts.items() if name != "cells"]
+    cells = ",\n".join(json.dumps(cell) for cell in facts["cells"])
+    return "{" + ",\n".join([*lines, f'"cells": [\n{cells}\n]']) + "}"
+
+
 def same_target(row: Row, target: float) -> bool:
     """Whether a run had a target, as exactly as its row tells."""
     if "recorded" not in row:
@@ -57,7 +64,7 @@ def same_target(row: Row, target: float) -> bool:
     return math.isnan(row["hard"]["target"]) or math.isclose(row["hard"]["target"], target, rel_tol=0, abs_tol=DIGITS)
 
 
-def _row(facts: dict[str, Any], cell: str, label: str, seed: int, entry: dict[str, Any]) -> Row:
+def _row(facts: Mapping[str, Any], cell: str, label: str, seed: int, entry: dict[str, Any]) -> Row:
     return {
         "cell": cell,
         "scheme": label,

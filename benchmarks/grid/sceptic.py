@@ -47,6 +47,11 @@ class Factor:
         return 2 * self.seeds > self.seeds + self.missed
 
     @property
+    def clear(self) -> bool:
+        """Whether the interval does not contain 1; one seed has no interval."""
+        return self.seeds > 1 and not self.low <= 1 <= self.high
+
+    @property
     def text(self) -> str:
         """With its interval."""
         mark = AT_LEAST if self.bound else ""
@@ -189,7 +194,7 @@ def by_scheme(judged: Judged) -> str:
         ahead = [each for each in found if each.mean < 1]
         by = [[each for each in found if each.cell.split("/")[1] == delays] for delays in judged.delays()]
         seeds = str(min(each.seeds + each.missed for each in every))
-        cells = [seeds, str(len(every)), str(len(ahead)), str(sum(each.high < 1 for each in ahead))]
+        cells = [seeds, str(len(every)), str(len(ahead)), str(sum(each.clear for each in ahead))]
         line = [f"`{label}`", *(_overall(some) for some in by), *cells, str(len(every) - len(found))]
         rows.append((_mean(each.mean for each in found) if found else math.inf, line))
     return table(head, [line for _, line in sorted(rows, key=lambda row: row[0])])
@@ -235,8 +240,8 @@ def _standing(found: Sequence[Factor]) -> list[str]:
     least = min(known, key=lambda each: each.mean)
     return [
         f"{sum(each.mean >= 1 for each in known)} of {len(known)}",
-        str(sum(each.low > 1 for each in known)),
-        str(sum(each.high < 1 for each in known)),
+        str(sum(each.clear and each.mean > 1 for each in known)),
+        str(sum(each.clear and each.mean < 1 for each in known)),
         f"{least.text}, {least.label}, {least.cell}",
     ]
 
