@@ -78,8 +78,28 @@ def test_what_shrinks_as_training_converges_is_remembered_as_shrunk():
             gather.add(model + 0.8**version * OWN[client], model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
         model, state = rule.apply(state, model, gather.answers(version))
     assert state.shrinking == pytest.approx(0.8, abs=0.02)
-    np.testing.assert_allclose(np.array(state.offsets)[0], 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
+    shrunk = np.exp(state.log_scale - state.remembered_scales[0]) * state.offsets.rows[0]
+    np.testing.assert_allclose(shrunk, 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
     assert state.disagreement_left < 0.05
+
+
+def test_differences_may_shrink_for_as_long_as_one_trains():
+    """A product of shrinkings is no number any more after a thousand halvings; late answers were divided by it."""
+    rule, model = Remembering(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(2500):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS - 1):
+            update = np.ones(WIDTH) + 0.5**version * OWN[client]
+            gather.add(model + update, model, 1 / (CLIENTS - 1), Source(client, version, 1 / CLIENTS))
+        if version:
+            late = np.ones(WIDTH) + 0.5 ** (version - 1) * OWN[-1]
+            gather.add(model + late, model, 0.0, Source(CLIENTS - 1, version - 1, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+        assert np.isfinite(model).all()
+    assert state.log_scale < -1000
+    assert state.remembered == CLIENTS
+    np.testing.assert_allclose(state.last, np.ones(WIDTH))
 
 
 def test_without_names_it_is_nesterov():
