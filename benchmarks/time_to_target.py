@@ -84,7 +84,7 @@ def main() -> None:
         )
         return
     results = Rows(folder / "results.jsonl", key)
-    recorded.add(results, options.recorded)
+    recorded.add(results, options.recorded, afresh=options.afresh.split(","))
     if not options.reanalyse:
         modes = MODES if not options.charged_only else MODES[:1]
         fill(results, cells, wanted, seeds, folder, options, tuned, modes)
@@ -266,6 +266,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--recorded", action="append", default=[], metavar="FILE", help="rows of a result file count too; repeatable"
     )
+    parser.add_argument("--afresh", default="", metavar="LABELS", help="schemes whose recorded rows are out of date")
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
     parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
     parser.add_argument("--png", default="", metavar="FILE", help="draw the heat map too; needs matplotlib")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,15 @@ DIGITS = 1e-5
 """Result files round targets to five digits."""
 
 
-def add(results: Rows, files: Iterable[str]) -> None:
-    """Let the rows of result files count where a folder has none of its own; the first file that has one decides."""
+def add(results: Rows, files: Iterable[str], *, afresh: Collection[str] = ()) -> None:
+    """Let the rows of result files count where a folder has none of its own; the first file that has one decides.
+
+    Those of the schemes `afresh` do not: their code has changed.
+    """
     for file in files:
         for row in read(Path(file)):
-            results.lend(row)
+            if row["scheme"] not in afresh:
+                results.lend(row)
 
 
 def read(path: Path) -> list[Row]:
