@@ -19,10 +19,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
 
+SingleArray = NDArray[np.float32]
 Vector = Any
 """A flat NumPy array or torch tensor."""
 Part = Literal["models", "mixture", "squares", "rows"]
@@ -61,27 +63,29 @@ class Answers:
     """Of each of these, where the host knows."""
     version: int = 0
     """Of the model that the step starts from."""
+    awaited: frozenset[int] | None = None
+    """Versions of the model that clients still train from, where the host knows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
     """Vectors of which a step replaces a few: a state shares the others with the one before, and copies none.
 
-    On disk they are one table.
+    There may be one per client, so they are in single precision; on disk they are one table.
     """
 
     empty: Vector
     """(0, d) a table of no rows, which says what kind of arrays tables of this state are."""
-    rows: tuple[FloatArray, ...] = ()
+    rows: tuple[SingleArray, ...] = ()
 
     @classmethod
     def none(cls, zero: Vector) -> Stack:
         """Return a stack without rows, for vectors as long as `zero`."""
         return cls(like(zero, np.zeros((0, zero.shape[0]))))
 
-    def of(self, rows: Iterable[FloatArray]) -> Stack:
+    def of(self, rows: Iterable[NDArray[Any]]) -> Stack:
         """Return a stack with other rows."""
-        return Stack(self.empty, tuple(rows))
+        return Stack(self.empty, tuple(np.asarray(row, dtype=np.float32) for row in rows))
 
     def table(self) -> Vector:
         """(m, d) the rows."""
@@ -139,14 +143,14 @@ class Gather:
         if self._keeps:
             self._rows.append(update)
 
-    def answers(self, version: int = 0) -> Answers | None:
+    def answers(self, version: int = 0, awaited: frozenset[int] | None = None) -> Answers | None:
         """Return what came; None where nothing did that counts, and the model stays as it is."""
         weights = np.array(self._weights)
         if not weights.any():
             return None
         average = self._total if self._models else None
         rows, sources = tuple(self._rows), tuple(self._sources)
-        return Answers(self._total, weights, average, self._mean_square, rows, sources, version)
+        return Answers(self._total, weights, average, self._mean_square, rows, sources, version, awaited)
 
 
 def double(vector: Vector) -> Vector:
@@ -200,7 +204,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
             "it was saved with another rule"
         )
     stacks = {
-        name: empty.of(np.asarray(vectors[name], dtype=np.float64))
+        name: empty.of(np.asarray(vectors[name]))
         for name in vectors
         if isinstance(empty := getattr(initial, name), Stack)
     }

@@ -184,6 +184,7 @@ class Server:
                 sent=[sent for _, sent, _ in answers],
                 sources=sources,
                 version=step.number - 1,
+                awaited=self.coordinator.flight.versions,
             )
         return after is not before
 

@@ -162,7 +162,7 @@ class _Support:
         rows = np.arange(count)
         gram = self._points[:count] @ self._points[:count].T + self._diagonal * np.eye(count)
         for _ in range(REFRESH):
-            inverse = np.linalg.inv(gram[np.ix_(rows, rows)])
+            inverse = np.asarray(np.linalg.inv(gram[np.ix_(rows, rows)]), dtype=np.float64)
             goal = inverse.sum(axis=1)
             total = float(goal.sum())
             if not (np.isfinite(goal).all() and total > 0):

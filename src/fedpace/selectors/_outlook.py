@@ -1,4 +1,4 @@
-"""What a policy without rounds may still expect of those that are at work: whether anything, and when."""
+"""What a policy without rounds may expect: of those at work whether anything, and when; of those in hand agreement."""
 
 from __future__ import annotations
 
@@ -36,3 +36,18 @@ def remaining(view: View, going: IntArray) -> FloatArray:
     seen = mass[later] > 0
     longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
     return np.maximum(np.where(seen, longest, passed), 0.0)
+
+
+def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
+    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
+    if updates is None:
+        return 1.0
+    told = updates[fresh]
+    told = told[~np.isnan(told).any(axis=1)]
+    if len(told) < 2:
+        return math.inf
+    gram = told @ told.T
+    count = len(told)
+    within = float(np.trace(gram)) / count
+    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
+    return (within - between_them) / between_them if between_them > 0 else math.inf

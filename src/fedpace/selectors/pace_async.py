@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, finite, whole
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, finite, whole
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.simplex import Mixture, prefix_mixtures
-from fedpace.selectors._outlook import nobody_else, remaining
+from fedpace.selectors._outlook import disagreement, nobody_else, remaining
 from fedpace.selectors._remembered import AnswerLateness
 from fedpace.selectors._work import numbers, worth_having
 from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
@@ -62,6 +62,8 @@ class Known(Measured):
     """Part of the clients' squared disagreement that the server's memory leaves."""
     mean_age: float = 0.0
     """Steps since clients were heard."""
+    remembered: int = -1
+    """Clients that the server's memory holds; -1 = nobody says."""
     last: float = 0.0
     """When the last step was made."""
     most: int = 0
@@ -96,6 +98,8 @@ class PaceAsync(Scheme):
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
             0 = not at all.
+        memory_gib: room for what is remembered of clients, 4 bytes per client and parameter, and as much for past
+            models' averages; beyond it those that were heard of longest ago are forgotten.
     """
 
     name: ClassVar[str] = "pace-async"
@@ -113,6 +117,7 @@ class PaceAsync(Scheme):
     work_price: float = 0.0
     ridge: float = 0.1
     fedexp_exponent: float = 1.0
+    memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -121,11 +126,13 @@ class PaceAsync(Scheme):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
             finite(getattr(self, option), f"{option} of {self.name}")
         between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
+        above(self.memory_gib, 0, f"memory_gib of {self.name}")
+        finite(self.memory_gib, f"memory_gib of {self.name}")
 
     @property
     def server(self) -> ServerStep[Any] | None:
         """How the server steps, unless it is told otherwise."""
-        return Remembering(self.fedexp_exponent)
+        return Remembering(self.fedexp_exponent, self.memory_gib)
 
     def init(self) -> Known:
         """Nothing is measured yet."""
@@ -251,10 +258,10 @@ class PaceAsync(Scheme):
         s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
         whole_error = s * typical + nu
         if state.sums is None:
-            whole_error = _disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
+            whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
         grown = state.left * (1.0 + state.mean_age / 2.0)
         own = grown * max(nu, LEAST_OWN * s * typical)
-        heard = known[rows] & (view.participations[rows] > 0)
+        heard = (known & self._remembered(state, view))[rows]
         squares = np.clip(np.where(heard, own, whole_error), NOTHING, ENDLESS)
         shared = float(squares.min())
         table = math.sqrt(s * grown) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
@@ -264,24 +271,23 @@ class PaceAsync(Scheme):
         apart[extra, np.arange(extra.size)] = np.sqrt(squares[extra] - shared)
         return np.concatenate([table, apart], axis=1), shared
 
+    @staticmethod
+    def _remembered(state: Known, view: View) -> BoolArray:
+        """(n,) of whom the server's memory tells something: without room for all, those that were heard last."""
+        heard = np.asarray(view.participations > 0)
+        if view.update_step is None or not 0 <= state.remembered < int(heard.sum()):
+            return heard
+        newest = np.lexsort((-np.where(heard, view.update_step, -1), ~heard))[: state.remembered]
+        return heard & np.isin(np.arange(heard.size), newest)
+
     def observe(self, state: Known, report: Report) -> Known:
         """Take over what the server step measured."""
         facts = report.step_facts
-        state = replace(state, left=facts.get("disagreement_left", 1.0), mean_age=facts.get("mean_age", 0.0))
+        state = replace(
+            state,
+            left=facts.get("disagreement_left", 1.0),
+            mean_age=facts.get("mean_age", 0.0),
+            remembered=int(facts.get("remembered", -1)),
+        )
         square = facts.get("square", 0.0)
         return replace(state, square=square, step=report.step) if square > 0 else state
-
-
-def _disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
-    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
-    if updates is None:
-        return 1.0
-    told = updates[fresh]
-    told = told[~np.isnan(told).any(axis=1)]
-    if len(told) < 2:
-        return math.inf
-    gram = told @ told.T
-    count = len(told)
-    within = float(np.trace(gram)) / count
-    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
-    return (within - between_them) / between_them if between_them > 0 else math.inf

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, between
+from fedpace.core.checks import BoolArray, FloatArray, above, between, finite
 from fedpace.core.stepping import Answers, Part, Source, Stack, Vector, like
 from fedpace.server.nesterov import Lead, Nesterov
 
@@ -35,10 +36,8 @@ KEPT = 0.7
 """What the measured shrinking keeps of what it was: it is a rate, told from two lengths."""
 LEAST_SHRINKING = 0.5
 """Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
-ROOM = 2**30
-"""Bytes of differences; beyond them those of the clients that were heard of longest ago are forgotten."""
 VERSIONS = 128
-"""References that are kept: an answer to an older model is not remembered."""
+"""References that are kept where the host does not say which models are still trained from."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,16 +85,21 @@ class Remembering:
 
     Args:
         power: exponent of FedExP's factor, momentum included: 0 = steps are not lengthened.
+        memory_gib: room for what clients differ by, 4 bytes per client and parameter, and as much for what they differ
+            from; beyond it the clients that were heard of longest ago are forgotten.
     """
 
     name: ClassVar[str] = "remembering"
     takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows"})
 
     power: float = 1.0
+    memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         between(self.power, 0, 1, "power of remembering")
+        above(self.memory_gib, 0, "memory_gib of remembering")
+        finite(self.memory_gib, "memory_gib of remembering")
 
     def init(self, zero: Vector) -> Remembered:
         """Nothing is remembered."""
@@ -117,13 +121,14 @@ class Remembering:
             memory.hear_now(source, update - reference)
         whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
         model, after = moment.apply(state, model, whole)
-        return model, memory.state(after, reference, float(step @ step))
+        room = max(2, int(self.memory_gib * 2**30) // (4 * step.size))
+        return model, memory.state(after, reference, float(step @ step), answers.awaited, room)
 
 
 class _Known(NamedTuple):
     """What is remembered of one client."""
 
-    offset: FloatArray
+    offset: NDArray[Any]
     version: int
     share: float
     log_scale: float
@@ -209,12 +214,15 @@ class _Memory:
         kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement is all there is
         self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
 
-    def state(self, after: Remembered, reference: FloatArray, square: float) -> Remembered:
-        """Return everything as it is remembered until the next step."""
-        room = max(2, ROOM // (8 * reference.size))
+    def state(
+        self, after: Remembered, reference: FloatArray, square: float, awaited: frozenset[int] | None, room: int
+    ) -> Remembered:
+        """Return everything as it is remembered until the next step, of `room` clients at the most."""
         clients = tuple(self._known)[-room:]
         known = [self._known[client] for client in clients]
-        references = dict(list(self._references.items())[-(min(VERSIONS, room) - 1) :])
+        versions = [version for version in self._references if awaited is None or version in awaited]
+        versions = versions[-(min(VERSIONS if awaited is None else room, room) - 1) :]
+        references: dict[int, tuple[NDArray[Any], float]] = {version: self._references[version] for version in versions}
         references[self._version] = (reference, self._was.log_scale)
         ages = np.array([self._version + 1 - each.version for each in known])
         shares = np.array([each.share for each in known])
@@ -244,15 +252,15 @@ class _Memory:
     def _offset(self, source: Source) -> FloatArray:
         """Return what a client differed by, shrunk to the present."""
         known = self._known[source.client]
-        return self._shrunk(known) * known.offset
+        return self._shrunk(known) * known.offset.astype(np.float64)
 
     def _mean(self) -> FloatArray:
         """Return the mean offset, weighted by the clients' shares."""
         known = list(self._known.values())
         total = sum(each.share for each in known) or 1.0  # those that are trusted with nothing say nothing
-        mean = np.zeros_like(known[0].offset)
+        mean = np.zeros(known[0].offset.size)
         for each in known:  # one by one: a table of them all would be as large as the memory itself
-            mean += each.share / total * self._shrunk(each) * each.offset
+            mean += each.share / total * self._shrunk(each) * each.offset.astype(np.float64)
         return mean
 
 
