@@ -105,7 +105,7 @@ class Flight:
 
     def measuring(self, ids: Collection[int]) -> Flight:
         """Return what was measured and not taken in yet, and those tasks in flight that are measurements."""
-        answers = [pair for pair in map(self._told, list(self._answers)) if pair[0].kind == "measure"]
+        answers = [pair for pair in map(self._answer_to, list(self._answers)) if pair[0].kind == "measure"]
         flying = [task for task in self.tasks.values() if task.kind == "measure" and task.id in ids]
         return Flight(Packed(flying, [task for task, _ in answers], [outcome for _, outcome in answers]))
 
