@@ -4,8 +4,8 @@
     python benchmarks/earlier.py /tmp/earlier --images          W too: needs MNIST, and minutes
 
 The workloads are V and W of `simulator.py` (1,000 clients of digits, 100 per round, and MNIST with the ConvNet, 10 per
-round), played inline. Both checkouts are given the same files, and turns alternate, so that whatever else the machine does
-falls on both; what is compared is the least of the turns, since other work can only add to it.
+round), played inline. Both checkouts are given the same files, and turns alternate, so that whatever else the machine
+does falls on both; what is compared is the least of the turns, since other work can only add to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ with closing(simulation(load(place), EngineOptions("inline", 0)).rounds()) as pl
 def seconds(checkout: Path, place: Path, rounds: int) -> tuple[float, float]:
     """Return the processor seconds of a round, and the last round's accuracy."""
     path = os.pathsep.join([str(checkout / "src"), str(HERE / "contestants")])
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, "-c", PLAYED, str(place), str(rounds)],
         env={**os.environ, **threads, "PYTHONPATH": path},
@@ -79,6 +79,7 @@ def main() -> None:
             for _ in range(options.turns):
                 for which, checkout in checkouts.items():
                     turns[which].append(seconds(checkout, place, rounds))
+                    sys.stderr.write(f"{name}, {which}: {1e3 * turns[which][-1][0]:.3f} ms per round\n")
             least = {which: min(taken for taken, _ in all_turns) for which, all_turns in turns.items()}
             found[name] = {
                 "least_milliseconds_per_round": {which: round(1e3 * value, 3) for which, value in least.items()},
