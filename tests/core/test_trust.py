@@ -244,7 +244,7 @@ def test_lengths_that_were_kept_without_versions_are_gone_on_with():
     trust = fleet(3)
     saved = trust.arrays() | {"fleet": np.array([7.0, 2.0, 1.5, 2.5])}
     trust.load(saved, 3)
-    assert trust.screen.known.tolist() == [[7.0, 1.5], [7.0, 2.5]]
+    assert trust.screen.known.tolist() == [[7.0, 1.5, -1.0], [7.0, 2.5, -1.0]]
 
 
 def test_a_state_from_before_there_was_any_evidence_is_gone_on_with():

@@ -96,6 +96,12 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
     return array / total
 
 
+def shares_among(values: ArrayLike | None, rows: IntArray, count: int) -> FloatArray:
+    """Return the shares of `rows` among themselves; equal where none of them counts."""
+    own = shares(values, count)[rows]
+    return shares(own if own.any() else None, rows.size)
+
+
 def at_least(value: float, low: float, what: str) -> None:
     """Refuse a number below `low`, NaN included, and what is no number."""
     if not (_is_number(value) and value >= low):

@@ -20,24 +20,21 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpace.core import saving
 from fedpace.core.checks import BoolArray, IntArray
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.flight import Flight
+from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
 from fedpace.core.roster import Settings
-from fedpace.core.standing import Standing
 from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Wait
 from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, View
 from fedpace.core.validation import check_probe
@@ -47,7 +44,7 @@ NOTHING_DUE = Due()
 KNOWS_NOBODY = "lazy warm-up: {} knows too little of every client"
 
 
-class Coordinator(Standing):
+class Coordinator(Hearing):
     """Tasks in flight, the ledger, and a policy that decides.
 
     Args:
@@ -69,7 +66,6 @@ class Coordinator(Standing):
         if offers is not None and (missing := self.policy.needs - frozenset(offers)):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
-        self.state: Any = self.policy.init()
 
     # -- what transports call --------------------------------------------------------------------------------
 
@@ -101,8 +97,8 @@ class Coordinator(Standing):
         if started is None:
             return False
         check_answer(answer, started)
-        if isinstance(answer, Outcome) and started.kind != "probe":
-            self.ledger.check([answer])
+        if isinstance(answer, Outcome):
+            answer = self.checked(started, answer)
         if now is not None:
             self.advance(now)
         self.flight.settle(task, answer, None if now is None else self.now)
@@ -139,7 +135,7 @@ class Coordinator(Standing):
             weights = {task.id: weight for task, weight in step.answers}
             ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
         settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
-        self.ledger.check([outcome for _, outcome in settled])
+        self.ledger.check([outcome for _, outcome in settled])  # what was told by functions was not looked at before
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
         report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
@@ -169,13 +165,17 @@ class Coordinator(Standing):
         """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
         return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
 
-    def abandon(self) -> None:
-        """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
-        measuring = self.ledger.rows(task.client for task in self.tasks if task.kind == "measure")
-        self.ledger.columns["asked"][measuring] = False
+    def abandon(self, *, but: Collection[int] = ()) -> None:
+        """Give up what is in flight and the models in hand, as after a restart in mid-round: nobody is blamed.
+
+        Args:
+            but: tasks to measure whose answers will come nevertheless. What was measured already stays in hand.
+        """
+        given_up = [task for task in self.tasks if task.kind == "measure" and task.id not in but]
+        self.ledger.columns["asked"][self.ledger.rows(task.client for task in given_up)] = False
         at = self.at
         turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
-        self.flight, self._step = Flight(), None
+        self.flight, self._step = self.flight.measuring(but), None
         self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
 
     # -- waiting ---------------------------------------------------------------------------------------------
@@ -205,9 +205,7 @@ class Coordinator(Standing):
                 self.at.turn.warmed += [task.client for task in late]
             self.at.stand_in = self.at.training = False
             return self._execute(ending(*self.flight.mine(), self.at.turn.mode))
-        view = self.view_of(self.reachable(available) & self.ready())
-        move, self.state = self.policy.decide(self.state, view, self._rng())
-        return self._execute(move)
+        return self._execute(self.decide(self.view_of(self.reachable(available) & self.ready())))
 
     def _open(self, reachable: BoolArray) -> Due:
         """None of the policy's tasks is out: meet newcomers, probe, decide."""
@@ -230,7 +228,7 @@ class Coordinator(Standing):
         view = self.view_of(ready)
         if self.at.probed_step != self.step and (asked := self._ask(view)) is not None:
             return asked
-        move, self.state = self.policy.decide(self.state, view, self._rng())
+        move = self.decide(view)
         newcomers = lazy_batch(self, reachable & ~ready & ~self.busy())
         due = self._execute(move)
         return replace(due, tasks=(*due.tasks, *self.start("measure", newcomers))) if newcomers.size else due
@@ -276,12 +274,6 @@ class Coordinator(Standing):
             turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self.start("train", move.start, move.weights, version=version), step)
-
-    def _rng(self) -> np.random.Generator:
-        """Return the stream of this decision: rounds decide once per step."""
-        key = (self.at.decisions,) if self.at.decisions else ()
-        self.at.decisions += 1
-        return stream(self.settings.seed, "select", self.step, *key)
 
     # -- saving ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, float_array, real
+from fedpace.core.checks import LARGEST, BoolArray, FloatArray, float_array, real
 from fedpace.core.errors import InputError
 from fedpace.core.messages import Need
 
@@ -36,6 +36,7 @@ class Fact:
     rule: str = "finite"
     """What is asked of a report, in words."""
     least: float = -math.inf
+    most: float = LARGEST
     cause: str = ""
     """What most likely led to a report that is refused."""
 
@@ -45,6 +46,8 @@ class Fact:
         came = real(value, what)
         if math.isinf(came) or came < self.least or (required and math.isnan(came)):
             raise InputError(f"{what} must be {self.rule}, but {value} came{self.cause}")
+        if abs(came) > self.most:
+            raise InputError(f"{what} must be at most {self.most:g}, but {came:g} came{self.cause}")
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class WideFact:
 FACTS: dict[str, Fact] = {
     fact.name: fact
     for fact in (
-        Fact("samples", reported=True, rule="a count of at least 0", least=0),
+        Fact("samples", reported=True, rule="a count of at least 0", least=0, most=1e15),
         Fact("delay", need=Need.DELAY),
         Fact("loss", need=Need.LOSS, reported=True, stamp="loss_step", cause=": training diverged"),
         Fact("loss_step", "int64", -1),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
+from typing import Literal
 
 import numpy as np
 
@@ -64,6 +65,8 @@ class Flight:
     def refuse(self, ids: Iterable[int]) -> None:
         """Take answers of the policy's that are in hand for failures."""
         for task in ids:
+            if task not in self._answers:
+                continue  # its client has left since
             ended = self._answers[task][0]
             self._answers[task] = (ended, Outcome(ended.client, finished=False))
             self._lost.add(task)
@@ -75,6 +78,21 @@ class Flight:
             ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, moment=None))
 
+    def forget_updates(self) -> None:
+        """Drop the sketches in answers that are in hand."""
+        for task in list(self._answers):
+            ended, outcome = self._answer_to(task)
+            self._answers[task] = (ended, replace(outcome, update=None))
+
+    def width(self, kind: Literal["moment", "update"]) -> int | None:
+        """Return the width of the moments or sketches in hand."""
+        told = (getattr(answer, kind, None) for _, answer in self._answers.values())
+        return next((np.shape(values)[-1] for values in told if values is not None), None)
+
+    def telling(self, kind: Literal["moment", "update"]) -> set[ClientId]:
+        """Return whose answers in hand hold a moment or a sketch."""
+        return {task.client for task, answer in self._answers.values() if getattr(answer, kind, None) is not None}
+
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
         """Give tasks up that are in flight."""
         dropped = tuple(self.tasks.pop(task) for task in ids)
@@ -85,13 +103,19 @@ class Flight:
         """Let tasks that were given up go on as measurements: they are heard when they come, and change no model."""
         self.tasks.update({task.id: task._replace(kind="measure") for task in dropped})
 
+    def measuring(self, ids: Collection[int]) -> Flight:
+        """Return what was measured and not taken in yet, and those tasks in flight that are measurements."""
+        answers = [pair for pair in map(self._answer_to, list(self._answers)) if pair[0].kind == "measure"]
+        flying = [task for task in self.tasks.values() if task.kind == "measure" and task.id in ids]
+        return Flight(Packed(flying, [task for task, _ in answers], [outcome for _, outcome in answers]))
+
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
         """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
         return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]
 
     def take_step(self, applied: Iterable[int]) -> list[tuple[Task, Outcome]]:
         """Return these answers of the policy's, and its tasks that failed; once."""
-        mine = set(applied)
+        mine = {task for task in applied if task in self._answers}  # others' clients have left since
         self.held -= len(mine)
         mine |= {task for task in self._lost if self._answers[task][0].kind == MINE}
         return [self._resolved(task) for task in sorted(mine)]

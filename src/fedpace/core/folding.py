@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.screening import compared
 from fedpace.core.trust import Trust
+from fedpace.core.widths import Kind, width_of
 
 
 def check_outcomes(
@@ -34,6 +36,9 @@ def check_outcomes(
         update_width: of the sketches that are known already.
         learn_delays: whether a client that finished must say how long it took.
     """
+    # Where none is known it is what most of them have: who differs is named, and not who came after it.
+    moment_width = moment_width or _usual(outcomes, "moment")
+    update_width = update_width or _usual(outcomes, "update")
     for outcome, who in zip(outcomes, names, strict=True):
         if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
             raise InputError(f"finished and late of {who} must be True or False, but {outcome.finished!r} came")
@@ -55,6 +60,12 @@ def check_outcomes(
             update = WIDE["updates"].check(outcome.update, who, update_width)
             update_width = update.size
             of_ordinary_size(update, f"the update sketch of {who}")
+
+
+def _usual(outcomes: Sequence[Outcome], kind: Kind) -> int | None:
+    widths = (width_of(getattr(outcome, kind), kind) for outcome in outcomes)
+    counts = Counter(width for width in widths if width is not None)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def screened(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, listed
 from fedpace.core.errors import InputError
-from fedpace.core.facts import FACTS, REPORTED, WIDE, filled, grown, valid_seconds
+from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, valid_seconds
 from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
@@ -45,7 +46,6 @@ class Ledger:
         trust: bool = True,
         screen: float = FACTOR,
     ) -> None:
-        """Start with nobody."""
         self.trust = Trust(on=trust, screen=screen)
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
@@ -54,6 +54,7 @@ class Ledger:
         self.tables: dict[str, FloatArray] = {}
         """Wide facts of which anything is known."""
         self.moments: MomentStore = moment_store() if moments is None else moments
+        self.no_moments = deepcopy(self.moments)
         self.accumulated = Accumulated(accumulators)
         self._estimator = delay_estimator()
         self._estimates = self._estimator.init(0)
@@ -63,7 +64,7 @@ class Ledger:
         return len(self.ids)
 
     def __contains__(self, client: ClientId) -> bool:
-        """Whether `client` is in the roster."""
+        """Whether it is in the roster."""
         return client in self._row
 
     def row(self, client: ClientId) -> int:
@@ -84,7 +85,7 @@ class Ledger:
             return np.array([self.row(client) for client in wanted], dtype=np.int64)  # says who it is
 
     def ids_of(self, rows: IntArray) -> list[ClientId]:
-        """Return the ids of `rows`."""
+        """Name rows as the host does."""
         return [self.ids[row] for row in rows.tolist()]
 
     def name(self, row: int) -> str:
@@ -119,7 +120,7 @@ class Ledger:
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients; the rows of those behind them move up."""
-        rows = np.unique(np.array([self.row(client) for client in listed(clients, "clients")], dtype=np.int64))
+        rows = np.unique(self.rows(listed(clients, "clients")))
         if rows.size == 0:
             return
         gone = set(rows.tolist())
@@ -157,7 +158,7 @@ class Ledger:
         self._set_wide("updates", sketches, step)
 
     def _set_wide(self, name: str, vectors: Mapping[int, ArrayLike], step: int = -1) -> None:
-        fact, width = WIDE[name], self._width(name)
+        fact, width = WIDE[name], self.width(name)
         checked: dict[int, FloatArray] = {}
         for row, vector in vectors.items():
             checked[row] = fact.check(vector, self.name(row), width)
@@ -169,7 +170,8 @@ class Ledger:
             if fact.stamp:
                 self.columns[fact.stamp][row] = step
 
-    def _width(self, name: str) -> int | None:
+    def width(self, name: str) -> int | None:
+        """Return the width of a wide fact that is known of anybody."""
         return self.tables[name].shape[1] if name in self.tables else None
 
     def set_losses(self, losses: Mapping[int, float], step: int) -> None:
@@ -177,17 +179,18 @@ class Ledger:
         for row, loss in losses.items():
             FACTS["loss"].check(loss, self.name(row), required=True)
         for row, loss in losses.items():
-            self._note("loss", row, loss, step)
+            self._note(FACTS["loss"], row, loss, step)
 
-    def _note(self, name: str, row: int, value: float, step: int) -> None:
-        self.columns[name][row] = value
-        if stamp := FACTS[name].stamp:
-            self.columns[stamp][row] = step
+    def _note(self, fact: Fact, row: int, value: float, step: int) -> None:
+        self.columns[fact.name][row] = value
+        if fact.stamp:
+            self.columns[fact.stamp][row] = step
 
-    def check(self, outcomes: Sequence[Outcome]) -> None:
-        """Refuse reports that cannot be folded, before any of them changes anything."""
+    def check(self, outcomes: Sequence[Outcome], moment: int | None = None, update: int | None = None) -> None:
+        """Refuse reports that cannot be folded, before any changes anything; these widths count where none is known."""
         who = [self.name(self.row(outcome.client)) for outcome in outcomes]
-        check_outcomes(outcomes, who, self.moments.width, self._width("updates"), learn_delays=self.learn_delays)
+        widths = self.moments.width or moment, self.width("updates") or update
+        check_outcomes(outcomes, who, *widths, learn_delays=self.learn_delays)
 
     def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
         """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
@@ -199,7 +202,7 @@ class Ledger:
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
         seconds = [self.trust.seconds(outcome) for outcome in outcomes]
-        finished = [bool(outcome.finished) for outcome in outcomes]
+        finished = [bool(o.finished) for o in outcomes]
         at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
         if not self.learn_delays:
             self.trust.time(at, self.columns["delay"][rows], took, done, step)
@@ -210,18 +213,16 @@ class Ledger:
 
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""
-        claimed = self.columns["delay"]
-        return claimed if self.learn_delays else np.asarray(claimed * self.trust.slower())
+        return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slower()))
 
     def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
-        column = self.columns
-        column["asked"][row] = True
+        self.columns["asked"][row] = True
         if outcome.update is not None:
             self.set_updates({row: outcome.update}, step)
         for fact in REPORTED:
             if not math.isnan(value := getattr(outcome, fact.name)):
-                self._note(fact.name, row, value, step)
-        column["participations" if outcome.finished else "failures"][row] += 1
+                self._note(fact, row, value, step)
+        self.columns["participations" if outcome.finished else "failures"][row] += 1
 
     def fold_weights(self, weighted: Sequence[tuple[float, Outcome]]) -> None:
         """Take in a step's weights, as the aggregate had them: who failed left its weight to the others."""

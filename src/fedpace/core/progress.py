@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpace.core.tasks import Task, Wait
@@ -57,6 +57,16 @@ class Turn:
         chosen = set(self.clients)
         recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
         return {**self.why.facts, "reasons": recorded} if recorded else dict(self.why.facts)
+
+    def move_up(self, rows: Mapping[int, int]) -> None:
+        """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""
+        if not self.why.reasons:
+            return
+        facts = dict(self.why.facts)
+        if isinstance(told := facts.get("distrusted"), tuple):
+            facts["distrusted"] = tuple((rows[int(row or 0)], *rest) for row, *rest in told if row in rows)
+        reasons = {rows[row]: reason for row, reason in self.why.reasons.items() if row in rows}
+        self.why = replace(self.why, facts=facts, reasons=reasons)
 
     def count_reported(self, outcomes: Iterable[Outcome]) -> None:
         """Count the bytes of what was reported."""

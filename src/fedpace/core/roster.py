@@ -173,7 +173,7 @@ class Roster:
                 f"shares='samples' needs everybody's sample count, but that of {self.ledger.name(row)} is "
                 "unknown: give it to join(), or use shares='uniform'"
             )
-        return shares(samples, count, name=self.ledger.name)
+        return shares(samples if samples.any() else None, count, name=self.ledger.name)  # nobody has any: all alike
 
     def among(self, rows: IntArray) -> FloatArray:
         """Shares of `rows` among themselves; even where none of them counts in the objective."""

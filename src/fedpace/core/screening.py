@@ -5,9 +5,12 @@ deviations of the logarithms above it. Usual is the median of the `REMEMBERED` l
 model closest to the update's, those of this step included, refused ones too. So fewer than half of the replies cannot
 move what is usual; where everybody's updates really grow (a larger learning rate, another loss) the rule follows
 instead of refusing everybody for good; and replies to old models, longer by nature where training converges, are
-compared with replies to models as old. Whoever points against the others of its step is allowed `OPPOSED` of both: to
-undo what the others did takes an update that does, while honest ones that disagree with most are not long too. One that
-is long and not against them may be a newcomer's whose data are like nobody's: refused at once, it would never get in.
+compared with replies to models as old. Of each client the last `EACH` lengths count, so that who answers more often
+than the others does not decide alone what is usual. Before `FEWEST` clients were heard there is nothing to compare
+with: then what is refused changes parameters by more than `FIRST`, root mean square. Whoever points against the others
+of its step is allowed `OPPOSED` of both: to undo what the others did takes an update that does, while honest ones that
+disagree with most are not long too. One that is long and not against them may be a newcomer's whose data are like
+nobody's: refused at once, it would never get in.
 
 Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
 """
@@ -22,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.stepping import Vector, norm
 
 FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
@@ -31,8 +34,12 @@ REMEMBERED = 32
 """Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
 LENGTHS_KEPT = 256
 """Lengths that are kept: replies to old models need those of their time."""
+EACH = 8
+"""Lengths of one client that are kept; those of clients that have left are nobody's."""
 FEWEST = 3
-"""Lengths without which nothing is called unusual: of two, either may be the wrong one."""
+"""Lengths, and clients, without which nothing is called unusual: of two, either may be the wrong one."""
+FIRST = 100.0
+"""How far an update may change parameters while so few were heard: see above."""
 ENOUGH = 4
 """Updates below which none is said to point against the others: of its version, or else of the step."""
 LONGEST = 1e300
@@ -48,11 +55,18 @@ class Screen:
 
     def __init__(self, factor: float = FACTOR) -> None:
         self.factor = factor
-        self.known: FloatArray = np.zeros((0, 2))
-        """Version of the model, and length, of the last updates that came."""
+        self.known: FloatArray = np.zeros((0, 3))
+        """Version of the model, length, and row of the client (-1 = nobody's), of the last updates that came."""
 
     def judge(
-        self, lengths: ArrayLike, versions: ArrayLike = 0, cosines: ArrayLike = math.nan, *, remember: bool = True
+        self,
+        lengths: ArrayLike,
+        versions: ArrayLike = 0,
+        cosines: ArrayLike = math.nan,
+        *,
+        rows: ArrayLike = -1,
+        first: float = math.inf,
+        remember: bool = True,
     ) -> FloatArray:
         """(k,) how many times as long as is usual those updates of a step are that must not count; 0 for the others.
 
@@ -60,6 +74,8 @@ class Screen:
             lengths: Euclidean lengths; NaN or infinite where any entry is.
             versions: of the models that they were trained from.
             cosines: with what the others of the same version agree on; NaN where too few came.
+            rows: of the clients; -1 = nobody's that is known.
+            first: what no update may be longer than while too few clients were heard.
             remember: whether they show what is usual from now on; those of one update must do so once.
         """
         given = np.asarray(lengths, dtype=np.float64)
@@ -69,7 +85,10 @@ class Screen:
         times = np.where(np.isfinite(given), 0.0, math.inf)
         if not self.factor:
             return times
-        known = np.concatenate([self.known, np.stack([born, came], axis=1)[came > 0]])
+        whose = np.broadcast_to(np.asarray(rows, dtype=np.float64), came.shape)
+        known = _fair(np.concatenate([self.known, np.stack([born, came, whose], axis=1)[came > 0]]))
+        if math.isfinite(first) and np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST:
+            times = np.where(came > first, came / first, times)
         for version in np.unique(born):
             answers = np.flatnonzero(born == version)
             usual, most, against = self._limits(known, float(version), answers.size)
@@ -79,6 +98,14 @@ class Screen:
         if remember:
             self.known = known[-LENGTHS_KEPT:]
         return times
+
+    def remove(self, rows: IntArray, clients: int) -> None:
+        """Let lengths of clients that leave be nobody's; the rows behind them, of so many clients, move up."""
+        after = np.arange(clients) - np.searchsorted(np.sort(rows), np.arange(clients))
+        after[rows] = -1
+        whose = self.known[:, 2].astype(np.int64)
+        self.known = self.known.copy()
+        self.known[:, 2] = np.where(whose >= 0, after[whose], -1) if clients else -1
 
     def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, float, float]:
         """Return what is usual of a version, and how many times that an update may be; one that is opposed."""
@@ -93,6 +120,17 @@ class Screen:
             for length, width in ((1.0, 1.0), OPPOSED)
         )
         return math.exp(float(middle)), most, against
+
+
+def _fair(known: FloatArray) -> FloatArray:
+    """Return lengths without those of clients that have too many: the oldest of these."""
+    counts = Counter[float]()
+    kept = np.ones(len(known), dtype=np.bool_)
+    for place in range(len(known) - 1, -1, -1):
+        whose = float(known[place, 2])
+        counts[whose] += 1
+        kept[place] = whose < 0 or counts[whose] <= EACH
+    return known[kept]
 
 
 def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -> tuple[list[float], FloatArray]:

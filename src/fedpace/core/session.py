@@ -193,6 +193,7 @@ class Session:
                 raise InputError(
                     f"client {outcome.client!r} is reported as late, but only a warm-up can wait: it failed"
                 )
+        self.coordinator.widths.vote(self.coordinator, settled)
         self.coordinator.ledger.check(settled)
         self.coordinator.advance(now)
         self._take_in(outcome for outcome in settled if not outcome.late)
@@ -213,6 +214,7 @@ class Session:
             self.coordinator.ledger.row(outcome.client)
             if outcome.client not in late or outcome.late:
                 raise InputError(f"client {outcome.client!r} is reported, but it was not late")
+        self.coordinator.widths.vote(self.coordinator, heard)
         self.coordinator.ledger.check(heard)
         self.coordinator.advance(now)
         self._take_in(heard)

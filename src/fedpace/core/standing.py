@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
-from fedpace.core.errors import InputError, OrderError
+from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.flight import Flight
 from fedpace.core.policies import Rounds
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
-from fedpace.core.providers import moment_store
+from fedpace.core.rng import stream
 from fedpace.core.roster import Roster, Settings
-from fedpace.core.screening import compared
-from fedpace.core.silence import PATIENCE, warn_of_silence
-from fedpace.core.stepping import Vector
-from fedpace.core.tasks import Kind, Policy, Step, Task
-from fedpace.core.types import ClientId, Cohort, Need, Outcome, ProbeKind, Selector, View, check_traits, facts_wanted
+from fedpace.core.tasks import Kind, Move, Policy, Step, Task
+from fedpace.core.types import (
+    ClientId,
+    Cohort,
+    Diagnostics,
+    Need,
+    ProbeKind,
+    Selector,
+    View,
+    check_traits,
+    facts_wanted,
+)
+from fedpace.core.weights import bounded
+from fedpace.core.widths import Widths, forget_moments, forget_updates
 
 
 class Standing(Roster):
@@ -40,8 +48,10 @@ class Standing(Roster):
         check_traits(policy)
         super().__init__(settings, moments, policy.accumulates)
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self.ledger_name, self._bound)
+        self.state: Any = self.policy.init()
         self.at = Progress()
         self.flight = Flight()
+        self.widths = Widths()
         self._warned = False
         self._step: Step | None = None
         """The step that is due, until it is made."""
@@ -76,45 +86,17 @@ class Standing(Roster):
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""
         gone = listed(clients, "the clients that leave")
+        explained = list(self.at.turn.why.reasons)
+        named = dict(zip(explained, self.ledger.ids_of(np.array(explained, np.int64)), strict=True))
         super().leave(gone)
+        left = set(gone)
+        self.at.turn.move_up({row: self.ledger.row(c) for row, c in named.items() if c in self.ledger})
+        self.widths.forget(left)
         before = self.flight.flying + self.flight.held
-        self.flight.lose(set(gone))
+        self.flight.lose(left)
         self.at.turn.wasted += before - self.flight.flying - self.flight.held
-
-    def screen(self, updates: Callable[[], Iterable[Vector]]) -> dict[int, float]:
-        """Return which answers of the step that is due are to be refused: task -> how many times the usual length.
-
-        Args:
-            updates: yields what each answer changed, flat and in their order, each time that it is called.
-        """
-        if self._step is None:
-            raise OrderError("screen() came without a step: due() says when one is to be made")
-        tasks = [task for task, _ in self._step.answers]
-        self._judged = frozenset(task.id for task in tasks)
-        versions = [task.step for task in tasks]
-        lengths, cosines = compared(updates, versions)
-        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
-        times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step)
-        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
-
-    def refuse(self, tasks: Collection[int]) -> Step:
-        """Take answers of the step that is due for failures, and return what is left of it.
-
-        For what shows only beside the others' answers, such as an update many times as long as theirs. Who is refused
-        leaves its weight to the others, as who fails does; in delta mode its step is simply missing.
-        """
-        if self._step is None:
-            raise OrderError("refuse() came without a step: due() says when one is to be made")
-        step = self._step
-        self.flight.refuse(tasks)
-        clients = [task.client for task, _ in step.answers if task.id in tasks]
-        self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
-        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
-        total = sum(weight for _, weight in left)
-        if step.mode == "average" and total > 0:
-            left = [(task, weight / total) for task, weight in left]
-        self._step = replace(step, answers=tuple(left))
-        return self._step
+        if (step := self._step) is not None:  # it is made, but nobody is blamed in it who left
+            self._step = replace(step, dropped=tuple(task for task in step.dropped if task.client not in left))
 
     def wait_at_least(self, seconds: float) -> None:
         """Let no deadline end the wait that has begun before so many seconds: what a transport needs for itself."""
@@ -122,11 +104,13 @@ class Standing(Roster):
 
     def forget_moments(self) -> None:
         """Forget everybody's moments, those in hand too: they are due again."""
-        self.ledger.moments = moment_store()
-        self.ledger.moments.append(len(self.ledger))
-        self.ledger.columns["moment_step"][:] = -1
-        self.ledger.trust.forget_moments()
+        forget_moments(self.ledger)
         self.flight.forget_moments()
+
+    def forget_updates(self) -> None:
+        """Forget everybody's sketches of updates, those in hand too."""
+        forget_updates(self.ledger)
+        self.flight.forget_updates()
 
     def advance(self, now: float | None) -> None:
         """Note the time."""
@@ -203,51 +187,20 @@ class Standing(Roster):
         known = self.ledger.facts()
         return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 
-    def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
-        """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
-        self.at.turn.count_reported(outcome for _, outcome in settled)
-        groups: dict[tuple[int, int], list[Outcome]] = {}
-        times = Counter[tuple[int, ClientId]]()
-        judged: set[tuple[int, int, ClientId]] = set()
-        for task, outcome in settled:
-            nth = times[task.step, task.client]
-            groups.setdefault((task.step, nth), []).append(outcome)
-            times[task.step, task.client] += 1
-            if task.id in self._judged:
-                judged.add((task.step, nth, task.client))
-        self._judged = frozenset()
-        for step, nth in sorted(groups):
-            seen = {client for *at, client in judged if at == [step, nth]}
-            self.ledger.fold(groups[step, nth], step, self.step - step, seen)
-        if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
-            self._warned = True
-            warn_of_silence(self)
+    def decide(self, view: View) -> Move:
+        """Ask the policy. Where clients are not believed, one can neither weigh all nor leave it without a choice."""
+        guarded, rounds = self.ledger.trust.on, self.policy.rounds
+        try:
+            move, self.state = self.policy.decide(self.state, view, self._rng())
+        except InfeasibleError as problem:
+            if not (guarded and rounds):
+                raise
+            why = Diagnostics(status=f"all that can be reached, since {problem}")
+            return Move(view.candidates, self.among(view.candidates), why=why)
+        return bounded(move, view.clients) if guarded and not rounds else move
 
-    # -- probes ----------------------------------------------------------------------------------------------
-
-    def take_probes(self) -> None:
-        """Fold what was answered to a probe; what is no number was not answered."""
-        answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
-        self.at.turn.count_reported(outcome for _, outcome in answered)
-        if answered and answered[0][0].probe == "loss":
-            self.note_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
-        else:
-            self.note_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
-
-    def note_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
-        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
-        rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
-        if kind == "loss":
-            self.ledger.set_losses(rows, self.step)
-        else:
-            self.ledger.set_updates(rows, self.step)
-        self._end_probe()
-
-    def abandon_probe(self) -> None:
-        """Give up the probe that is out: it was not carried out."""
-        self._end_probe()
-        self.at.probed_step, self.at.turn.probed = -1, []
-
-    def _end_probe(self) -> None:
-        self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
-        self.at.probing = False
+    def _rng(self) -> np.random.Generator:
+        """Return the stream of this decision: rounds decide once per step."""
+        key = (self.at.decisions,) if self.at.decisions else ()
+        self.at.decisions += 1
+        return stream(self.settings.seed, "select", self.step, *key)

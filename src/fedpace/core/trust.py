@@ -34,6 +34,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Screen, compared
+from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
 """What a report may be below the server's measurement: this part of it, and these seconds."""
@@ -43,8 +44,8 @@ LEAST_SPREAD = 0.2
 """Of the logarithms of seconds: clients that were all alike so far do not prove that the next answer is."""
 SPREADS, SCALE = 5.0, 4.0
 """See above: of moments."""
-CAP, FLEET = 0.5, 20
-"""See above: of weights. At least 0.5, so that one client at the most can be above it."""
+EXTREME = 600.0
+"""Logarithm of what a moment is multiplied by at the most: more is no number."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
 AGAINST = 3
@@ -86,6 +87,7 @@ class Trust:
 
     def remove(self, rows: IntArray) -> None:
         """Forget clients."""
+        self.screen.remove(rows, self.columns["timed"].size)
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
 
     # -- seconds ---------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ class Trust:
             middle, spread = robust(size[known])
             away = np.abs(size - middle) > max(math.log(SCALE), SPREADS * spread)
             # Kept while the median moves a little: to change a moment has everything computed anew.
-            target = np.exp(middle - np.where(known, size, middle))
+            target = np.exp(np.clip(middle - np.where(known, size, middle), -EXTREME, EXTREME))
             near = (scale != 1.0) & (np.abs(np.log(target / scale)) < 0.1)
             wanted = np.where(away & known, np.where(near, scale, target), 1.0)
         changed = np.flatnonzero(wanted != scale).tolist()
@@ -157,7 +159,13 @@ class Trust:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def judge(
-        self, rows: Sequence[int], lengths: ArrayLike, versions: ArrayLike, cosines: FloatArray, step: int
+        self,
+        rows: Sequence[int],
+        lengths: ArrayLike,
+        versions: ArrayLike,
+        cosines: FloatArray,
+        step: int,
+        first: float = math.inf,
     ) -> FloatArray:
         """(k,) how many times as long as is usual the updates are that must not count, 0 for others (`Screen.judge`).
 
@@ -172,7 +180,7 @@ class Trust:
             against = (cosines < 0) & (cosines < middle - LATE * max(spread, 0.05))
             column, at = self.columns["against"], np.asarray(rows)[told]
             column[at] = np.maximum(column[at] + np.where(against[told], 1.0, -1.0), 0.0)
-        return self.screen.judge(lengths, versions, cosines)
+        return self.screen.judge(lengths, versions, cosines, rows=rows, first=first)
 
     def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
         """Return sketches of updates in hand, NaN where they would be refused: policies must not be led by them."""
@@ -265,33 +273,20 @@ class Trust:
                 )
             self.columns[name] = np.array(saved[name], dtype=np.float64)
         fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-        if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in (fleet[1], 2 * fleet[1]):
+        if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
             raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
-        self._step, lengths = int(fleet[0]), fleet[2:]
-        if lengths.size == fleet[1]:  # saved before lengths were kept by the version of the model
-            lengths = np.stack([np.full(lengths.size, fleet[0]), lengths], axis=1)
-        self.screen.known = lengths.reshape(-1, 2)
+        self._step, count = int(fleet[0]), int(fleet[1])
+        known = fleet[2:].reshape(count, (fleet.size - 2) // count if count else 3)
+        if known.shape[1] == 1:  # saved before lengths were kept by the version of the model
+            known = np.concatenate([np.full((count, 1), fleet[0]), known], axis=1)
+        if known.shape[1] == 2:  # and before it was known whose they are
+            known = np.concatenate([known, np.full((count, 1), -1.0)], axis=1)
+        if count and not (known[:, 2] < clients).all():
+            raise InputError("the saved ledger's 'trust/fleet' is damaged: it names clients that are not there")
+        self.screen.known = known
 
     def _fade(self, step: int) -> None:
         if step > self._step:
             for name in FADING:
                 self.columns[name] = self.columns[name] * 0.5 ** ((step - self._step) / HALF_LIFE)
             self._step = step
-
-
-def capped(weights: FloatArray, cap: float) -> FloatArray:
-    """Return weights of sum 1, none above `cap` where there are several; what is above goes to the others."""
-    total = float(weights.sum())
-    if total <= 0:
-        return weights
-    if abs(total - 1.0) > 1e-12:
-        weights = weights / total
-    if weights.size < 2 or weights.max() <= cap:
-        return weights
-    heaviest = int(np.argmax(weights))
-    rest = 1.0 - weights[heaviest]
-    others = np.full(weights.size, 1 / (weights.size - 1)) if rest <= 0 else weights / rest
-    others[heaviest] = 0.0
-    result = (1.0 - cap) * others / others.sum()
-    result[heaviest] = cap
-    return np.asarray(result)

@@ -87,7 +87,7 @@ class PacedServer(Federation):
             log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
         status = "interrupted"
         try:
-            if not done:
+            if not done or self._server.memory.unwritten:  # or it was killed before the last step was evaluated
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.courier.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:

@@ -87,10 +87,6 @@ class PacedStrategy(Federation, Strategy):
         arrays = initial_arrays if self._arrays is None else self._arrays
         if done:
             log.info("fedpace: %d rounds are saved: going on with round %d", done, done + 1)
-        if done >= num_rounds:
-            result = Result()
-            result.arrays = arrays
-            return result
         self._server.courier.patience = timeout
 
         def evaluate(number: int, current: ArrayRecord) -> MetricRecord | None:
@@ -98,6 +94,13 @@ class PacedStrategy(Federation, Strategy):
             self._server.memory.evaluated(found or {})
             return found
 
+        if done >= num_rounds:
+            if self._server.memory.unwritten:  # it was killed when the last round was saved, and its line was not
+                evaluate(0, arrays)
+            self._server.memory.close("finished")
+            result = Result()
+            result.arrays = arrays
+            return result
         status = "interrupted"
         try:
             result = super().start(

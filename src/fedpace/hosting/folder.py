@@ -51,7 +51,7 @@ class ServerFolder:
             saved.coordinator.settings = settings
             trust = saved.coordinator.ledger.trust
             trust.on, trust.screen.factor = settings.trust, settings.screen
-            saved.coordinator.abandon()
+            saved.coordinator.abandon(but=saved.coming)
             self._diary.go_on(saved.entry)
             return saved
 
@@ -61,6 +61,11 @@ class ServerFolder:
             self._diary.flush()
             disk.save(self._folder, saved)
             self._diary.add(saved.entry)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the last step is saved, but not recorded yet: its evaluation may still come."""
+        return self._diary is not None and self._diary.unwritten
 
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
         """Record what the server's own evaluation of the last round said."""
@@ -90,7 +95,7 @@ class ServerFolder:
             raise
 
 
-def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) -> RunInfo:
+def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:
     """Return what `run.json` says of a server's run."""
     return RunInfo(
         label=scheme.name,
@@ -100,6 +105,6 @@ def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) 
         metric="accuracy",
         direction="up",
         target=None,
-        experiment={"name": f"{scheme.name} on {host}", "host": host, **vars(settings)},
+        experiment={"name": f"{scheme.name} on {host}", "host": host, "clock": clock, **vars(settings)},
         server={"name": rule.name, **configuration(rule)},
     )

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, float_array, frozen
+from fedpace.core.checks import FloatArray, IntArray, at_least, float_array, frozen, shares_among
 from fedpace.core.checks import delays as checked_delays
-from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
@@ -111,7 +110,9 @@ class SketchedBank(SketchStore):
         """(n, dimension) the centred sketches: their inner products are those of the matrices on average."""
         self._check_ridge(ridge)
         self._settle()
-        weights = checked_shares(np.where(self._known, checked_shares(shares, len(self)), 0.0), len(self))
+        weights, rows = np.zeros(len(self)), np.flatnonzero(self._known)
+        if rows.size:
+            weights[rows] = shares_among(shares, rows, len(self))
         points = np.where(self._known[:, None], self._sketches.astype(np.float64), 0.0)
         points = (points - weights @ points) / np.sqrt(self._width or 1)
         points[~self._known] = np.nan
@@ -137,7 +138,7 @@ class SketchedBank(SketchStore):
         allowed[candidate_rows(candidates, len(self))] = True
         chosen = candidate_rows(allowed[rows], rows.size)
         checked_delays(tau[rows[chosen]], name=lambda index: f"client {rows[chosen[index]]}")
-        fleet = self._clusters(rows, checked_shares(checked_shares(shares, len(self))[rows], rows.size))
+        fleet = self._clusters(rows, shares_among(shares, rows, len(self)))
         prototypes = Clusters(
             fleet.centroids, np.arange(len(fleet.centroids)), fleet.centroids, fleet.mass(), fleet.scale
         )

@@ -47,7 +47,7 @@ def front_figure(comparison: Comparison) -> Figure | None:
         )  # fmt: skip
     if not traces:
         return None
-    layout = plain_layout("virtual time to target in seconds", "client work in seconds")
+    layout = plain_layout(f"{comparison.clock} to target in seconds", "client work in seconds")
     for name in ("xaxis", "yaxis"):
         values = np.array([value for trace in traces for value in trace[name[0]]])
         wide = bool((values > 0).all()) and values.max() > 10 * values.min()

@@ -24,7 +24,7 @@ NAMED = 10
 def draw_costs(axes: Any, comparison: Comparison) -> None:
     """Draw client work against time, until the target is held; a hollow mark, where it was not always."""
     until = "to the target" if comparison.target is not None else "of the run"
-    tidy(axes, "What it cost", f"virtual time {until} in seconds", f"client work {until} in seconds")
+    tidy(axes, "What it cost", f"{comparison.clock} {until} in seconds", f"client work {until} in seconds")
     style = looks(comparison)
     drawn: list[tuple[float, float]] = []
     names: list[str] = []

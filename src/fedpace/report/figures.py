@@ -47,7 +47,7 @@ UNEVEN = 4
 STOPPED = "triangle-right-open"
 """The mark of a run that was stopped at an easier target: its time lies to the right, nobody knows where."""
 AXES = (
-    Axis("time", "virtual time in seconds", "%{x:,.4~r} s", metric_over_time,
+    Axis("time", "{clock} in seconds", "%{x:,.4~r} s", metric_over_time,
          lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean),
     Axis("rounds", "rounds", "round %{x:.0f}", metric_over_rounds, lambda scheme: scheme.rounds_to_target),
     Axis("work", "client work in seconds, all clients together", "%{x:,.4~r} s of client work", metric_over_work,
@@ -72,7 +72,7 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
             look, end = style[scheme.label], comparison.target is not None
             at = axis.arrival(scheme) if scheme.always_reached else None
             traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=at)
-    layout = plain_layout(axis.title, escaped(comparison.metric))
+    layout = plain_layout(axis.title.format(clock=comparison.clock), escaped(comparison.metric))
     if logarithmic:
         layout["xaxis"] |= log_axis(edge, max(float(curve.x[-1]) for curve in drawn))
     if comparison.target is not None:
@@ -120,7 +120,7 @@ def times_figure(comparison: Comparison) -> Figure:
                  "marker": marker, "cliponaxis": False, "customdata": [result.seed for result in results],
                  "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
             )  # fmt: skip
-    layout = plain_layout("virtual time in seconds", "")
+    layout = plain_layout(f"{comparison.clock} in seconds", "")
     ends = [r.ended for scheme in comparison.schemes for r in scheme.results if r.ended > 0]
     wide = bool(ends) and max(ends) > 10 * min(ends) and all(r > 0 for r in _drawn_times(comparison))
     shown = _drawn_times(comparison)

@@ -26,7 +26,7 @@ from fedpace.report.tables import Comparison
 # The browser itself refuses whatever a page under this policy would fetch.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 MAP_HEIGHT = 440
-OVER = {"time": "virtual time", "rounds": "rounds", "work": "client work"}
+OVER = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
             comparison.metric.capitalize(),
             f"{band}A run that has ended keeps its last value. {ends}{stopped}Drag to zoom, double-click to zoom out.",
             views,
-            switch("metric", {over: OVER[over] for over in views}, "horizontal axis") + instant(comparison.metric),
+            switch("metric", {over: OVER[over].format(clock=comparison.clock) for over in views}, "horizontal axis")
+            + instant(comparison.metric, comparison.clock),
         )
     ]
     if comparison.target is not None:

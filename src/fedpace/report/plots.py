@@ -102,7 +102,8 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
         axes.set_xscale("log")
     else:
         axes.set_xlim(left=0)
-    tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
+    clock = comparison.clock
+    tidy(axes, f"{comparison.metric.capitalize()} over {clock}", f"{clock} in seconds", comparison.metric)
     readable_ticks(axes, logarithmic)
     if comparison.target is not None:
         marks = ["dot: target held"]

@@ -129,6 +129,8 @@ class Comparison:
     schemes: tuple[SchemeSummary, ...]
     conditions: tuple[str, ...] = ()
     """What decides how times compare: whether warm-ups are on the clock, and whether delays were known."""
+    clock: str = "virtual time"
+    """What seconds are: virtual ones of a simulation, or a server's `real time`."""
 
     def __getitem__(self, label: str) -> SchemeSummary:
         """Return the scheme of that label."""
@@ -172,6 +174,7 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         best=_best(schemes, first.target, first.direction),
         schemes=schemes,
         conditions=conditions(first),
+        clock="real time" if all(run.info.experiment.get("clock") == "server" for run in runs) else "virtual time",
     )
 
 

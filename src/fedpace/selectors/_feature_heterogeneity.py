@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares_among
 from fedpace.core.errors import InputError
 from fedpace.core.types import View
 from fedpace.moments.rescaling import ADMISSIBLE, rescaled
@@ -53,7 +53,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: st
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     rows = np.flatnonzero(view.moments.known)
-    share = shares(view.share[rows], rows.size)
+    share = shares_among(view.share, rows, view.clients)
     full = view.moments.heterogeneity(ridge=ridge, shares=view.share)
     matrix = full[np.ix_(rows, rows)]
     largest_mean = float((matrix @ share).max())

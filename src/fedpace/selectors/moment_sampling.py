@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite, shares
+from fedpace.core.checks import FloatArray, at_least, finite, shares, shares_among
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
@@ -57,7 +57,7 @@ class MomentSampling(Stateless):
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)
-        share = shares(view.share[known], known.size)
+        share = shares_among(view.share, known, view.clients)
         gram = view.moments.gram(ridge=self.ridge, shares=view.share)[np.ix_(known, known)]
         candidates = view.available[known]
         rows = known[candidates]

@@ -211,7 +211,7 @@ class Simulation:
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
             buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
-        answers = gather.answers(step.number - 1)
+        answers = gather.answers(step.number - 1, self.coordinator.flight.versions)
         model = self.models[step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)

@@ -1,0 +1,120 @@
+"""What clients answer: checked as it comes, screened before a step, folded after it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedpace.core.checks import real
+from fedpace.core.errors import OrderError
+from fedpace.core.screening import ENOUGH, FIRST, compared
+from fedpace.core.silence import PATIENCE, warn_of_silence
+from fedpace.core.standing import Standing
+from fedpace.core.stepping import Vector
+from fedpace.core.tasks import Step, Task
+from fedpace.core.types import ClientId, Outcome, ProbeKind
+from fedpace.core.widths import in_use
+
+
+class Hearing(Standing):
+    """A standing that listens."""
+
+    def checked(self, task: Task, outcome: Outcome) -> Outcome:
+        """Return a report that can be folded; where most clients disagree with the width in use, theirs is used."""
+        if task.kind == "probe":  # it takes no time, and what is not finite was not answered
+            loss = real(outcome.loss, f"the loss of client {task.client!r}")
+            loss = loss if math.isfinite(loss) else math.nan
+            outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
+        self.widths.vote(self, [outcome])
+        self.ledger.check([outcome], in_use(self, "moment"), in_use(self, "update"))
+        return outcome
+
+    def screen(self, updates: Callable[[], Iterable[Vector]]) -> dict[int, float]:
+        """Return which answers of the step that is due are to be refused: task -> how many times the usual length.
+
+        Args:
+            updates: yields what each answer changed, flat and in their order, each time that it is called.
+        """
+        if self._step is None:
+            raise OrderError("screen() came without a step: due() says when one is to be made")
+        tasks = [task for task, _ in self._step.answers]
+        self._judged = frozenset(task.id for task in tasks)
+        versions = [task.step for task in tasks]
+        lengths, cosines = compared(updates, versions)
+        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
+        first = math.inf
+        if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
+            first = FIRST * math.sqrt(next(iter(updates())).shape[0])
+        times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
+        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+
+    def refuse(self, tasks: Collection[int]) -> Step:
+        """Take answers of the step that is due for failures, and return what is left of it.
+
+        For what shows only beside the others' answers, such as an update many times as long as theirs. Who is refused
+        leaves its weight to the others, as who fails does; in delta mode its step is simply missing.
+        """
+        if self._step is None:
+            raise OrderError("refuse() came without a step: due() says when one is to be made")
+        step = self._step
+        self.flight.refuse(tasks)
+        clients = [task.client for task, _ in step.answers if task.id in tasks]
+        self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
+        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
+        total = sum(weight for _, weight in left)
+        if step.mode == "average" and total > 0:
+            left = [(task, weight / total) for task, weight in left]
+        self._step = replace(step, answers=tuple(left))
+        return self._step
+
+    def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
+        """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        self.at.turn.count_reported(outcome for _, outcome in settled)
+        groups: dict[tuple[int, int], list[Outcome]] = {}
+        times = Counter[tuple[int, ClientId]]()
+        judged: set[tuple[int, int, ClientId]] = set()
+        for task, outcome in settled:
+            nth = times[task.step, task.client]
+            groups.setdefault((task.step, nth), []).append(outcome)
+            times[task.step, task.client] += 1
+            if task.id in self._judged:
+                judged.add((task.step, nth, task.client))
+        self._judged = frozenset()
+        for step, nth in sorted(groups):
+            seen = {client for *at, client in judged if at == [step, nth]}
+            self.ledger.fold(groups[step, nth], step, self.step - step, seen)
+        if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
+            self._warned = True
+            warn_of_silence(self)
+
+    # -- probes ----------------------------------------------------------------------------------------------
+
+    def take_probes(self) -> None:
+        """Fold what was answered to a probe; what is no number was not answered."""
+        answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
+        self.at.turn.count_reported(outcome for _, outcome in answered)
+        if answered and answered[0][0].probe == "loss":
+            self.note_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
+        else:
+            self.note_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
+
+    def note_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
+        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
+        rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
+        if kind == "loss":
+            self.ledger.set_losses(rows, self.step)
+        else:
+            self.ledger.set_updates(rows, self.step)
+        self._end_probe()
+
+    def abandon_probe(self) -> None:
+        """Give up the probe that is out: it was not carried out."""
+        self._end_probe()
+        self.at.probed_step, self.at.turn.probed = -1, []
+
+    def _end_probe(self) -> None:
+        self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
+        self.at.probing = False

@@ -1,0 +1,47 @@
+"""What one client may weigh in a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray
+from fedpace.core.tasks import Move
+
+CAP, FLEET = 0.5, 20
+"""Of a cohort's weight, and clients in a roster below which there is no limit. At least 0.5, so that one client at the
+most can be above it."""
+ALONE = 0.75
+"""Where a scheme works without rounds: its steps may be of two answers, of which one may well be worth more."""
+
+
+def bounded(move: Move, clients: int) -> Move:
+    """Return a move of a policy without rounds in whose step no client weighs more than it may."""
+    apply = move.apply
+    if apply is None or apply.mode != "average" or clients < FLEET:
+        return move
+    counting = np.flatnonzero(apply.weights > 0)
+    if counting.size < 2 or apply.weights.max() <= ALONE:
+        return move
+    weights = apply.weights.copy()
+    weights[counting] = capped(weights[counting], ALONE)
+    return replace(move, apply=replace(apply, weights=weights))
+
+
+def capped(weights: FloatArray, cap: float) -> FloatArray:
+    """Return weights of sum 1, none above `cap` where there are several; what is above goes to the others."""
+    total = float(weights.sum())
+    if total <= 0:
+        return weights
+    if abs(total - 1.0) > 1e-12:
+        weights = weights / total
+    if weights.size < 2 or weights.max() <= cap:
+        return weights
+    heaviest = int(np.argmax(weights))
+    rest = 1.0 - weights[heaviest]
+    others = np.full(weights.size, 1 / (weights.size - 1)) if rest <= 0 else weights / rest
+    others[heaviest] = 0.0
+    result = (1.0 - cap) * others / others.sum()
+    result[heaviest] = cap
+    return np.asarray(result)
