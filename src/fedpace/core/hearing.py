@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,16 @@ class Hearing(Standing):
         if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
             first = FIRST * math.sqrt(next(iter(updates())).shape[0])
         times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
+        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+
+    def screen_buffers(self, lengths: Mapping[str, Sequence[float]]) -> dict[int, float]:
+        """Return the same of what models hold beside their parameters: kind -> how far each answer moved it."""
+        trust, step = self.ledger.trust, self._step
+        if step is None or not trust.on:
+            return {}
+        tasks = [task for task, _ in step.answers]
+        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
+        times = trust.buffers.judge(lengths, [task.step for task in tasks], rows)
         return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
 
     def refuse(self, tasks: Collection[int]) -> Step:

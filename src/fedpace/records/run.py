@@ -20,6 +20,7 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import read_json
+from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
 
@@ -140,8 +141,10 @@ def read_info(folder: Path) -> RunInfo:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
     try:
-        return RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
-    except (KeyError, TypeError) as cause:
+        info = RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
+        check_types(info)
+        return info
+    except (KeyError, TypeError, InputError) as cause:
         raise InputError(f"{folder / INFO} is damaged: {cause}") from cause
 
 
@@ -212,7 +215,11 @@ def parse_round(line: str | bytes) -> Round:
     """Return the round of a line of JSON; what does not fit is a ValueError, TypeError or AttributeError."""
     raw: dict[str, Any] = json.loads(line)
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-    return Round(**fields)
+    made = Round(**fields)
+    check_types(made)
+    if len(made.weights) != len(made.clients):
+        raise InputError(f"it names {len(made.clients)} clients and {len(made.weights)} weights")
+    return made
 
 
 def _read_rounds(path: Path) -> list[Round]:
@@ -222,8 +229,13 @@ def _read_rounds(path: Path) -> list[Round]:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             rounds.append(parse_round(line))
-        except (ValueError, TypeError, AttributeError) as cause:
+        except (ValueError, TypeError, AttributeError, RecursionError) as cause:
             raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
+        if rounds[-1].number != rounds[0].number + number - 1:
+            raise InputError(
+                f"line {number} of {path} is round {rounds[-1].number}, after round {rounds[-2].number}: lines are "
+                "missing or were moved. Bring the file back, or run it anew"
+            )
     return rounds
 
 
