@@ -172,6 +172,23 @@ def test_clients_without_samples_and_clients_with_impossibly_many():
         made.receive(task.id, Outcome(task.client, seconds=1.0, loss=1e200), 1.0)
 
 
+def test_a_client_that_claims_a_billion_samples_is_not_the_objective():
+    def share(claimed, clients=30, trust=True):
+        made = Coordinator(make_selector("random", k=1), Settings(seed=0, shares="samples", trust=trust))
+        made.join(range(clients), samples=[claimed, *(float(100 + row) for row in range(1, clients))])
+        return float(made.shares()[0])
+
+    assert share(1e9) == share(1e6) < 0.3
+    assert share(1e9, trust=False) > 0.99
+    assert share(1e9, clients=5) > 0.99, "of few clients one may hold nearly all"
+    assert share(300.0) == pytest.approx(share(300.0, trust=False)), "honest fleets do not feel it"
+    rng = stream(0, "sizes")
+    made = Coordinator(make_selector("random", k=1), Settings(seed=0, shares="samples"))
+    sizes = rng.lognormal(4.0, 1.5, 200)
+    made.join(range(200), samples=sizes.tolist())
+    np.testing.assert_allclose(made.shares(), sizes / sizes.sum())
+
+
 def test_a_scheme_without_a_feasible_set_asks_everybody_where_clients_are_not_believed():
     def play(trust):
         made = Coordinator(make_selector("delayhet-submodular", ridge=1e-6), Settings(seed=0, trust=trust))

@@ -11,7 +11,6 @@ from typing import Any
 
 from fedpace.core.errors import InputError
 
-
 _known: dict[type, dict[str, Any]] = {}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.core.errors import InputError
-from fedpace.core.files import read_json
+from fedpace.core.files import check_file, read_json
 from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
@@ -27,6 +27,8 @@ from fedpace.records.round import Round
 FORMAT = 1
 INFO = "run.json"
 ROUNDS = "rounds.jsonl"
+LARGEST = 2**32
+"""Bytes of rounds that are read."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ def fingerprint(path: Path) -> tuple[int, str]:
     """Return the number of lines of a file, and its SHA-256; of one that is not there, those of an empty one."""
     found, lines = hashlib.sha256(), 0
     try:
+        check_file(path, LARGEST)
         with path.open("rb") as file:
             while block := file.read(2**20):
                 found.update(block)
@@ -223,7 +226,11 @@ def parse_round(line: str | bytes) -> Round:
 
 
 def _read_rounds(path: Path) -> list[Round]:
-    lines = path.read_bytes().split(b"\n")
+    try:
+        check_file(path, LARGEST)
+        lines = path.read_bytes().split(b"\n")
+    except OSError as cause:
+        raise InputError(f"{path} cannot be read: {cause}") from cause
     # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
