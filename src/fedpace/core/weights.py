@@ -28,7 +28,7 @@ def plausible(samples: FloatArray) -> FloatArray:
     if samples.size < FLEET or not told.size:
         return samples
     middle, spread = robust(told)
-    return np.minimum(samples, np.exp(middle + max(np.log(MOST_SAMPLES), SPREADS * spread)))
+    return np.asarray(np.minimum(samples, np.exp(middle + max(np.log(MOST_SAMPLES), SPREADS * spread))))
 
 
 def bounded(move: Move, clients: int) -> Move:
