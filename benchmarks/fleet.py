@@ -41,6 +41,8 @@ SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedbuff": ("fedbuff", {"buffer": 20, "in_flight": 60}),
     "pace": ("pace", {}),
     "pace-50": ("pace", {"max_clients": 50}),
+    "pace-async": ("pace-async", {}),
+    "pace-async-60": ("pace-async", {"in_flight": 60}),
 }
 HOLD = 10
 

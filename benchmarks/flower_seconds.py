@@ -23,15 +23,16 @@ import argparse
 import importlib.util
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from lib.flower_shown import draw, tables
+
 HERE = Path(__file__).resolve().parent
 APP = HERE / "flower_seconds_app"
-CONTESTANTS = ("random", "everybody", "pace", "fedbuff", "pace-async")
+CONTESTANTS = ("random-6", "everybody", "pace", "fedbuff-2", "pace-async")
 QUIET = 25.0
 """Seconds between runs: tasks that were given up with the last one end meanwhile."""
 
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a run is given up")
     parser.add_argument("--starved", type=float, default=0.5, help="what a run may have waited for a core")
     parser.add_argument("--json", type=Path, help="write the results there, without running anything")
+    parser.add_argument("--png", type=Path, help="draw the results there")
     options = parser.parse_args()
     out = options.out.resolve()
     if options.json is None:
@@ -57,7 +59,11 @@ def main() -> None:
     starved = [result for result in found if result["starved"] > options.starved]
     if starved:
         print("left out, since other programs kept the cores busy:", *map(summary, starved), "", sep="\n")
-    show([result for result in found if result not in starved])
+    kept = [result for result in found if result not in starved]
+    contestants = options.contestants.split(",")
+    print(*tables(kept, contestants), sep="\n")
+    if options.png is not None:
+        draw(kept, contestants, options.target, options.png)
 
 
 def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, limit: float) -> None:
@@ -75,13 +81,13 @@ def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, l
         for seed, name in missing:
             config = {"contestant": name, "seed": seed, "data": str(task.write(out, seed)), "out": str(out)}
             log = f"run-{name}-{seed}"
-            before = core_seconds(federation.last_superlink.pid)
+            before, machine = core_seconds(federation.last_superlink.pid), Machine()
             federation.run(log, timeout=limit + 300, target=target, limit=limit, **config)
             path = out / f"{name}-{seed}.json"
             if not path.exists():
                 raise SystemExit(f"{name} under seed {seed} failed:\n{federation.output(log)[-5000:]}")
             ran, waited = (b - a for a, b in zip(before, core_seconds(federation.last_superlink.pid), strict=True))
-            result = {**json.loads(path.read_text()), "starved": round(waited / ran, 2)}
+            result = {**json.loads(path.read_text()), "starved": round(waited / ran, 2), "machine": machine.since()}
             path.write_text(json.dumps(result), encoding="utf-8")
             print(summary(result), flush=True)
             time.sleep(QUIET)
@@ -102,6 +108,23 @@ def core_seconds(pid: int) -> tuple[float, float]:
     return sum(int(table[0]) for table in tables) / 1e9, sum(int(table[1]) for table in tables) / 1e9
 
 
+class Machine:
+    """What all cores did between two looks: shares of their time, and the load."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    def since(self) -> dict[str, float]:
+        """Return the shares in percent: programs at the usual priority (ours among them), niced ones, the kernel."""
+        spent = [after - before for before, after in zip(self._before, self._look(), strict=True)]
+        names = ("usual", "niced", "kernel", "idle")
+        shares = {name: round(100 * part / max(1, sum(spent)), 1) for name, part in zip(names, spent, strict=False)}
+        return {**shares, "load": os.getloadavg()[1]}
+
+    def _look(self) -> list[int]:
+        return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
 def local() -> Any:
     """Return the example's module that starts and stops federations."""
     spec = importlib.util.spec_from_file_location("local", HERE.parent / "examples" / "flower_digits" / "local.py")
@@ -118,33 +141,6 @@ def summary(result: dict[str, Any]) -> str:
     run = f"seed {result['seed']}, {result['contestant']}"
     words = f"{run}: {held}, {result['steps']} steps in {result['seconds']:.0f} s"
     return f"{words}; a core was waited for {result['starved']:.2f} s per second of work"
-
-
-def show(found: list[dict[str, Any]]) -> None:
-    """Print seconds to the target, and where the server's went."""
-    seeds = sorted({result["seed"] for result in found})
-    by = {(result["contestant"], result["seed"]): result for result in found}
-    print("| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | against random | steps per minute |")
-    print("|---" * (len(seeds) + 3) + "|")
-    for name in CONTESTANTS:
-        runs = [by[name, seed] for seed in seeds if (name, seed) in by]
-        ratios = [
-            by["random", r["seed"]]["held"] / r["held"]
-            for r in runs
-            if r["held"] and by.get(("random", r["seed"]), {}).get("held")
-        ]
-        cells = [f"{r['held']:.0f}" if r["held"] else f"> {r['seconds']:.0f}" for r in runs]
-        gain = f"{statistics.geometric_mean(ratios):.2f}" if ratios and len(ratios) == len(runs) else ""
-        pace = 60 * sum(r["steps"] for r in runs) / max(1e-9, sum(r["seconds"] for r in runs))
-        print(f"| {name} | {' | '.join(cells)} | {gain} | {pace:.1f} |")
-    print("\n| | of the seconds, % | per time, ms | longest, ms |\n|---|---|---|---|")
-    for name in CONTESTANTS:
-        runs = [result for result in found if result["contestant"] == name and result["spent"]]
-        total = sum(result["seconds"] for result in runs)
-        for what in sorted({key for result in runs for key in result["spent"]}):
-            spent = [result["spent"][what] for result in runs if what in result["spent"]]
-            took, times, most = sum(s[0] for s in spent), sum(s[1] for s in spent), max(s[2] for s in spent)
-            print(f"| {name}: {what} | {100 * took / total:.1f} | {1000 * took / times:.1f} | {1000 * most:.0f} |")
 
 
 if __name__ == "__main__":

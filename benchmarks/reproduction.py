@@ -1,7 +1,9 @@
 """Writes the tables of docs/reproduction.md from the results that come with fedpace, and those from a folder of runs.
 
-python benchmarks/reproduction.py                        the tables, from src/fedpace/reproduce/results.json
+python benchmarks/reproduction.py                        the tables, from results.json of src/fedpace/reproduce
 python benchmarks/reproduction.py --take runs/reproduce  after taking over what `fedpace reproduce` left there
+
+What is taken over replaces all that fedpace had of that profile: run with `--missing` to keep it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from pathlib import Path
 
 from fedpace.reproduce import overhead, rendering, tables
+from fedpace.reproduce.command import PACKAGED
 from fedpace.reproduce.headline import headline_table
 from fedpace.reproduce.outcomes import Results
 from fedpace.reproduce.plans import Request
@@ -18,12 +21,19 @@ from fedpace.reproduce.tables import Table
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproduction.md"
-RESULTS = ROOT / "src" / "fedpace" / "reproduce" / "results.json"
+FOLDER = ROOT / "src" / "fedpace" / "reproduce"
+AT_SCALE = ("quadratic", "dirichlet-mnist", "rotated-mnist", "dirichlet-fashion-mnist", "rotated-fashion-mnist")
+"""Data sets that are run at the paper's scale."""
 
 
-def shown(results: Results) -> dict[str, Table]:
+def packaged() -> tuple[Results, Results]:
+    """Return what comes with fedpace, quick and at the paper's scale."""
+    return Results.read(FOLDER / PACKAGED["quick"]), Results.read(FOLDER / PACKAGED["paper"])
+
+
+def shown(results: Results, at_scale: Results) -> dict[str, Table]:
     """Return the tables of the document by the names that it has for their places."""
-    request = Request("quick")
+    request, full = Request("quick"), Request("paper", AT_SCALE)
     found = {
         "headline": headline_table(request, results),
         "table1": tables.cell_table("table1", request, results),
@@ -31,15 +41,18 @@ def shown(results: Results) -> dict[str, Table]:
         "table3": tables.sweep_table(request, results),
         "motivation": tables.case_table(request, results),
         "constants": tables.constant_table(request, results),
+        "headline-paper": headline_table(full, at_scale),
+        "table1-paper": tables.cell_table("table1", full, at_scale),
+        "table2-paper": tables.cell_table("table2", full, at_scale),
     }
     if "overhead" in results.facts:
         found["overhead"] = overhead.table(results.facts["overhead"])
     return found
 
 
-def filled(text: str, results: Results) -> str:
+def filled(text: str, results: Results, at_scale: Results) -> str:
     """Return the document with every table as the results have it."""
-    for name, table in shown(results).items():
+    for name, table in shown(results, at_scale).items():
         block = f"<!-- {name} -->\n{rendering.markdown(table)}<!-- end -->"
         text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
     return text
@@ -51,8 +64,9 @@ def main() -> None:
     parser.add_argument("--take", type=Path, help="folder of `fedpace reproduce`, whose results.json is taken over")
     given = parser.parse_args()
     if given.take:
-        Results.read(given.take / "results.json").write(RESULTS)
-    DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8"), Results.read(RESULTS)), encoding="utf-8")
+        taken = Results.read(given.take / "results.json")
+        taken.write(FOLDER / PACKAGED[taken.profile])
+    DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8"), *packaged()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
     python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
     python benchmarks/time_to_target.py --give-up 4                    a run ends 4 times as late as pace-async holds
+    python benchmarks/time_to_target.py --recorded FILE                rows of a result file, in place of running again
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
 
 Targets belong to a seed: they are relative to what full participation reaches under it. Accuracy: 5 points below its
@@ -33,8 +34,6 @@ With --give-up N a run ends once the hard target cannot be held within N times t
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from grid import cells as grid_cells
-from grid import markdown, picture, racing, schemes, tables, tuning
+from grid import markdown, picture, racing, recorded, sceptic, schemes, tables, tuning
 from grid.analysis import summarise
 from grid.cells import Cell, Task
 from grid.economy import Economy
@@ -81,9 +80,11 @@ def main() -> None:
             factors=options.factors,
             give_up=options.give_up,
             yardstick=schemes.chosen(options.give_up_on, [])[0],
+            recorded=[row for file in options.recorded for row in recorded.read(Path(file))],
         )
         return
     results = Rows(folder / "results.jsonl", key)
+    recorded.add(results, options.recorded, afresh=options.afresh.split(","))
     if not options.reanalyse:
         modes = MODES if not options.charged_only else MODES[:1]
         fill(results, cells, wanted, seeds, folder, options, tuned, modes)
@@ -95,7 +96,7 @@ def main() -> None:
     if options.png:
         picture.draw(summary, Path(options.png))
     if options.markdown:
-        print(markdown.page(summary))
+        print(sceptic.page(rows, options.flagship), markdown.judgements(summary), sep="\n\n")
         return
     facts = {
         "benchmark": "time_to_target",
@@ -104,7 +105,7 @@ def main() -> None:
         "runs": len(rows),
         "cpu_seconds": round(sum(row["cpu_seconds"] for row in rows)),
     }
-    print(json.dumps({**facts, **summary}, indent=1))
+    print(recorded.written({**facts, **summary}))
 
 
 def current(
@@ -115,16 +116,21 @@ def current(
     targets: Rows,
     tuned: Tuned,
 ) -> list[Row]:
-    """Return the rows of what these schemes are now: with the step sizes, options and targets that hold."""
-    return [
-        row
-        for cell in cells
-        for seed in seeds
-        if (full := targets.rows.get((cell.task.name, tuned.reference(cell.task), seed)))
-        for scheme in wanted
-        for mode in MODES
-        if (row := _row(results, tuned.scheme(scheme, cell), cell, seed, tuned, mode, full["targets"]))
-    ]
+    """Return the rows of what these schemes are now: with the step sizes, options and targets that hold.
+
+    Where the folder has no targets, rows can only come from result files, with the targets they had.
+    """
+    found = []
+    for cell in cells:
+        for seed in seeds:
+            full = targets.rows.get((cell.task.name, tuned.reference(cell.task), seed))
+            aims = full["targets"] if full else None
+            found += [
+                _row(results, tuned.scheme(scheme, cell), cell, seed, tuned, mode, aims)
+                for scheme in wanted
+                for mode in MODES
+            ]
+    return [row for row in found if row is not None]
 
 
 def fill(
@@ -163,6 +169,7 @@ def fill(
             if mode in modes
             for job in jobs_of(scheme, cells, seed, mode, results, targets, tuned, saving, again=options.again)
         ]
+        jobs.sort(key=lambda job: (job.task.name, job.seed))  # a worker then draws the data once for all of them
         for rows in spread(run, [replace(job, on_grid=options.on_grid) for job in jobs], options.jobs):
             for row in rows:
                 results.add(row)
@@ -213,7 +220,7 @@ def jobs_of(
 
 
 def _row(
-    results: Rows, scheme: Scheme, cell: Cell, seed: int, tuned: Tuned, mode: Mode, aims: Mapping[str, float]
+    results: Rows, scheme: Scheme, cell: Cell, seed: int, tuned: Tuned, mode: Mode, aims: Mapping[str, float] | None
 ) -> Row | None:
     """Return the row of a run, if it is there and had the targets of now."""
     found = results.rows.get(
@@ -228,7 +235,9 @@ def _row(
             }
         )
     )
-    return found if found is not None and math.isclose(found["hard"]["target"], aims["hard"]) else None
+    if found is None or (aims is not None and not recorded.same_target(found, aims["hard"])):
+        return None
+    return found
 
 
 def arguments() -> argparse.Namespace:
@@ -254,6 +263,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--give-up-on", default="pace-async", metavar="LABEL", help="than this scheme at its slowest in the cell"
     )
+    parser.add_argument(
+        "--recorded", action="append", default=[], metavar="FILE", help="rows of a result file count too; repeatable"
+    )
+    parser.add_argument("--afresh", default="", metavar="LABELS", help="schemes whose recorded rows are out of date")
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
     parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
     parser.add_argument("--png", default="", metavar="FILE", help="draw the heat map too; needs matplotlib")

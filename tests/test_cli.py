@@ -320,7 +320,7 @@ def test_an_empty_folder_is_taken(call, tiny, tmp_path):
     [
         (("lr = 0.05", "rate = 0.05"), [], "[training] has no key 'rate'."),
         (("k = 2", 'k = "2"'), [], "number 1: k is '2', but input should be a valid integer"),
-        (('name = "random"', 'name = "randm"'), [], "there is no selector 'randm'. Did you mean 'random'?"),
+        (('name = "random"', 'name = "randm"'), [], "there is no scheme 'randm'. Did you mean 'random'?"),
         (("seeds = 2", "seeds = [1,"), [], "tiny.toml is not TOML"),
         (("k = 2", "k = 6"), [], "random is asked for k = 6 clients, but there are only 5"),
         (("clients = 5", "clients = 0"), [], "clients of quadratic must be at least 1, but 0 came"),

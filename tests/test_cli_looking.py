@@ -158,6 +158,28 @@ def test_runs_lists_what_there_is(folder):
         call("runs", folder / "nowhere")
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_is_shown_fits_into_the_window(folder, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in (["runs", folder.parent], ["watch", folder, "--once"], ["report", folder]):
+        shown = CliRunner().invoke(app, list(map(str, command)), env={"COLUMNS": str(width)}).stdout
+        lines = [line.rstrip() for line in shown.splitlines() if str(folder) not in line]
+        assert max(map(len, lines)) <= width
+        assert "…" not in shown
+        assert {"random", "pace"} <= {word.strip(",:/") for line in lines for word in line.replace("/", " ").split()}
+    narrow = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "44"}).stdout
+    assert "Left out in this narrow window: " in " ".join(narrow.split())
+    assert "Time to" in narrow
+
+
+def test_runs_says_how_to_go_on(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "two runs")
+    shutil.rmtree(next((tmp_path / "two runs").glob("*/seed-1")))
+    shown = " ".join(call("runs", tmp_path).split())
+    assert "3 of 4 runs with 2 seeds, interrupted" in shown
+    assert "go on: fedpace resume '" in shown
+
+
 def test_watch_sees_runs_grow(folder, tmp_path):
     from fedpace.records.watching import RunWatch
 

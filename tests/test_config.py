@@ -6,6 +6,7 @@ import copy
 import math
 
 import pytest
+from experiments import TEXT
 
 from fedpace import make_selector
 from fedpace.config import Overrides, Scheme, load_experiment, parse_experiment
@@ -21,49 +22,6 @@ from fedpace.server.fedexp import Fedexp
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.trainer import Training
-
-TEXT = """
-name = "tiny"
-seeds = [3, 5]
-
-[data]
-name = "quadratic"
-clients = 5
-
-[model]
-name = "linear"
-
-[delays]
-name = "lognormal"
-median = 20
-
-[training]
-lr = 0.05
-
-[fleet]
-warmup = "lazy"
-
-[clock]
-charge_warmup = true
-
-[stop]
-target = 2.95
-max_seconds = 1e5
-
-[[selectors]]
-name = "random"
-k = 2
-
-[[selectors]]
-name = "random"
-label = "unbiased"
-variant = "uniform-unbiased"
-k = 2
-
-[[selectors]]
-name = "delayhet-submodular"
-target_heterogeneity = 0.5
-"""
 
 
 @pytest.fixture
@@ -222,7 +180,7 @@ def test_unknown_keys_in_a_file_name_the_file(write):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("0.name", "randm", r"number 1: there is no selector 'randm'\. Did you mean 'random'\? Known: "),
+        ("0.name", "randm", r"number 1: there is no scheme 'randm'\. Did you mean 'random'\? Known: "),
         ("data.name", "quadratc", r"my\.toml, \[data\]: there is no data set 'quadratc'\. Did you mean 'quadratic'\?"),
         ("model.name", "conv9", r"my\.toml, \[model\]: there is no model 'conv9'"),
         ("delays.name", "log-normal", r"my\.toml, \[delays\]: there is no delay model 'log-normal'\. Did you mean"),
@@ -340,7 +298,7 @@ def test_bad_seeds(seeds, words):
 
 def test_two_schemes_of_one_label():
     raw = table() | {"selectors": [{"name": "random", "k": 1}, {"name": "random", "k": 2}]}
-    with pytest.raises(InputError, match=r"my\.toml: two selectors are called 'random'; give each a label of its own"):
+    with pytest.raises(InputError, match=r"my\.toml: two schemes are called 'random'; give each a label of its own"):
         parse(raw)
 
 
@@ -348,58 +306,6 @@ def test_two_schemes_of_one_label():
 def test_labels_that_cannot_name_a_folder(label):
     with pytest.raises(InputError, match=r"my\.toml: the label .* cannot name a folder"):
         parse(changed("0.label", label))
-
-
-# -- overrides ---------------------------------------------------------------------------------------------
-
-
-def overridden(write, **changes):
-    return load_experiment(write(TEXT), Overrides(**changes))
-
-
-def test_no_overrides_change_nothing(write):
-    assert overridden(write) == load_experiment(write(TEXT))
-
-
-def test_limits(write):
-    found = overridden(write, target=1.5, max_rounds=7, seeds=range(2))
-    assert (found.stop.target, found.stop.max_rounds, found.stop.max_seconds) == (1.5, 7, 1e5)
-    assert found.seeds == (0, 1)
-
-
-def test_delays(write):
-    assert overridden(write, delays="constant").delays.name == "constant"
-    assert overridden(write, delays="lognormal").delays == LognormalDelays(median=20), "its options are kept"
-    with pytest.raises(InputError, match="there is no delay model 'fast'"):
-        overridden(write, delays="fast")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "labels"),
-    [
-        (["unbiased"], ["unbiased"]),
-        (["delayhet-submodular", "unbiased"], ["delayhet-submodular", "unbiased"]),
-        (["random"], ["random"]),
-        (["delayhet-sampling"], ["delayhet-sampling"]),
-    ],
-)
-def test_selectors(write, wanted, labels):
-    found = overridden(write, selectors=wanted)
-    assert [scheme.label for scheme in found.schemes] == labels
-    if "delayhet-submodular" in labels:
-        assert found.schemes[0].selector == DelayhetSubmodular(target_heterogeneity=0.5), "with its options"
-
-
-def test_an_unknown_selector(write):
-    with pytest.raises(InputError, match=r"there is no selector 'rando'\. Did you mean 'random'\?"):
-        overridden(write, selectors=["rando"])
-
-
-def test_an_override_does_not_change_the_table():
-    raw = table()
-    before = copy.deepcopy(raw)
-    Overrides(selectors=["random"], delays="constant", seeds=[1], target=1.0, max_rounds=3).apply(raw)
-    assert raw == before
 
 
 # -- the server step ---------------------------------------------------------------------------------------
@@ -437,5 +343,5 @@ def test_a_server_step_that_cannot_be(server, words):
 
 
 def test_the_command_line_names_a_server_step(write):
-    found = overridden(write, server={"name": "fedexp", "power": 0.5})
+    found = load_experiment(write(TEXT), Overrides(server={"name": "fedexp", "power": 0.5}))
     assert found.server == Fedexp(power=0.5)

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
 import fedpace
+from fedpace.cli import app
 from fedpace.config import load_experiment
 from fedpace.testing import check_selector
 
@@ -83,6 +85,23 @@ def test_readme_leads_to_every_document():
     assert "@@" not in text
     for document in ROOT.glob("docs/*.md"):
         assert f"docs/{document.name}" in text, f"README should lead to {document.name}"
+
+
+ADVICE = "Take `pace-async`; where training goes in rounds, take `pace`."
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md", "docs/howto/choose.md"])
+def test_one_default_is_named_everywhere(document):
+    assert ADVICE in (ROOT / document).read_text(encoding="utf-8")
+
+
+def test_the_program_and_the_library_name_it_too():
+    assert ADVICE in fedpace.make_selector.__doc__.replace("\n    ", " ")
+    said = " ".join(CliRunner().invoke(app, ["list"], env={"COLUMNS": "90"}).stdout.split())
+    assert ADVICE.replace("`", "") in said
+    assert said.index("pace-async A step") < said.index("pace The fastest") < said.index("adaptive-sampling")
+    assert "-> take this one" in CliRunner().invoke(app, ["show", "pace-async"]).stdout
+    assert CliRunner().invoke(app, ["list", "schemes"]).stdout == CliRunner().invoke(app, ["list", "selectors"]).stdout
 
 
 def test_what_is_exported_is_what_readme_shows():

@@ -184,12 +184,31 @@ def test_a_plan_from_a_table_of_rounds_and_clients(tmp_path):
     (tmp_path / "other.csv").write_text("client,latency\na,3\n")
     with pytest.raises(InputError, match="or a column per client, but the columns are client, latency"):
         call("--delays", tmp_path / "other.csv")
+    assert "6 rounds of 9 clients, a column each: phone-0, phone-1, phone-2, ..." in call(
+        "--delays", tmp_path / "rounds.csv"
+    )
     (tmp_path / "gap.csv").write_text("a,b\n1,2\n3,\n")
     with pytest.raises(InputError, match=r"gap.csv, row 3, column 'b': expected a finite number above 0"):
         call("--delays", tmp_path / "gap.csv")
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(InputError, match="expected a table with named columns"):
         call("--delays", tmp_path / "empty.csv")
+
+
+def test_columns_of_other_names(files, tmp_path):
+    lines = (files / "delays.csv").read_text().replace("client,seconds", "device,latency")
+    (tmp_path / "other.csv").write_text(lines)
+    with pytest.raises(InputError, match="say which is which, as in --seconds latency --client device"):
+        call("--delays", tmp_path / "other.csv")
+    named = ("--seconds", "latency", "--client", "device", "--json")
+    assert call("--delays", tmp_path / "other.csv", *named) == call("--delays", files / "delays.csv", "--json")
+    with pytest.raises(
+        InputError, match=r"--seconds: .* has no column 'latncy'. Did you mean 'latency'\? It has device, "
+    ):
+        call("--delays", tmp_path / "other.csv", "--seconds", "latncy")
+    (tmp_path / "numbers.csv").write_text("id,latency_ms\n1,3\n2,5\n")
+    with pytest.raises(InputError, match="--seconds latency_ms --client id"):
+        call("--delays", tmp_path / "numbers.csv")  # and not two clients called id and latency_ms
 
 
 def test_files_that_do_not_fit_are_refused(files):

@@ -92,14 +92,14 @@ def test_a_miss_lists_what_there_is(name, hint):
     with pytest.raises(InputError) as caught:
         registry.selectors[name]
     text = str(caught.value)
-    assert text.startswith(f"there is no selector {name!r}.")
+    assert text.startswith(f"there is no scheme {name!r}.")
     assert hint in text
     assert "Known: " in text
     assert "delayhet-sampling, delayhet-submodular" in text
 
 
 def test_kinds_name_themselves():
-    for catalogue, kind in zip(CATALOGUES, ("selector", "delay model", "data set", "model"), strict=True):
+    for catalogue, kind in zip(CATALOGUES, ("scheme", "delay model", "data set", "model"), strict=True):
         with pytest.raises(InputError, match=f"there is no {kind} 'zzz'"):
             catalogue["zzz"]
 
@@ -156,7 +156,7 @@ def test_a_broken_plug_in_is_named(plug_in, target, source, words):
     with pytest.raises(InputError) as caught:
         registry.selectors["mine"]
     text = str(caught.value)
-    assert text.startswith(f"the plug-in {target} for the selector 'mine' is broken: ")
+    assert text.startswith(f"the plug-in {target} for the scheme 'mine' is broken: ")
     assert words in text
     assert registry.selectors["random"] is Random, "the others live"
 

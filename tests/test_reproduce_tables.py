@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from fedpace.core.errors import InputError
 from fedpace.reproduce import rendering
+from fedpace.reproduce.command import PACKAGED
 from fedpace.reproduce.headline import printed_cells, standing
 from fedpace.reproduce.outcomes import Entry, Outcome, Results
 from fedpace.reproduce.paper import COLUMNS, OWN
-from fedpace.reproduce.plans import Request
+from fedpace.reproduce.plans import PLANS, Request, planned
 from fedpace.reproduce.tables import NOT_REACHED, NOT_RUN, cell_table
 from fedpace.reproduce.tasks import merged, task, task_names
 from fedpace.reproduce.tuned import Tuned
@@ -41,7 +44,7 @@ def results():
 
 def row(results):
     (found,) = cell_table("table1", REQUEST, results).rows
-    return dict(zip(("title", "target", "random", "flanp", "divfl", "pace"), found, strict=True))
+    return dict(zip(("title", "target", "random", "flanp", "divfl", "pace", "rival"), found, strict=True))
 
 
 def test_a_cell_says_what_came_out_and_how_sure_it_is(results):
@@ -59,11 +62,33 @@ def test_the_papers_best_is_found_among_the_columns_that_are_shown(results):
     assert [name for name, cell in row(results).items() if cell.paper_best] == ["divfl"]
 
 
+def test_a_row_says_its_best_rival_and_how_many_seeds_it_has(results):
+    table = cell_table("table1", REQUEST, results)
+    (found,) = table.rows
+    assert found[0].lines == ("Quadratic", "1 to 3 seeds")
+    assert table.headings[-1] == "Best rival"
+    assert found[-1].lines == ("0.700", "Random")  # FLANP missed a target, DivFL was not run, and pace is no rival
+    assert "Scale of Quadratic: as in the paper." in table.notes
+
+
+def test_every_run_that_came_with_fedpace_is_known_by_its_configuration():
+    """Otherwise `--missing` runs it again: whoever changes a task or a column has to run its cells anew."""
+    for profile, name in PACKAGED.items():
+        raw = json.loads(files("fedpace.reproduce").joinpath(name).read_text(encoding="utf-8"))
+        packaged = Results.parse(raw, name)
+        known = [each for each in planned(Request(profile), list(PLANS)) if packaged.known(each) is not None]
+        assert len(known) == sum(len(entry.outcomes) for entry in packaged.entries.values())
+
+
 def test_every_form_has_the_same_figures(results):
     table = cell_table("table1", REQUEST, results)
     assert "**0.400**<br>1 of 3 seeds" in rendering.markdown(table)
     assert r"\makecell{\textbf{0.400} \\ 1 of 3 seeds}" in rendering.latex(table)
     assert "0.491--0.998" in rendering.latex(table)
+    assert "resizebox" not in rendering.latex(table)
+    wide = rendering.latex(cell_table("table1", Request(only=("quadratic",)), results))
+    assert r"\resizebox{\textwidth}" in wide
+    assert wide.count("{") == wide.count("}")
     lines = rendering.comma_separated(REQUEST, results).splitlines()
     assert lines[1] == "table1,quadratic,random,0,600.0,5,10.0,900.0,reached,2.95,714.0,2.95,quick"
     assert len(lines) == 1 + 3 + 3 + 1
@@ -137,5 +162,5 @@ def test_the_document_has_the_tables_of_the_results_that_come_with_fedpace():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     text = module.DOCUMENT.read_text(encoding="utf-8")
-    assert text == module.filled(text, Results.read(module.RESULTS)), "run benchmarks/reproduction.py"
-    assert len(re.findall("<!-- end -->", text)) == len(module.shown(Results.read(module.RESULTS)))
+    assert text == module.filled(text, *module.packaged()), "run benchmarks/reproduction.py"
+    assert len(re.findall("<!-- end -->", text)) == len(module.shown(*module.packaged()))

@@ -34,13 +34,19 @@ def summarise(rows: Iterable[Row], *, flagship: str = "pace") -> dict[str, Any]:
     """Return everything that is said about the grid: the cells as they are judged, and verdicts of other judgements."""
     rows = list(rows)
     main = judge(rows, flagship=flagship)
-    others: list[tuple[str, Mode, Measure]] = [
+    # Rows that come from a result file do not tell when targets were first met, nor what free warm-ups make of it.
+    every: list[tuple[str, Mode, Measure]] = [
         ("first_crossing", "charged", "first"),
         ("free_warmup", "free", "seconds"),
         ("free_warmup_first_crossing", "free", "first"),
+        ("on_grid", "charged", "on_grid"),
     ]
-    if all("on_grid" in row["hard"] for row in rows):
-        others.append(("on_grid", "charged", "on_grid"))
+    free = any(row["mode"] == "free" for row in rows)
+    others = [
+        (name, mode, measure)
+        for name, mode, measure in every
+        if (free or mode == "charged") and all(measure in row["hard"] for row in rows)
+    ]
     return {
         "flagship": flagship,
         "verdict": _verdict(main, flagship),
@@ -84,10 +90,11 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
             "factor": first[label]["factor"],
             "seconds": {str(seed): _plain(value) for seed, value in sorted(by.items())},
             "failed": sum(not math.isfinite(value) for value in at_least[label].values()),
-            **({"given_up": cut[label], "at_least": _plain(geometric_mean(at_least[label]))} if cut[label] else {}),
+            **(_given_up(times[label], at_least[label]) if cut[label] else {}),
+            **({"tried": tried} if (tried := _tried(at_least[label], schemes[label])) else {}),
             "geometric_mean": _plain(geometric_mean(by)),
             "speed_up": ratio(given_up.get(BASELINE, {}), by),
-            "clients": round(float(np.mean([row["clients"] for row in schemes[label].values()])), 1),
+            "clients": _plain(float(np.mean([row["clients"] for row in schemes[label].values()]))),
         }
         for label, by in times.items()
     }
@@ -109,11 +116,10 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
         against[what] = None if label is None or ours is None else ratio(at_least[label], given_up[flagship])
         if label is not None and cut[label] and (found_ratio := against[what]) is not None:
             against[what] = {**found_ratio, "at_least": True}
+    targets = {seed: row[level]["target"] for by in schemes.values() for seed, row in by.items()}
     return {
         "cell": f"{name}/{level}",
-        "targets": {
-            str(seed): round(row[level]["target"], 5) for seed, row in sorted(next(iter(schemes.values())).items())
-        },
+        "targets": {str(seed): round(target, 5) for seed, target in sorted(targets.items()) if not math.isnan(target)},
         "best": best,
         "flagship_over_best": against,
         "standing": None if ours is None else _standing(ours, best["of_all_others"], against["of_all_others"]),
@@ -124,6 +130,21 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
         ),
         "schemes": dict(sorted(found.items(), key=lambda item: _place(item[1]))),
     }
+
+
+def _given_up(times: Times, at_least: Times) -> dict[str, Any]:
+    """Return what is known of a scheme of which some runs were given up, seed by seed and in the mean."""
+    beyond = {seed: at_least[seed] for seed in sorted(times) if at_least[seed] < times[seed]}
+    return {
+        "given_up": len(beyond),
+        "at_least": _plain(geometric_mean(at_least)),
+        "beyond": {str(seed): _plain(value) for seed, value in beyond.items()},
+    }
+
+
+def _tried(at_least: Times, by: Mapping[int, Row]) -> dict[str, float | None]:
+    """Return how long the runs that missed the target went on."""
+    return {str(seed): _plain(by[seed]["clock"]) for seed, value in sorted(at_least.items()) if math.isinf(value)}
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[int, int, float]:

@@ -67,7 +67,7 @@ def front(summary: Mapping[str, Any]) -> str:
         "over random",
         "cells: fastest / tied / slower / failed",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def judgements(summary: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def judgements(summary: Mapping[str, Any]) -> str:
         "fastest / tied / slower / failed",
         "misses what random reaches",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def schemes(summary: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def schemes(summary: Mapping[str, Any]) -> str:
         ]
         for label in order
     ]
-    return _table(["scheme, tuned", "over random, where reached", "cells with a miss", "cells given up"], rows)
+    return table(["scheme, tuned", "over random, where reached", "cells with a miss", "cells given up"], rows)
 
 
 def every_cell(summary: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def every_cell(summary: Mapping[str, Any]) -> str:
                 cell["standing"] or "",
             ]
         )
-    return _table(["cell", flagship, "best rival", "ratio", "best control", "ratio", "standing"], rows)
+    return table(["cell", flagship, "best rival", "ratio", "best control", "ratio", "standing"], rows)
 
 
 def _times(cells: Sequence[Mapping[str, Any]], what: str) -> str:
@@ -203,6 +203,7 @@ def _value(entry: Mapping[str, Any]) -> float | None:
     return entry["geometric_mean_where_reached"]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text as Markdown has them."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     return "\n".join(lines)

@@ -104,7 +104,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         "Speed-up over random in the time until a target is held, warm-ups charged, options tuned\n"
         "ours | the paper's | baselines | controls with the steps of pace\n"
         "(bold: the fastest that competes, which neither variants of pace nor controls do; "
-        "✗: seeds that missed the target; …: seeds given up, far behind; white: does not apply)",
+        "✗: seeds that missed the target; …: seeds given up, far behind; white: not run, or does not apply)",
         fontsize=10,
     )
     bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01)

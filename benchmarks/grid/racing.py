@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from grid.cells import Cell
-from grid.runs import Job, Row, run
+from grid.economy import Economy
+from grid.runs import FullJob, Job, Row, full_participation, run
 from grid.schemes import BASELINE, Scheme
 from grid.store import Rows, spread
 from grid.tuning import SEEDS, Tuned, full_key, key
@@ -178,16 +179,28 @@ def tune_options(
     factors: bool = False,
     give_up: float = 0.0,
     yardstick: Scheme | None = None,
+    recorded: Sequence[Row] = (),
 ) -> None:
     """Race the settings of every scheme on every task, and write down which is the best.
 
     With `give_up`, runs end that are so many times as slow as the yardstick: where all settings are, the first is kept.
+    How long it takes is known from `recorded` rows, at its slowest under any of their seeds, or is found out.
     """
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
-    bounds = _bounds(cells, tuned, targets, tried, yardstick, give_up, processes) if give_up and yardstick else {}
+    tasks = {cell.task.name: cell.task for cell in cells}.values()
+    full = [FullJob(task, tuned.reference(task), seed) for task in tasks for seed in SEEDS]
+    due = [job for job in full if (job.task.name, job.rate, job.seed) not in targets]
+    for row in spread(full_participation, due, processes):
+        targets.add(row)
+    bounds: dict[tuple[str, int], float] = {}
+    if give_up and yardstick:
+        known = Economy.of(recorded, yardstick, cells, tuned, give_up).cuts
+        bounds = {(name, seed): cut for name, cut in known.items() for seed in SEEDS}
+        rest = [cell for cell in cells if cell.name not in known]
+        bounds.update(_bounds(rest, tuned, targets, tried, yardstick, give_up, processes))
     races = []
-    for task in {cell.task.name: cell.task for cell in cells}.values():
+    for task in tasks:
         here = tuple(cell for cell in cells if cell.task is task)
         rates = {cell.name: tuned.rate(cell) for cell in here}
         aims = {seed: targets.rows[task.name, tuned.reference(task), seed]["targets"] for seed in SEEDS}

@@ -37,6 +37,10 @@ class Rows:
         """Whether there is a row of this key."""
         return key in self.rows
 
+    def lend(self, row: Row) -> None:
+        """Let a row count that is kept elsewhere, unless the file has one of its own."""
+        self.rows.setdefault(self._key(row), row)
+
     def add(self, row: Row) -> None:
         """Keep a row, on disk first."""
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,6 +71,8 @@ def subjects(kinds: Sequence[str], rounds: int) -> Iterator[Subject]:
         elif kind == "flower":
             for scheme, options in ROUNDS_SCHEMES.items():
                 yield Subject(f"{kind}: {scheme}", _flower(scheme, options, rounds), _kept)
+                lazily = {"warmup": "lazy", "warmup_quota": 2, **options}
+                yield Subject(f"{kind}, newcomers beside rounds: {scheme}", _flower(scheme, lazily, rounds), _kept)
 
 
 def _simulated(kind: str, scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path], object]:
@@ -179,8 +181,7 @@ def _flower(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path
             clock="reported",
             state=folder,
             seed=1,
-            warmup="full",
-            **options,
+            **{"warmup": "full", **options},
         )
         strategy.start(grid, tools.arrays([0.0, 0.5, 1.0]), num_rounds=rounds)
 

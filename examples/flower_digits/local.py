@@ -104,6 +104,11 @@ class Federation:
         """Return what a process printed so far."""
         return (self.folder / f"{log}.log").read_text(encoding="utf-8", errors="replace")
 
+    def running(self, command: str) -> list[int]:
+        """Return the ids of those processes below this federation's that run `command`."""
+        family = [pid for process in self._started for pid in descendants(process.pid)]
+        return [pid for pid in family if command in _command_line(pid)]
+
     def start(self, command: list[str], log: str) -> subprocess.Popen:
         """Start a command of this Python's environment, or of the file that is named whole."""
         with (self.folder / f"{log}.log").open("ab") as file:
@@ -159,6 +164,13 @@ def descendants(pid: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def _command_line(pid: int) -> str:
+    """Return what a process was started with; nothing where it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    return ""
 
 
 def _toml(value: object) -> str:

@@ -32,7 +32,9 @@ from fedpace.registry import selectors  # noqa: E402
 def make_job(options: argparse.Namespace) -> FedJob:
     """Return the controller and a script for each site."""
     torch.manual_seed(options.seed)
-    scheme = {"k": options.k} if any(field.name == "k" for field in fields(selectors[options.selector])) else {}
+    known = {field.name for field in fields(selectors[options.selector])}
+    wanted = {"k": options.k, "buffer": max(1, options.k // 2)}
+    scheme = {name: value for name, value in wanted.items() if name in known}
     job = FedJob(name="digits", min_clients=min(options.sites, max(1, options.k)))
     controller = PacedFedAvg(
         selector=options.selector,
@@ -75,7 +77,7 @@ def main() -> None:
     """Run, and print what the state folder says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=8)
-    parser.add_argument("--k", type=int, default=3, help="sites in a cohort, where the scheme has that option")
+    parser.add_argument("--k", type=int, default=3, help="sites in a cohort, or twice the answers in a buffer")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--selector", default="pace")
     parser.add_argument("--warmup", default="lazy", choices=["lazy", "full"])

@@ -94,7 +94,12 @@ def __dir__() -> list[str]:
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:
-    """Return the scheme registered as `name`, such as `make_selector("random", k=5)`; ours where none is named."""
+    """Return the scheme registered as `name`, such as `make_selector("random", k=5)`.
+
+    Take `pace-async`; where training goes in rounds, take `pace`. A `Session` goes in rounds, so `pace` is what is
+    returned where none is named; `make_selector("pace-async")` is for a `Coordinator`, the simulator, Flower's
+    `PacedServer` and NVFlare.
+    """
     return registry.selectors.make(name, **options)
 
 

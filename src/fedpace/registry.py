@@ -14,17 +14,21 @@ import inspect
 import pkgutil
 import sys
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpace.core.checks import check_options, current_options, did_you_mean
 from fedpace.core.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 
 @lru_cache(maxsize=8)
 def _installed(places: tuple[tuple[str, int], ...], group: str) -> EntryPoints:
     """Read what all installed packages register, which takes a few milliseconds, once for the same `places`."""
+    from importlib.metadata import entry_points  # a quarter of what importing fedpace would take
+
     return entry_points(group=group)
 
 
@@ -122,7 +126,7 @@ class Catalogue:
         return found
 
 
-selectors = Catalogue("selector", "fedpace.selectors", "fedpace.selectors")
+selectors = Catalogue("scheme", "fedpace.selectors", "fedpace.selectors")
 delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
 datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
 models = Catalogue("model", "fedpace.models", "fedpace.models")

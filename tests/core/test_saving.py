@@ -345,7 +345,7 @@ def test_another_selector_is_refused(saved):
 
 
 def test_an_unregistered_selector_must_be_given(saved):
-    with pytest.raises(InputError, match="there is no selector 'patient'"):
+    with pytest.raises(InputError, match="there is no scheme 'patient'"):
         Session.restore(saved)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from fedpace.cli import app
-from fedpace.reproduce import pictures, plans
+from fedpace.reproduce import command, pictures, plans
+from fedpace.reproduce.outcomes import Entry, Outcome, Results
 from fedpace.reproduce.plans import PLANS, Request, planned
 from fedpace.reproduce.playing import jobs_of, play
 from fedpace.reproduce.runs import RUNS, together
@@ -70,6 +72,7 @@ def test_figures_are_pictures_and_pages_of_what_has_been_run(tmp_path, monkeypat
     drawn = {path.relative_to(out / "figures").as_posix() for path in (out / "figures").glob("*/report.*")}
     assert drawn == {"motivation-both/report.png", "motivation-both/report.html"}
     assert "Drawn" in said
+    assert not (out / "tables.md").exists()  # nor is one overwritten that was asked for earlier
 
 
 def test_a_set_that_is_missing_keeps_no_other_from_being_run(tmp_path):
@@ -111,6 +114,30 @@ def test_nothing_is_run_to_show_what_came_with_fedpace(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
+def test_only_what_did_not_come_with_fedpace_is_run(tmp_path, monkeypatch):
+    """Of three runs one came with fedpace, and one is of another configuration than the one that came."""
+    request = Request("tiny", ("quadratic",), (0,), ("random", "flanp", "divfl"))
+    wanted = planned(request, ["table2"])
+    outcomes = {each.place: Outcome(123.4, 5, 123.4, 2.0, "reached", each.run.key) for each in wanted}
+    random, flanp, divfl = outcomes
+    came = {random: outcomes[random], flanp: replace(outcomes[flanp], key="another")}
+    packaged = Results("tiny", {place: Entry(1, {0: outcome}) for place, outcome in came.items()}, {"some": "fact"})
+    monkeypatch.setattr(command.Command, "_packaged", lambda self: packaged)
+
+    said = call(
+        *("table2", "--profile", "tiny", "--seeds", 1, "--only", "quadratic"),
+        *("--selectors", "random,flanp,divfl", "--missing", "--out", tmp_path),
+    )
+    assert "1 of 3 came with fedpace" in said
+    assert "2 runs, 2 to go" in said
+    found = Results.read(tmp_path / "results.json")
+    assert found[random] == packaged[random]
+    assert found[flanp].outcomes[0].key == outcomes[flanp].key != "another"
+    assert found[divfl].run
+    assert found.facts == {"some": "fact"}
+    assert {path.name for path in (tmp_path / RUNS).iterdir()} == {outcomes[place].key for place in (flanp, divfl)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -118,6 +145,7 @@ def test_nothing_is_run_to_show_what_came_with_fedpace(tmp_path):
         (("table1", "--only", "imagenet"), "the paper has no data set 'imagenet'"),
         (("table1", "--seeds", "0"), "--seeds must be at least 1"),
         (("table1", "--selectors", ","), "--selectors names nothing"),
+        (("table1", "--profile", "tiny", "--missing"), "no results of profile tiny come with fedpace"),
     ],
 )
 def test_a_wrong_request_says_what_there_is(arguments, words):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
+import os
 
 import numpy as np
 import pytest
@@ -13,8 +15,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import fedpace
 from fedpace.core.errors import InputError
-from fedpace.flower import PacedStrategy, report_mod, reported_seconds
+from fedpace.flower import PacedServer, PacedStrategy, report_mod, reported_seconds
+from fedpace.hosting.diary import Diary
 from fedpace.records.run import read_run
+from fedpace.report.page import render_page
+from fedpace.report.summary import sentences
 from fedpace.report.tables import summarise
 
 
@@ -412,6 +417,7 @@ def test_the_folder_is_a_run_that_reports_read(flower, tmp_path, metric):
     last = run.rounds[-1]
     assert set(last.facts["reasons"]) >= set(last.clients)
     comparison = summarise([run])
+    assert comparison.clock == "virtual time", "clients said how long they took"
     assert comparison["delayhet-submodular"].clients_per_round == np.mean([len(r.clients) for r in run.rounds[1:]])
 
 
@@ -429,6 +435,51 @@ def test_a_line_that_a_crash_kept_out_of_the_diary_is_added(flower, tmp_path):
     diary.write_bytes(whole.splitlines(keepends=True)[0])
     with pytest.raises(InputError, match="holds 1 rounds, but the state beside it is that after round 3"):
         strategy()
+
+
+def test_a_servers_own_seconds_are_not_called_virtual(flower, tmp_path):
+    strategy = PacedStrategy(FedAvg(), "random", k=3, state=tmp_path)
+    evaluate = {"evaluate_fn": lambda number, arrays: MetricRecord({"accuracy": 0.1 * (1 + number)})}
+    strategy.start(fleet(flower), start(flower), num_rounds=3, **evaluate)
+    run = read_run(tmp_path)
+    aimed = dataclasses.replace(run, info=dataclasses.replace(run.info, target=0.3, hold=1))
+    comparison = summarise([aimed])
+    assert comparison.clock == "real time"
+    assert "of real time" in " ".join(sentences(comparison))
+    assert "virtual" not in render_page([aimed], comparison, title="", plotly="")
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_a_server_killed_at_the_very_end_has_its_last_round_recorded(flower, tmp_path, monkeypatch, rounds):
+    """Saved, but neither evaluated nor written: the server that comes back has nothing else to do."""
+
+    def server():
+        options = {"clock": "reported", "state": tmp_path}
+        return PacedStrategy(FedAvg(), "random", k=3, **options) if rounds else PacedServer("fedbuff", **options)
+
+    def evaluate(number, arrays):
+        if number == 3 and not seen.count(3):
+            seen.append(3)
+            raise KeyboardInterrupt
+        seen.append(number)
+        return MetricRecord({"accuracy": 0.1 * number})
+
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Diary, "close", lambda self, status="": os.close(self._writer._file))  # as when it is killed
+        with pytest.raises(KeyboardInterrupt):
+            server().start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
+    assert (tmp_path / "rounds.jsonl").read_bytes().count(b"\n") == 3, "the last one is not there"
+    server().start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
+    run = read_run(tmp_path)
+    assert [entry.metric for entry in run.rounds] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert run.info.status == "finished"
+    # And one that was killed when all was written, but for how it ended.
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"finished"', '"running"'))
+    server().start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
+    assert read_run(tmp_path).info.status == "finished"
+    assert seen == [0, 1, 2, 3, 3], "nothing is evaluated twice"
 
 
 def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path, monkeypatch):

@@ -342,17 +342,26 @@ def test_late_answers_to_a_warmup_are_fetched_when_they_come(flower):
 
 
 def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
+    """On the server's clock: what nodes answer to a server that is gone, nobody hears."""
     grid = flower.grid()
     for client in range(4):
-        apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]), delay=slow)]
+        apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]))]
         grid.add(50 + client, flower.app(apps), **{"partition-id": client})
 
     def strategy():
-        options = {"warmup": "full", "warmup_wait": 0.5, "clock": "reported", "state": tmp_path / "state"}
+        options = {"warmup": "full", "warmup_wait": 0.5, "state": tmp_path / "state"}
         return PacedStrategy(FedAvg(), "moment-match", **options)
 
-    record = start(flower)
+    record, pull = start(flower), grid.pull_messages
+    late = {52, 53}
+
+    def slow_pull(message_ids):
+        models = {m.metadata.message_id for m in grid.sent if "arrays" in m.content and m.metadata.dst_node_id in late}
+        return pull([identifier for identifier in message_ids if identifier not in models])
+
+    grid.pull_messages = slow_pull
     flower.rounds(strategy(), grid, record, 1)
+    grid.pull_messages = pull
     entry = read_run(tmp_path / "state").rounds[-1]
     assert (entry.failed, entry.clients) == ((), ("partition-0", "partition-1"))
     assert entry.warmed == ("partition-2", "partition-3"), "they only report, when they come"
@@ -360,7 +369,30 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
     assert grid.trained()[4:6] == [52, 53], "those two, before anything else"
     assert read_run(tmp_path / "state").rounds[-1].warmed == ("partition-2", "partition-3")
     with pytest.raises(InputError, match="warmup_wait"):
-        PacedStrategy(FedAvg(), "moment-match", warmup="full", clock="reported", state=tmp_path / "state")
+        PacedStrategy(FedAvg(), "moment-match", warmup="full", state=tmp_path / "state")
+
+
+@pytest.mark.parametrize("options", [{"warmup_quota": 2}, {"warmup": "full", "warmup_wait": 0.5}])
+def test_on_the_reported_clock_what_came_to_a_server_outlives_it(flower, tmp_path, options):
+    """Restarted after every round: who was met beside the rounds is heard when its seconds have passed, as ever."""
+
+    def rounds(folder, sittings):
+        model = start(flower)
+        for number in range(sittings):
+            grid = flower.grid()
+            for client in range(6):
+                apps = [report_mod(features=lambda m, c: flower.rows(c.node_config["partition-id"]), delay=slow)]
+                grid.add(50 + client, flower.app(apps, target=1.0 + client), **{"partition-id": client})
+            strategy = PacedStrategy(FedAvg(), "moment-match", clock="reported", state=folder, seed=3, **options)
+            model = flower.rounds(strategy, grid, model, 8 // sittings, first=1 + number)
+        return (folder / "rounds.jsonl").read_bytes(), as_numpy(model)
+
+    whole, model = rounds(tmp_path / "whole", 1)
+    parts, again = rounds(tmp_path / "parts", 8)
+    assert any(entry.heard for entry in read_run(tmp_path / "whole").rounds), "somebody is heard in a later round"
+    assert parts == whole
+    for key, array in model.items():
+        np.testing.assert_array_equal(again[key], array)
 
 
 def test_a_full_warmup_may_leave_the_model_as_it_is(flower, grid):

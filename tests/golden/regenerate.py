@@ -46,6 +46,7 @@ def golden(scheme: str) -> dict[str, Any]:
 
 def _row(current: Round) -> dict[str, Any]:
     raw = json.loads(round_line(current))
+    raw["stretch"] = raw["step_factor"]  # its name when the files were written
     return {key: raw[key] for key in (*DECIDED, *MEASURED)}
 
 

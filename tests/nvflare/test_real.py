@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,47 @@ def test_a_deployment_survives_a_client_that_fails(digits, tmp_path):
     assert finished["site-1"] == finished["site-3"] == 4
     assert all(seconds > 0 for seconds in column(tmp_path / "state", "delay").values())
     assert accuracy(output) >= 0.8
+
+
+# -- without rounds ------------------------------------------------------------------------------------------
+
+
+def counted_once(folder, rounds):
+    """Every answer of the steps is one of its site's, and nobody has more of them than tasks."""
+    answers = Counter(site for entry in rounds for site in entry.clients if site not in entry.failed)
+    finished, started = column(folder, "participations"), column(folder, "started")
+    return all(answers[site] == finished[site] <= started[site] for site in finished)
+
+
+@pytest.mark.parametrize("scheme", ["pace-async", "fedbuff"])
+def test_without_rounds_in_the_simulator_and_a_second_job_goes_on(digits, tmp_path, scheme):
+    """Slow sites on one machine: fast ones answer several times before the slowest does."""
+    arguments = ["--sites", "4", "--k", "4", "--selector", scheme, "--target", "1.01", "--delays", "lognormal"]
+    rounds, _ = digits(*arguments, "--rounds", "8")
+    assert [entry.number for entry in rounds] == list(range(1, 9))
+    finished = column(tmp_path / "state", "participations")
+    assert max(finished.values()) > min(finished.values()), "nobody waits for the slowest"
+    assert counted_once(tmp_path / "state", rounds)
+    before = rounds
+    rounds, second = digits(*arguments, "--rounds", "14")
+    assert rounds[:8] == before
+    assert [entry.number for entry in rounds] == list(range(1, 15))
+    assert rounds[8].clock >= rounds[7].clock
+    assert counted_once(tmp_path / "state", rounds)
+    assert accuracy(second) >= 0.8
+
+
+def test_without_rounds_a_deployment_survives_a_client_that_fails(digits, tmp_path):
+    """Server and three sites as processes of their own; times are measured."""
+    rounds, output = digits(
+        *["--poc", "--sites", "3", "--k", "4", "--rounds", "12", "--selector", "fedbuff", "--target", "1.01"],
+        *["--delays", "none", "--raises", "site-2"],
+    )
+    assert len(rounds) == 12, output[-5000:]
+    failures, finished = column(tmp_path / "state", "failures"), column(tmp_path / "state", "participations")
+    assert failures["site-1"] == failures["site-3"] == 0
+    assert finished["site-1"] >= 1
+    assert finished["site-3"] >= 1
+    assert finished["site-2"] <= 1, "its script ended with its second task"
+    assert counted_once(tmp_path / "state", rounds)
+    assert accuracy(output) >= 0.7

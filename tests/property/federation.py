@@ -14,7 +14,7 @@ from junk import junk
 from fedpace import Coordinator, FedpaceError, Outcome, Settings, registry
 
 FIELDS = ("seconds", "finished", "loss", "samples", "moment", "update", "late", "measured")
-EVENTS = 14
+EVENTS = 10
 
 
 def settings(rng):

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 from random import Random
 
@@ -52,7 +53,7 @@ COUNTS: dict[str, Counter[str]] = {}
 def same_plugins():
     """Look for plug-ins once: that takes longer than all else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
+        patch.setattr(metadata, "entry_points", functools.cache(metadata.entry_points))
         yield
 
 

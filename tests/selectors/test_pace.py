@@ -18,7 +18,7 @@ from fedpace.numerics.calibration import PairSums
 from fedpace.numerics.gram import whitened_gram
 from fedpace.numerics.simplex import best_mixture
 from fedpace.selectors.moment_match import MomentMatch
-from fedpace.selectors.pace import JUMP, KEPT, Measured, Pace, measured
+from fedpace.selectors.pace import JUMP, SUMS_KEPT, Measured, Pace, measured
 from fedpace.server import server_step
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
@@ -182,7 +182,7 @@ class TestCalibration:
         after, view = self.played(before, updates)
         points = view.moments.directions(ridge=0.1, shares=view.share)
         newest = PairSums.of(updates, points[:2], 1.0)
-        assert after.sums == before.sums.mixed(newest, KEPT)
+        assert after.sums == before.sums.mixed(newest, SUMS_KEPT)
         assert after.square == 0.0, "looked at once"
 
     def test_the_average_is_that_of_those_that_finished(self):
@@ -193,7 +193,7 @@ class TestCalibration:
     def test_one_wild_round_moves_it_by_a_bounded_factor(self):
         before = Measured(1.0, 1e-6, 1.0, 1e-6)
         after, _ = self.played(before, np.array([[1.0, 1.0], [1.0, -1.0]]))
-        assert after.y == pytest.approx(1e-6 * (KEPT + (1 - KEPT) * JUMP))
+        assert after.y == pytest.approx(1e-6 * (SUMS_KEPT + (1 - SUMS_KEPT) * JUMP))
 
     def test_agreement_is_not_for_ever(self):
         """A round in which all agree makes s = nu = 0, and the next can raise them again."""

@@ -10,7 +10,7 @@ import torch
 
 from fedpace import registry
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.stepping import Gather, ServerStep, Source, join_state, split_state
+from fedpace.core.stepping import Answers, Gather, ServerStep, Source, join_state, split_state
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.server.average import Average
 from fedpace.server.calibrated import Calibrated
@@ -101,6 +101,17 @@ def test_a_state_is_saved_as_scalars_and_vectors(rule):
         assert json.loads(json.dumps(scalars)).keys() == scalars.keys(), "they are saved as JSON"
         state = join_state(rule.init(np.zeros(5)), scalars, vectors)
     assert np.array_equal(model, expected)
+
+
+@pytest.mark.parametrize("rule", [Fedexp(), Nesterov()], ids=repr)
+def test_a_state_of_before_is_read_by_its_former_names(rule):
+    answers = Answers(np.ones(5), np.array(WEIGHTS), mean_square=40.0)
+    _, state = rule.apply(rule.init(np.zeros(5)), np.zeros(5), answers)
+    assert state.step_factor > 1
+    scalars, vectors = split_state(state)
+    scalars["stretch"] = scalars.pop("step_factor")
+    again = join_state(rule.init(np.zeros(5)), scalars, vectors)
+    assert again.step_factor == state.step_factor
 
 
 def updates(model, number):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpace.core.stepping import Gather, Source, join_state, split_state
-from fedpace.server import remembering
 from fedpace.server.nesterov import Nesterov
 from fedpace.server.remembering import Remembering
 
@@ -21,13 +20,13 @@ def common(model):
     return 0.3 * (OPTIMUM - model)
 
 
-def stepped(state, model, version, answers, *, power=0.0):
+def stepped(state, model, version, answers, *, power=0.0, memory_gib=1.0, awaited=None):
     """Make a step of (client, the model that it was given, its version, weight)."""
-    rule = Remembering(power)
+    rule = Remembering(power, memory_gib)
     gather = Gather(rule, np.zeros(WIDTH), mean=False)
     for client, given, of, weight in answers:
         gather.add(given + common(given) + OWN[client], given, weight, Source(client, of, 1 / CLIENTS))
-    return rule.apply(state, model, gather.answers(version))
+    return rule.apply(state, model, gather.answers(version, awaited))
 
 
 def everybody(model, version):
@@ -78,8 +77,28 @@ def test_what_shrinks_as_training_converges_is_remembered_as_shrunk():
             gather.add(model + 0.8**version * OWN[client], model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
         model, state = rule.apply(state, model, gather.answers(version))
     assert state.shrinking == pytest.approx(0.8, abs=0.02)
-    np.testing.assert_allclose(np.array(state.offsets)[0], 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
+    shrunk = np.exp(state.log_scale - state.remembered_scales[0]) * state.offsets.rows[0]
+    np.testing.assert_allclose(shrunk, 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
     assert state.disagreement_left < 0.05
+
+
+def test_differences_may_shrink_for_as_long_as_one_trains():
+    """A product of shrinkings is no number any more after a thousand halvings; late answers were divided by it."""
+    rule, model = Remembering(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(2500):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS - 1):
+            update = np.ones(WIDTH) + 0.5**version * OWN[client]
+            gather.add(model + update, model, 1 / (CLIENTS - 1), Source(client, version, 1 / CLIENTS))
+        if version:
+            late = np.ones(WIDTH) + 0.5 ** (version - 1) * OWN[-1]
+            gather.add(model + late, model, 0.0, Source(CLIENTS - 1, version - 1, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+        assert np.isfinite(model).all()
+    assert state.log_scale < -1000
+    assert state.remembered == CLIENTS
+    np.testing.assert_allclose(state.last, np.ones(WIDTH))
 
 
 def test_without_names_it_is_nesterov():
@@ -93,13 +112,26 @@ def test_without_names_it_is_nesterov():
     np.testing.assert_allclose(ours, theirs, atol=1e-15)
 
 
-def test_those_heard_longest_ago_are_forgotten_where_there_is_no_room(monkeypatch):
-    monkeypatch.setattr(remembering, "ROOM", 8 * WIDTH * 3)
-    start = np.zeros(WIDTH)
-    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+def test_those_heard_longest_ago_are_forgotten_where_there_is_no_room():
+    start, room = np.zeros(WIDTH), 3 * 4 * WIDTH / 2**30
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0), memory_gib=room)
     assert state.remembered_clients == (3, 4, 5)
-    _, state = stepped(state, model, 1, [(3, model, 1, 0.5), (0, model, 1, 0.5)])
+    _, state = stepped(state, model, 1, [(3, model, 1, 0.5), (0, model, 1, 0.5)], memory_gib=room)
     assert state.remembered_clients == (5, 3, 0)
+
+
+def test_an_answer_is_remembered_however_late_it_comes():
+    """Where the host says what is still trained from; a client a thousand times as slow as the others is heard too."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0)[:5])
+    for version in range(1, 300):
+        fast = [(client, model, version, 0.2) for client in range(5)]
+        model, state = stepped(state, model, version, fast, awaited=frozenset({0, version}))
+    assert state.reference_versions == (0, 299)
+    _, state = stepped(state, model, 300, [(0, model, 300, 1.0), (5, start, 0, 0.0)], awaited=frozenset({300}))
+    assert state.remembered == CLIENTS
+    assert state.reference_versions == (300,)
+    np.testing.assert_allclose(state.last, common(model), atol=1e-5, err_msg="its share of the step is in it")
 
 
 def test_it_goes_on_from_what_was_saved():

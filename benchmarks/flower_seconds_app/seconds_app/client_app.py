@@ -28,15 +28,18 @@ app = ClientApp(mods=[report_mod(features=features)])
 
 @app.train()
 def fit(message: Message, context: Context) -> Message:
-    """Sleep, and train on this node's images."""
+    """Sleep, and train on this node's images; the metrics say when, for the table of where the time goes."""
+    began = time.time()
     config, part = context.run_config, str(context.node_config["partition-id"])
     turn = int(message.content["config"]["server-round"])
     rng = np.random.default_rng([int(config["seed"]), int(part), turn])
-    time.sleep(task.delay(str(config["data"]), part) * rng.lognormal(0.0, 0.2))
+    sleep = task.delay(str(config["data"]), part) * rng.lognormal(0.0, 0.2)
+    time.sleep(sleep)
     x, y = mine(context)
     model = message.content["arrays"]["w"].numpy()
     trained, loss = task.train(
         model, x, y, lr=float(config["lr"]), epochs=int(config["local-epochs"]), seed=1000 * turn + int(part)
     )
-    metrics = MetricRecord({"train_loss": loss, "num-examples": len(y)})
+    stamps = {"part": float(part), "began": began, "slept": sleep, "ended": time.time()}
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(y), **stamps})
     return Message(RecordDict({"arrays": ArrayRecord({"w": Array(trained)}), "metrics": metrics}), reply_to=message)

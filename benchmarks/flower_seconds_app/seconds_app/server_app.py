@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedpace.flower import PacedServer, PacedStrategy
 from fedpace.records.holding import Holding
 from seconds_app import task
+from seconds_app.travels import Travels
 
 app = ServerApp()
 HOLD, EVERY = 8, 5.0
@@ -27,17 +28,24 @@ class DoneError(Exception):
 
 
 def contestant(name: str, seed: int, state: Path) -> Any:
-    """Return a strategy or server, with a `start`."""
-    if name in ("random", "everybody"):
+    """Return a strategy or server, with a `start`.
+
+    Args:
+        name: `random-4` and `fedbuff-4` say how many nodes a round has, and how many answers the buffer.
+        seed: of what it draws.
+        state: its folder, where it has one.
+    """
+    scheme, _, number = name.rpartition("-") if name[-1].isdigit() else (name, "", "0")
+    if scheme in ("random", "everybody"):
         random.seed(seed)  # Flower samples with the global generator
-        part = 0.5 if name == "random" else 1.0
+        part = int(number) / task.NODES if scheme == "random" else 1.0
         return FedAvg(fraction_train=part, fraction_evaluate=0.0, min_available_nodes=task.NODES)
-    if name == "pace":
+    if scheme == "pace":
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=task.NODES)
         return PacedStrategy(inner, "pace", seed=seed, state=state, warmup="full", warmup_wait=0.5)
-    if name == "fedbuff":
-        return PacedServer("fedbuff", seed=seed, state=state, buffer=4)
-    return PacedServer(name, seed=seed, state=state)
+    if scheme == "fedbuff":
+        return PacedServer("fedbuff", seed=seed, state=state, buffer=int(number))
+    return PacedServer(scheme, seed=seed, state=state)
 
 
 @app.main()
@@ -48,9 +56,10 @@ def main(grid: Grid, context: Context) -> None:
     x, y = task.read(str(config["data"]), "test")
     while len(list(grid.get_node_ids())) < task.NODES:
         time.sleep(1)
+    travels = Travels(grid)
     began = time.monotonic()
     target = float(config["target"])
-    holding = Holding(target, "up", hold=HOLD, every=EVERY)
+    holding = Holding(target, "up", hold=HOLD, every=EVERY, looks="grid")
     curve: list[tuple[float, float]] = []
     server = contestant(name, seed, out / f"{name}-{seed}")
 
@@ -80,5 +89,6 @@ def main(grid: Grid, context: Context) -> None:
         if watch is None
         else {k: [round(v, 3), watch.times[k], round(watch.most[k], 4)] for k, v in watch.spent.items()},
         "curve": curve,
+        "tasks": travels.table(),
     }
     (out / f"{name}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")

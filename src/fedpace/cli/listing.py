@@ -23,25 +23,40 @@ from fedpace.records.run import plain
 
 KINDS = ("selectors", "delays", "datasets", "models", "servers")
 """What `fedpace list` can list, as the registry calls it."""
+WORDS = {"schemes": "selectors"}
+"""What a reader may call them too."""
+ADVICE = {
+    "pace-async": "take this one, unless training must go in rounds",
+    "pace": "take this one where training goes in rounds",
+}
+"""The two to start with; docs/howto/choose.md says the same, and when to take another."""
 APART = " " * 4
 """What formulas and programs begin with in a docstring."""
 ITEM = re.compile(r"(- |\d+\. )")
-Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join(KINDS)}.")]
+Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join([*WORDS, *KINDS[1:]])}.")]
 
 
-def list_components(kind: Kind = "selectors", as_json: AsJson = False) -> None:
+def list_components(kind: Kind = "schemes", as_json: AsJson = False) -> None:
     """List what can be named in an experiment, with its options and defaults."""
+    kind = WORDS.get(kind, kind)
     if kind not in KINDS:
         known = [name for each in KINDS for name in _catalogue(each).names()]
         hint = f"`fedpace show {kind}` shows it" if kind in known else "`fedpace show NAME` shows one of them"
-        raise InputError(f"expected one of {', '.join(KINDS)} to list, but {kind!r} came; {hint}")
+        raise InputError(f"expected one of {', '.join([*WORDS, *KINDS])} to list, but {kind!r} came; {hint}")
     catalogue = _catalogue(kind)
     entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:
         print_json({kind: entries})
         return
     console = Console(highlight=False, markup=False)
-    console.print(f"{len(entries)} {kind}; `fedpace show NAME` says more of one")
+    said = f"{len(entries)} {kind}; `fedpace show NAME` says more of one"
+    if kind == "selectors":
+        said = (
+            f"{len(entries)} schemes; `fedpace show NAME` says more of one. Take pace-async; where training goes in "
+            "rounds, take pace. The others are there to compare with, and for what `docs/howto/choose.md` names."
+        )
+        entries.sort(key=lambda entry: list(ADVICE).index(entry["name"]) if entry["name"] in ADVICE else len(ADVICE))
+    console.print(said)
     for entry in entries:
         console.print(f"\n{entry['name']}", style="bold")
         for heading, text in _lines(entry):
@@ -126,6 +141,8 @@ def _catalogue(kind: str) -> registry.Catalogue:
 def _lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
     options = ", ".join(f"{option} = {default}" for option, default in entry["options"].items())
     lines = [("", entry["summary"]), ("paper: ", entry.get("paper", ""))]
+    if "needs" in entry and entry["name"] in ADVICE:
+        lines.insert(1, ("", f"-> {ADVICE[entry['name']]}"))
     if "needs" in entry:
         lines += [("needs: ", ", ".join(entry["needs"]) or "nothing"), ("uses: ", ", ".join(entry["uses"]))]
     return [line for line in [*lines, ("options: ", options or "none")] if line[1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 
 from fedpace.cli.common import print_json
@@ -21,10 +23,14 @@ from fedpace.records.run import RunRecord, find_runs
 from fedpace.records.watching import RunWatch, Sight
 
 Runs = Annotated[Path, typer.Argument(help="Folder of runs, or of one run.", metavar="DIR")]
-Label = Annotated[str | None, typer.Option(help="Only this scheme, by its label.", show_default=False)]
+Label = Annotated[
+    str | None, typer.Option("--selector", "--scheme", help="Only this scheme, by its label.", show_default=False)
+]
 Seed = Annotated[int | None, typer.Option(help="Only this seed.", show_default=False)]
 SHOWN = 40
 """Rounds that `explain` prints unless it is told to print all."""
+NARROW = 75
+"""Columns of a window that `watch` needs for all that it has to say."""
 
 
 def runs(
@@ -36,21 +42,20 @@ def runs(
     if as_json:
         print_json({"folder": str(folder), "comparisons": [dataclasses.asdict(each) for each in found]})
         return
-    table = _table("Folder", "Experiment", "Schemes", "Seeds", "Runs", "State", "Fastest", "Begun")
+    console = Console(highlight=False, markup=False)
     for each in found:
-        table.add_row(
-            each.folder,
-            each.experiment,
-            ", ".join(each.schemes),
-            str(len(each.seeds)),
-            f"{each.ended} of {each.planned}",
-            each.state,
-            each.best or "",
-            each.begun.replace("T", " ")[:16],
-        )
-    console = Console()
-    console.print(table)
-    console.print("`fedpace report DIR` shows one of them.", highlight=False)
+        console.print(each.folder, style="bold", soft_wrap=True)
+        begun = each.begun.replace("T", " ")[:16]
+        seeds = f"{len(each.seeds)} seed{'' if len(each.seeds) == 1 else 's'}"
+        facts = [
+            f"{each.experiment}: {', '.join(each.schemes)}",
+            f"{each.ended} of {each.planned} runs with {seeds}, {each.state}; begun {begun}",
+            "" if each.ended == each.planned else f"go on: fedpace resume {shlex.quote(each.folder)}",
+            f"fastest: {each.best}" if each.best else "",
+        ]
+        for fact in filter(None, facts):
+            console.print(Padding(fact, (0, 0, 0, 4)))
+    console.print("`fedpace report DIR` shows one of them.")
 
 
 def explain(
@@ -105,13 +110,13 @@ def watch(
         if as_json:
             print_json({"folder": str(folder), "runs": [_plain(sight) for sight in sights]})
             return
-        Console().print(_sights(sights, folder))
+        Console().print(_sights(sights, folder, Console().width))
         return
     console = Console()
-    with Live(_sights(watching.look(), folder), console=console, auto_refresh=False) as live:
+    with Live(_sights(watching.look(), folder, console.width), console=console, auto_refresh=False) as live:
         while True:
             sights = watching.look()
-            live.update(_sights(sights, folder), refresh=True)
+            live.update(_sights(sights, folder, console.width), refresh=True)
             if sights and all(sight.info.ended for sight in sights):
                 return
             time.sleep(every)
@@ -156,24 +161,39 @@ def _chosen(folder: Path, selector: str | None, seed: int | None) -> list[RunRec
     return chosen
 
 
-def _sights(sights: list[Sight], folder: Path) -> Table:
-    table = _table("Run", "State", "Round", "Clock", "Metric", "Target", "Clients", "Last round")
+def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
+    """Return a row per run; a narrow window has no room for what has ended, and for how many clients took part."""
+    metrics = dict.fromkeys(sight.info.metric for sight in sights)
+    targets = dict.fromkeys(f"{sight.info.target:g}" for sight in sights if sight.info.target is not None)
+    heading = "/".join(metrics).capitalize() or "Metric"
+    going_on = any(not sight.info.ended for sight in sights)
+    cells: dict[str, list[str]] = {name: [] for name in ("Run", "State", "Round", "Clock", heading, "Clients", "Last")}
     for sight in sights:
         info, last = sight.info, sight.last
-        place = str(sight.folder.relative_to(folder)) if sight.folder != folder else info.label
-        ago = "" if info.ended else f"{sight.quiet:,.0f} s ago"
-        table.add_row(
-            place,
-            info.status,
-            "" if last is None else str(last.number),
-            "" if last is None else f"{last.clock:,.0f} s",
-            "" if sight.metric is None else f"{info.metric} {sight.metric:.4g}",
-            "" if info.target is None else f"{info.target:g}",
-            "" if last is None else f"{len(last.clients)}" + (f", {len(last.failed)} failed" if last.failed else ""),
-            ago,
-        )
+        failed = f", {len(last.failed)} failed" if last is not None and last.failed else ""
+        cells["Run"].append(str(sight.folder.relative_to(folder)) if sight.folder != folder else info.label)
+        cells["State"].append(info.status)
+        cells["Round"].append("" if last is None else str(last.number))
+        cells["Clock"].append("" if last is None else f"{last.clock:,.0f} s")
+        cells[heading].append("" if sight.metric is None else f"{sight.metric:.4g}")
+        cells["Clients"].append("" if last is None else f"{len(last.clients)}{failed}")
+        cells["Last"].append("" if info.ended else f"{sight.quiet:,.0f} s ago")
     if not sights:
-        table.add_row("nothing is recorded yet", *[""] * 7)
+        cells = {name: ["nothing is recorded yet" if name == "Run" else ""] for name in cells}
+    if not going_on:
+        del cells["Last"]
+    if width < NARROW:
+        del cells["Clients"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
+    for name, values in cells.items():
+        aim = f"\n(target {', '.join(targets)})" if name == heading and targets else ""
+        wide = max(map(len, values))
+        table.add_column(
+            name + aim, overflow="fold", justify="left" if name in ("Run", "State") else "right",
+            min_width=None if name == "Run" else wide, style="dim" if name == "Last" else "",
+        )  # fmt: skip
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
     return table
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -15,20 +16,26 @@ from rich.table import Table
 
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, did_you_mean
 from fedpace.core.errors import InputError
 from fedpace.core.files import read_npz
 
+if TYPE_CHECKING:
+    from fedpace.delays.tables import Table as DelayTable
+
 LISTED = 20
 """Clients of the cohort that the terminal shows."""
+DELAYS = {"seconds", "second", "secs", "sec", "delay", "delays", "latency", "duration", "elapsed", "time", "ms"}
+"""Words in the name of a column that holds delays: such a table has no column per client."""
+WORD = re.compile("[a-z]+")
 
 
 def plan(
     delays: Annotated[
         Path,
         typer.Option(
-            help="CSV or parquet with a column seconds, and client where rows have names; or a row per round and a "
-            "column per client.",
+            help="CSV or parquet with a column seconds, and client where rows have names (--seconds and --client name "
+            "others); or a row per round and a column per client.",
         ),
     ],
     moments: Annotated[
@@ -39,6 +46,10 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    seconds: Annotated[
+        str, typer.Option(help="The column of the delays that says how long a client took.", metavar="COLUMN")
+    ] = "seconds",
+    client: Annotated[str, typer.Option(help="The column that names the client.", metavar="COLUMN")] = "client",
     noise: Annotated[
         float | None,
         typer.Option(
@@ -55,11 +66,12 @@ def plan(
 ) -> None:
     """Plan a cohort: whom to wait for, with what weights, what else there was, and what one more slow client costs."""
     from fedpace.planning import plan_cohort
+    from fedpace.report.numbers import counted
     from fedpace.report.planning import cells, shown, write_plan_page, write_plan_png
 
-    names, seconds = _delays(delays)
+    names, taken = _delays(delays, seconds, client)
     known = None if moments is None else _moments(moments, names)
-    found = plan_cohort(seconds, known, names=names, noise=noise, ridge=ridge, max_clients=max_clients)
+    found = plan_cohort(taken, known, names=names, noise=noise, ridge=ridge, max_clients=max_clients)
     if png is not None:
         write_plan_png(found, png)
     if html is not None:
@@ -68,6 +80,11 @@ def plan(
         print_json(dataclasses.asdict(found))
         return
     console = Console(highlight=False, markup=False)
+    if taken.ndim == 2:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        console.print(
+            f"{delays}: {counted(len(taken), 'round')} of {counted(len(names), 'client')}, a column each: {some}\n"
+        )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("", "Fastest", "With a weight", "Seconds per round", "Error", "Cost"):
         table.add_column(heading, justify="right")
@@ -80,8 +97,8 @@ def plan(
     cohort = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("Client", "Seconds", "Weight"):
         cohort.add_column(heading, justify="left" if heading == "Client" else "right")
-    for client, taken, weight in list(zip(found.clients, found.seconds, found.weights, strict=True))[:LISTED]:
-        cohort.add_row(str(client), f"{taken:,.4g}", f"{weight:.2%}")
+    for name, its_seconds, weight in list(zip(found.clients, found.seconds, found.weights, strict=True))[:LISTED]:
+        cohort.add_row(str(name), f"{its_seconds:,.4g}", f"{weight:.2%}")
     console.print(cohort)
     if len(found.clients) > LISTED:
         console.print(f"and {len(found.clients) - LISTED:,} more; --json has all")
@@ -89,24 +106,42 @@ def plan(
         console.print(f"  {path}")
 
 
-def _delays(path: Path) -> tuple[list[str], FloatArray]:
+def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray]:
     """Return the clients in the order in which they first appear, with their seconds: one each, or a row per round."""
     from fedpace.delays.tables import read_table
 
     table = read_table(str(path))
-    if "seconds" not in table:
-        clients = [name for name in table.columns if name not in ("round", "step")]
-        if not clients or "client" in clients:
-            names = ", ".join(table.columns)
-            raise InputError(f"{path}: expected a column seconds, or a column per client, but the columns are {names}")
-        return clients, np.column_stack([table.numbers(name, low=0.0, above=True) for name in clients])
-    seconds = table.numbers("seconds", low=0.0, above=True)
-    if "client" not in table:
+    for name, option in ((column, "seconds"), (client, "client")):
+        if name not in table and name != option:
+            known = list(table.columns)
+            raise InputError(
+                f"--{option}: {path} has no column {name!r}.{did_you_mean(name, known)} It has {', '.join(known)}"
+            )
+    if column not in table:
+        return _by_rounds(path, table, client)
+    seconds = table.numbers(column, low=0.0, above=True)
+    if client not in table:
         return [str(row) for row in range(seconds.size)], seconds
     place: dict[str, int] = {}
-    rows = np.array([place.setdefault(str(client), len(place)) for client in table.columns["client"]])
+    rows = np.array([place.setdefault(str(name), len(place)) for name in table.columns[client]])
     total = np.bincount(rows, weights=seconds, minlength=len(place))
     return list(place), total / np.bincount(rows, minlength=len(place))
+
+
+def _by_rounds(path: Path, table: DelayTable, client: str) -> tuple[list[str], FloatArray]:
+    """Return the delays of a table with a row per round; one whose columns do not read so is refused."""
+    names = list(table.columns)
+    clients = [name for name in names if name not in ("round", "step")]
+    meant = next((name for name in names if set(WORD.findall(name.lower())) & DELAYS), None)
+    if not clients or client in clients or meant is not None:
+        others = [name for name in names if name != meant]
+        hint = (
+            "" if meant is None or not others else f": say which is which, as in --seconds {meant} --client {others[0]}"
+        )
+        raise InputError(
+            f"{path}: expected a column seconds, or a column per client, but the columns are {', '.join(names)}{hint}"
+        )
+    return clients, np.column_stack([table.numbers(name, low=0.0, above=True) for name in clients])
 
 
 def _moments(path: Path, names: list[str]) -> NDArray[Any]:

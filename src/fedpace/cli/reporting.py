@@ -67,8 +67,8 @@ def report_folder(
             when = {} if instant is None else {"at": instant.as_json()}
             print_json({"folder": str(folder), **comparison.as_json(), **when})
             return
-        console.print(render_table(comparison))
-        if (costs := render_costs(comparison)) is not None:
+        console.print(render_table(comparison, console.width))
+        if (costs := render_costs(comparison, console.width)) is not None:
             console.print(costs)
         said = sentences(comparison)
         if instant is not None:

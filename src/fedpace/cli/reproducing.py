@@ -37,6 +37,9 @@ def reproduce(
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: show what is in the folder, or what comes with fedpace.")
     ] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Run only what did not come with fedpace, and show both together.")
+    ] = False,
     tune: Annotated[
         bool, typer.Option("--tune", help="Choose step sizes, targets and options of quick anew, into the folder.")
     ] = False,
@@ -62,6 +65,7 @@ def reproduce(
         seeds=tuple(range(seeds)),
         out=out,
         show=show,
+        missing=missing,
         tune=tune,
         as_json=as_json,
     ).run()

@@ -21,7 +21,11 @@ def compare(
     experiment: ExperimentFile = None,
     selectors: Annotated[
         str | None,
-        typer.Option(help='Schemes, by label or name, with options: "random(k=5),pace"; others are left out.'),
+        typer.Option(
+            "--selectors",
+            "--schemes",
+            help='Schemes, by label or name, with options: "random(k=5),pace"; others are left out.',
+        ),
     ] = None,
     delays: Annotated[
         str | None, typer.Option(help='Another delay model, or several: "nycmesh,lognormal(median=30)".')
@@ -59,7 +63,9 @@ def run(
     experiment: ExperimentFile = None,
     selector: Annotated[
         str | None,
-        typer.Option(help='The scheme, as "random(k=5)" (default: the first).', show_default=False),
+        typer.Option(
+            "--selector", "--scheme", help='The scheme, as "random(k=5)" (default: the first).', show_default=False
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
     delays: Annotated[str | None, typer.Option(help='Another delay model: nycmesh, "lognormal(median=30)".')] = None,
@@ -76,7 +82,8 @@ def run(
 
     execution = running.execution(how)
     names = None if selector is None else [selector]
-    (chosen,) = running.load_under(experiment, running.overrides(changes, selectors=names, delays=delays, seeds=[seed]))
+    asked = running.overrides(changes, selectors=names, delays=delays, seeds=[seed], option="--selector")
+    (chosen,) = running.load_under(experiment, asked)
     running.run(chosen, seed, out, execution, overwrite=overwrite, as_json=as_json)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +35,8 @@ from fedpace.sim.trainer import Training
 
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """How files end that are written where a scheme's folder is."""
+PATHS = (("data", "path"), ("delays", "file"))
+"""Keys that name a file."""
 DEFAULT = "default.toml"
 """The embedded experiment: what `fedpace compare` runs without arguments."""
 
@@ -137,32 +140,56 @@ def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Ex
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as cause:
         raise InputError(f"{source} is not TOML: {cause}") from cause
-    return parse_experiment((overrides or Overrides()).apply(table), source)
+    return parse_experiment(table if path is None else _beside(table, path.parent), source, overrides)
 
 
-def parse_experiment(table: Table, source: str) -> Experiment:
-    """Build an experiment from a parsed TOML table."""
+def _beside(table: Table, folder: Path) -> Table:
+    """Return a table whose files are found: from where the command is run or, where they are not there, beside it."""
+    found = dict(table)
+    for part, key in PATHS:
+        options = table.get(part)
+        if not isinstance(options, dict):
+            continue
+        name = options.get(key)
+        if isinstance(name, str) and name and not Path(name).exists() and (folder / name).is_file():
+            found[part] = {**options, key: str(folder / name)}
+    return found
+
+
+def parse_experiment(table: Table, source: str, overrides: Overrides | None = None) -> Experiment:
+    """Build an experiment from a parsed TOML table, changed by a command line.
+
+    A mistake is said to be where it was made: in the file, or in an option.
+    """
+    given = overrides or Overrides()
+    options = given.origins(table)
+    for section in options.keys() & _SECTIONS.keys():
+        _section(table, section, f"{source}, [{section}]")  # what is wrong in the file is not the option's fault
+    table = given.apply(table)
+    where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER)}
     known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER), source)
     for part in ("name", "selectors", *_PARTS):
         if part not in table:
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
-    parts = {part: _component(catalogue, table[part], f"{source}, [{part}]") for part, catalogue in _PARTS.items()}
-    sections = {
-        section: build(cls, as_table(table.get(section, {}), f"{source}, [{section}]"), f"{source}, [{section}]")
-        for section, cls in _SECTIONS.items()
-    }
+    parts = {part: _component(catalogue, table[part], where[part]) for part, catalogue in _PARTS.items()}
+    sections = {section: _section(table, section, where[section]) for section in _SECTIONS}
     target = sections["stop"].target
     # The metric last: that of a table is known once its file was read, which a report of finished runs need not have.
     if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
-        raise InputError(f"{source}, [stop]: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
+        place = where["stop"] if given.target is None else "--target"
+        raise InputError(f"{place}: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
     return Experiment(
         name=folder_name(typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
-        schemes=_schemes(table["selectors"], source),
+        schemes=_schemes(table["selectors"], source, options),
         seeds=_seeds(table.get("seeds", 1), source),
-        server=_server(table, f"{source}, [{SERVER}]"),
+        server=_server(table, where[SERVER]),
         **parts,
         **sections,
     )
+
+
+def _section(table: Table, section: str, where: str) -> Any:
+    return build(_SECTIONS[section], as_table(table.get(section, {}), where), where)
 
 
 def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
@@ -178,7 +205,7 @@ def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
         cls = catalogue[typed(str, options.pop("name"), f"{where}: name")]
     except FedpaceError as cause:
         raise InputError(f"{where}: {cause}") from cause
-    return build(cls, options, where)
+    return build(cls, options, f"{where}, {cls.name}" if where.startswith("--") else where)
 
 
 def _server(table: Table, where: str) -> Any:
@@ -189,12 +216,12 @@ def _server(table: Table, where: str) -> Any:
     return _component(registry.servers, {"name": given} if isinstance(given, str) else given, where)
 
 
-def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
+def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Scheme, ...]:
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{source}: selectors must be a list of tables, [[selectors]], with at least one entry")
     schemes: list[Scheme] = []
     for position, entry in enumerate(entries, start=1):
-        where = f"{source}, [[selectors]] number {position}"
+        where = origins.get(f"selectors {position}", f"{source}, [[selectors]] number {position}")
         options = dict(as_table(entry, where))
         label = options.pop("label", None)
         server = _server(options, f"{where}: {SERVER}")
@@ -205,7 +232,9 @@ def _schemes(entries: Any, source: str) -> tuple[Scheme, ...]:
     labels = [scheme.label for scheme in schemes]
     for label in labels:
         if labels.count(label) > 1:
-            raise InputError(f"{source}: two selectors are called {label!r}; give each a label of its own")
+            raise InputError(
+                f"{origins.get('selectors 1', source)}: two schemes are called {label!r}; give each a label of its own"
+            )
         folder_name(label, f"{source}: the label")
     return tuple(schemes)
 

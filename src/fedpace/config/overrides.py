@@ -26,45 +26,74 @@ class Overrides:
     evaluate_every: int | None = None
     hold: int | None = None
     server: Table | None = None
+    option: str = "--selectors"
+    """What the command calls the option that names schemes."""
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
         changed = dict(table)
         if self.seeds is not None:
             changed["seeds"] = list(self.seeds)
-        limits = {
-            "target": self.target,
-            "max_rounds": self.max_rounds,
-            "evaluate_every": self.evaluate_every,
-            "hold": self.hold,
-        }
-        stop = changed.get("stop", {})
-        if isinstance(stop, dict):
-            changed["stop"] = {**stop, **{key: value for key, value in limits.items() if value is not None}}
-        clock = changed.get("clock", {})
-        if self.charge_warmup and isinstance(clock, dict):
-            changed["clock"] = {**clock, "charge_warmup": True}
-        fleet = changed.get("fleet", {})
-        if self.warmup_wait is not None and isinstance(fleet, dict):
-            changed["fleet"] = {**fleet, "warmup_wait": self.warmup_wait}
+        for section, keys in self._sections().items():
+            before = changed.get(section, {})
+            if isinstance(before, dict):
+                changed[section] = {**before, **keys}
         if self.server is not None:
             changed["server"] = dict(self.server)
-        delays = changed.get("delays", {})
-        if self.delays is not None and not (isinstance(delays, dict) and delays.get("name") == self.delays):
+        if self.delays is not None and self._other_delays(table):
             changed["delays"] = parse_named(self.delays, "--delays")
         if self.selectors is not None:
-            entries = changed.get("selectors", [])
-            present = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-            kept: list[dict[str, Any]] = []
+            present = _schemes(table)
+            chosen: list[dict[str, Any]] = []
             for text in self.selectors:
-                added = scheme_table(text, "--selectors")
+                added = scheme_table(text, self.option)
                 if len(added) > 1:
-                    kept.append(added)
+                    chosen.append(added)
                     continue
                 wanted = added["name"]
                 # A label is one scheme; a name may be several, of which one without a label is called by it.
                 labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
                 named = labelled or [entry for entry in present if wanted == entry.get("name")]
-                kept += [entry for entry in named or [{"name": wanted}] if entry not in kept]
-            changed["selectors"] = kept
+                chosen += [entry for entry in named or [{"name": wanted}] if entry not in chosen]
+            changed["selectors"] = chosen
         return changed
+
+    def origins(self, table: Table) -> dict[str, str]:
+        """Return the option that each part came from which `apply` takes from the command line: errors must name it.
+
+        Parts are called by their keys in the table, schemes `selectors 1` and so on.
+        """
+        options = {
+            section: ", ".join(f"--{key.replace('_', '-')}" for key in keys)
+            for section, keys in self._sections().items()
+            if keys
+        }
+        if self.server is not None:
+            options["server"] = "--server"
+        if self.delays is not None and self._other_delays(table):
+            options["delays"] = "--delays"
+        if self.selectors is not None:
+            present = _schemes(table)
+            for position, entry in enumerate(self.apply(table)["selectors"], start=1):
+                if entry not in present:
+                    options[f"selectors {position}"] = self.option
+        return options
+
+    def _sections(self) -> dict[str, dict[str, Any]]:
+        """Return what is given, by the section of the table that it changes."""
+        stop = {name: getattr(self, name) for name in ("target", "max_rounds", "evaluate_every", "hold")}
+        return {
+            "stop": {name: value for name, value in stop.items() if value is not None},
+            "clock": {"charge_warmup": True} if self.charge_warmup else {},
+            "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
+        }
+
+    def _other_delays(self, table: Table) -> bool:
+        """Whether another delay model is named than the table has, whose options then do not count."""
+        delays = table.get("delays", {})
+        return not (isinstance(delays, dict) and delays.get("name") == self.delays)
+
+
+def _schemes(table: Table) -> list[dict[str, Any]]:
+    entries = table.get("selectors", [])
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

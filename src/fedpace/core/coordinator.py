@@ -20,7 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from typing import Any
 from fedpace.core import saving
 from fedpace.core.checks import BoolArray, IntArray
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.flight import Flight
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
@@ -166,13 +165,17 @@ class Coordinator(Hearing):
         """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
         return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
 
-    def abandon(self) -> None:
-        """Give up everything in flight and in hand, as after a restart in mid-round: nobody is blamed."""
-        measuring = self.ledger.rows(task.client for task in self.tasks if task.kind == "measure")
-        self.ledger.columns["asked"][measuring] = False
+    def abandon(self, *, but: Collection[int] = ()) -> None:
+        """Give up what is in flight and the models in hand, as after a restart in mid-round: nobody is blamed.
+
+        Args:
+            but: tasks to measure whose answers will come nevertheless. What was measured already stays in hand.
+        """
+        given_up = [task for task in self.tasks if task.kind == "measure" and task.id not in but]
+        self.ledger.columns["asked"][self.ledger.rows(task.client for task in given_up)] = False
         at = self.at
         turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
-        self.flight, self._step = Flight(), None
+        self.flight, self._step = self.flight.measuring(but), None
         self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
 
     # -- waiting ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Self
 
 GROWTH = 2.0
 """The factor may at most double from one step to the next; the first step is at most twice the average."""
-KEPT = 0.9
+CURVATURE_KEPT = 0.9
 """What the largest curvature seen counts for in the next step: curvature changes as training goes on."""
 BUDGET = 20.0
 """Lengths of the longest average so far that the first step may go beyond the average."""
@@ -45,7 +45,7 @@ def fedexp_factor(mean_square: float, square: float, power: float = 1.0) -> floa
 class StepLength:
     """What is remembered of past steps to tell how long the next may be: part of a server step's state."""
 
-    stretch: float = 1.0
+    step_factor: float = 1.0
     """What the last averaged step was multiplied by."""
     curvature: float = 0.0
     """The largest |u - u'| / |y - y'| of late; 0 = not seen yet."""
@@ -64,13 +64,13 @@ class StepLength:
             change: |u - u'|, how far the averaged update is from that of the last step.
             length: |u|.
         """
-        curvature = KEPT * self.curvature
+        curvature = CURVATURE_KEPT * self.curvature
         if self.moved > 0:
             curvature = max(curvature, change / self.moved)
-        stretch = min(wanted, GROWTH * self.stretch)
+        step_factor = min(wanted, GROWTH * self.step_factor)
         if curvature > 0:
-            stretch = min(stretch, 1.0 / curvature)
-        return replace(self, stretch=max(1.0, stretch), curvature=curvature, longest=max(self.longest, length))
+            step_factor = min(step_factor, 1.0 / curvature)
+        return replace(self, step_factor=max(1.0, step_factor), curvature=curvature, longest=max(self.longest, length))
 
     def within_budget(self, beyond: float) -> tuple[float, Self]:
         """Return which part of a way of length `beyond` past the average may be gone, and what is remembered of it."""

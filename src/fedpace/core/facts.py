@@ -30,7 +30,7 @@ class Fact:
     shown: bool = True
     """Whether the View has a field of that name."""
     reported: bool = False
-    """Whether Outcome has a field of that name, NaN = not told; the last one that was told counts."""
+    """Whether Outcome has a field of that name, NaN = not reported; the last report counts."""
     stamp: str = ""
     """The fact that notes at which step it was reported."""
     rule: str = "finite"
@@ -40,11 +40,11 @@ class Fact:
     cause: str = ""
     """What most likely led to a report that is refused."""
 
-    def check(self, value: Any, who: str, *, told: bool = False) -> None:
-        """Refuse what cannot be this fact; NaN is not told, and refused where it must be."""
+    def check(self, value: Any, who: str, *, required: bool = False) -> None:
+        """Refuse what cannot be this fact; NaN = not reported, which is refused where it is required."""
         what = f"the {self.name} of {who}"
         came = real(value, what)
-        if math.isinf(came) or came < self.least or (told and math.isnan(came)):
+        if math.isinf(came) or came < self.least or (required and math.isnan(came)):
             raise InputError(f"{what} must be {self.rule}, but {value} came{self.cause}")
         if abs(came) > self.most:
             raise InputError(f"{what} must be at most {self.most:g}, but {came:g} came{self.cause}")
@@ -131,7 +131,7 @@ def grown(table: FloatArray, count: int) -> FloatArray:
 
 
 def filled(table: FloatArray | None, count: int) -> BoolArray:
-    """(n,) True where a client's row is told."""
+    """(n,) True where the fact is known of a client."""
     if table is None:
         return np.zeros(count, dtype=np.bool_)
     return np.asarray(~np.isnan(table).any(axis=1), dtype=np.bool_)

@@ -117,11 +117,11 @@ BROKEN = (zlib.error, struct.error, NotImplementedError, KeyError, RuntimeError,
 
 def _check_entries(path: Path) -> None:
     """Refuse entries that would unpack to more than their bytes can hold, or whose headers promise more than that."""
-    there = path.stat().st_size
+    stored = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
-            if entry.compress_size > there or entry.file_size > RATIO * max(entry.compress_size, 1):
-                raise ValueError(f"{entry.filename} claims {entry.file_size:,} bytes in {there:,}")
+            if entry.compress_size > stored or entry.file_size > RATIO * max(entry.compress_size, 1):
+                raise ValueError(f"{entry.filename} claims {entry.file_size:,} bytes in {stored:,}")
             with archive.open(entry) as stream:
                 version = np.lib.format.read_magic(stream)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

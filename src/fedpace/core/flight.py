@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -75,13 +75,13 @@ class Flight:
     def forget_moments(self) -> None:
         """Drop the moments in answers that are in hand."""
         for task in list(self._answers):
-            ended, outcome = self._told(task)
+            ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, moment=None))
 
     def forget_updates(self) -> None:
         """Drop the sketches in answers that are in hand."""
         for task in list(self._answers):
-            ended, outcome = self._told(task)
+            ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, update=None))
 
     def width(self, kind: Literal["moment", "update"]) -> int | None:
@@ -103,6 +103,12 @@ class Flight:
         """Let tasks that were given up go on as measurements: they are heard when they come, and change no model."""
         self.tasks.update({task.id: task._replace(kind="measure") for task in dropped})
 
+    def measuring(self, ids: Collection[int]) -> Flight:
+        """Return what was measured and not taken in yet, and those tasks in flight that are measurements."""
+        answers = [pair for pair in map(self._answer_to, list(self._answers)) if pair[0].kind == "measure"]
+        flying = [task for task in self.tasks.values() if task.kind == "measure" and task.id in ids]
+        return Flight(Packed(flying, [task for task, _ in answers], [outcome for _, outcome in answers]))
+
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
         """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
         return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]
@@ -116,9 +122,9 @@ class Flight:
 
     def _resolved(self, task: int) -> tuple[Task, Outcome]:
         self._lost.discard(task)
-        told = self._told(task)
+        resolved = self._answer_to(task)
         del self._answers[task]
-        return told
+        return resolved
 
     def answered(self, ids: Iterable[int]) -> int:
         """How many of these tasks were answered."""
@@ -163,11 +169,11 @@ class Flight:
         self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
     ) -> FloatArray | None:
         """Return the update sketches of answers in hand."""
-        sketches = stacked([self._told(task.id)[1].update for task in held])
+        sketches = stacked([self._answer_to(task.id)[1].update for task in held])
         return None if sketches is None else shown(sketches, [task.step for task in held])
 
-    def _told(self, task: int) -> tuple[Task, Outcome]:
-        """Return an answer as it was told, and keep it so: a simulator works it out once, and forgets it."""
+    def _answer_to(self, task: int) -> tuple[Task, Outcome]:
+        """Return an answer as it came, and keep it so: a simulator works it out once, and forgets it."""
         ended, answer = self._answers[task]
         outcome = answer() if callable(answer) else answer
         self._answers[task] = (ended, outcome)
@@ -180,7 +186,7 @@ class Flight:
 
     def packed(self) -> Packed:
         """Return everything as it is saved."""
-        settled = [self._told(task) for task in list(self._answers)]
+        settled = [self._answer_to(task) for task in list(self._answers)]
         return Packed(list(self.tasks.values()), [task for task, _ in settled], [outcome for _, outcome in settled])
 
     def _count(self) -> None:

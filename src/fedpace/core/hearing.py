@@ -82,7 +82,7 @@ class Hearing(Standing):
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
-        self.at.turn.hear(outcome for _, outcome in settled)
+        self.at.turn.count_reported(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
         times = Counter[tuple[int, ClientId]]()
         judged: set[tuple[int, int, ClientId]] = set()
@@ -105,13 +105,13 @@ class Hearing(Standing):
     def take_probes(self) -> None:
         """Fold what was answered to a probe; what is no number was not answered."""
         answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
-        self.at.turn.hear(outcome for _, outcome in answered)
+        self.at.turn.count_reported(outcome for _, outcome in answered)
         if answered and answered[0][0].probe == "loss":
-            self.heard_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
+            self.note_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:
-            self.heard_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
+            self.note_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
 
-    def heard_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
+    def note_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
         """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
         rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
         if kind == "loss":

@@ -137,7 +137,7 @@ class Ledger:
 
     def set_samples(self, row: int, samples: float) -> None:
         """Record how many samples a client holds."""
-        FACTS["samples"].check(samples, self.name(row), told=True)
+        FACTS["samples"].check(samples, self.name(row), required=True)
         self.columns["samples"][row] = samples
 
     def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
@@ -177,7 +177,7 @@ class Ledger:
     def set_losses(self, losses: Mapping[int, float], step: int) -> None:
         """Record losses at the model of `step`, by row: all or none of them."""
         for row, loss in losses.items():
-            FACTS["loss"].check(loss, self.name(row), told=True)
+            FACTS["loss"].check(loss, self.name(row), required=True)
         for row, loss in losses.items():
             self._note(FACTS["loss"], row, loss, step)
 

@@ -15,10 +15,10 @@ Arrays = MutableMapping[str, Any]
 
 def _from_3(index: Index, arrays: Arrays) -> None:
     """What one scheme alone remembers was kept for all of them, among the facts."""
-    kept = {"pace": ("recent_weight", "lateness")}.get(index["selector"]["name"], ())
+    its_own = {"pace": ("recent_weight", "lateness")}.get(index["selector"]["name"], ())
     for name in ("recent_weight", "lateness"):
         values = arrays.pop(f"ledger/{name}", None)
-        if name in kept and values is not None:
+        if name in its_own and values is not None:
             arrays[f"ledger/accumulated/{name}"] = values
 
 
@@ -35,6 +35,15 @@ def _from_4(index: Index, arrays: Arrays) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4}
+
+
+FORMER_NAMES = {"stretch": "step_factor"}
+"""Fields of server steps' states and of rounds on disk that have another name now."""
+
+
+def current_name(name: str) -> str:
+    """Return what a field on disk is called now."""
+    return FORMER_NAMES.get(name, name)
 
 
 def check_format(index: Any, wanted: int, where: str) -> None:

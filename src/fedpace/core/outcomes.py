@@ -17,7 +17,7 @@ from fedpace.core.types import ClientId, Outcome, Report, Selection
 
 def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
     """Return reports that are such, of clients that can be looked up, each at most once."""
-    told: list[Outcome] = []
+    checked: list[Outcome] = []
     seen: set[ClientId] = set()
     for outcome in listed(outcomes, "the outcomes"):
         if not isinstance(outcome, Outcome):
@@ -31,8 +31,8 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
         if twice:
             raise InputError(f"client {outcome.client!r} was reported twice")
         seen.add(outcome.client)
-        told.append(outcome)
-    return told
+        checked.append(outcome)
+    return checked
 
 
 def whole_task(task: Any) -> int:

@@ -55,8 +55,8 @@ class Turn:
     def explained(self, ids: Sequence[ClientId]) -> dict[str, Any]:
         """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
         chosen = set(self.clients)
-        told = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
-        return {**self.why.facts, "reasons": told} if told else dict(self.why.facts)
+        recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
+        return {**self.why.facts, "reasons": recorded} if recorded else dict(self.why.facts)
 
     def move_up(self, rows: Mapping[int, int]) -> None:
         """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""
@@ -68,7 +68,7 @@ class Turn:
         reasons = {rows[row]: reason for row, reason in self.why.reasons.items() if row in rows}
         self.why = replace(self.why, facts=facts, reasons=reasons)
 
-    def hear(self, outcomes: Iterable[Outcome]) -> None:
+    def count_reported(self, outcomes: Iterable[Outcome]) -> None:
         """Count the bytes of what was reported."""
         self.reported += sum(
             getattr(fact, "nbytes", 0) for outcome in outcomes for fact in (outcome.moment, outcome.update)
@@ -76,9 +76,9 @@ class Turn:
 
     def give_up(self, tasks: int, now: float) -> Turn:
         """Return a turn that begins now, after so many tasks were given up with it: what they cost is not forgotten."""
-        kept = Turn(began=now, work=self.work, sent=self.sent, returned=self.returned, reported=self.reported)
-        kept.wasted = self.wasted + tasks
-        return kept
+        following = Turn(began=now, work=self.work, sent=self.sent, returned=self.returned, reported=self.reported)
+        following.wasted = self.wasted + tasks
+        return following
 
 
 @dataclass(eq=False)

@@ -88,12 +88,12 @@ def restore(
         coordinator.ledger.load(ids, tables)
         coordinator.at = decode(Progress, index["progress"], stored)
         coordinator.flight = Flight(decode(Packed, index["flight"], stored))
-        kept = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}
+        remembered = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}
     except FedpaceError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause
-    return coordinator, kept
+    return coordinator, remembered
 
 
 def _options_out(scheme: Any) -> dict[str, Any]:

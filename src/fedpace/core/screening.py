@@ -33,7 +33,7 @@ FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
 """See above; opposed: of the factor, and of the spreads."""
 REMEMBERED = 32
 """Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
-KEPT = 256
+LENGTHS_KEPT = 256
 """Lengths that are kept: replies to old models need those of their time."""
 EACH = 8
 """Lengths of one client that are kept; those of clients that have left are nobody's."""
@@ -81,11 +81,11 @@ class Screen:
             first: what no update may be longer than while too few clients were heard.
             remember: whether they show what is usual from now on; those of one update must do so once.
         """
-        told = np.asarray(lengths, dtype=np.float64)
-        came = np.minimum(np.nan_to_num(told, nan=LONGEST, posinf=LONGEST), LONGEST)
+        given = np.asarray(lengths, dtype=np.float64)
+        came = np.minimum(np.nan_to_num(given, nan=LONGEST, posinf=LONGEST), LONGEST)
         born = np.broadcast_to(np.asarray(versions, dtype=np.float64), came.shape)
         opposed = np.broadcast_to(np.asarray(cosines, dtype=np.float64), came.shape) < 0
-        times = np.where(np.isfinite(told), 0.0, math.inf)
+        times = np.where(np.isfinite(given), 0.0, math.inf)
         if not self.factor:
             return times
         whose = np.broadcast_to(np.asarray(rows, dtype=np.float64), came.shape)
@@ -93,13 +93,13 @@ class Screen:
         if math.isfinite(first) and np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST:
             times = np.where(came > first, came / first, times)
         for version in np.unique(born):
-            here = np.flatnonzero(born == version)
-            usual, most, against = self._limits(known, float(version), here.size)
+            answers = np.flatnonzero(born == version)
+            usual, most, against = self._limits(known, float(version), answers.size)
             with np.errstate(over="ignore"):
-                ratio = came[here] / usual
-            times[here] = np.where(ratio > np.where(opposed[here], against, most), ratio, times[here])
+                ratio = came[answers] / usual
+            times[answers] = np.where(ratio > np.where(opposed[answers], against, most), ratio, times[answers])
         if remember:
-            self.known = known[-KEPT:]
+            self.known = known[-LENGTHS_KEPT:]
         return times
 
     def remove(self, rows: IntArray, clients: int) -> None:

@@ -152,7 +152,7 @@ class Session:
         for client in answers:
             if client not in request.clients:
                 raise InputError(f"client {client!r} answered a probe, but it was not asked")
-        self.coordinator.heard_probes(answers, request.kind)
+        self.coordinator.note_probes(answers, request.kind)
         self.pending_probe = None
 
     def select(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> Selection:

@@ -14,14 +14,18 @@ a rule wants to see each of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
+from fedpace.core.migrations import current_name
 
+SingleArray = NDArray[np.float32]
 Vector = Any
 """A flat NumPy array or torch tensor."""
 Part = Literal["models", "mixture", "squares", "rows"]
@@ -60,11 +64,38 @@ class Answers:
     """Of each of these, where the host knows."""
     version: int = 0
     """Of the model that the step starts from."""
+    awaited: frozenset[int] | None = None
+    """Versions of the model that clients still train from, where the host knows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Vectors of which a step replaces a few: a state shares the others with the one before, and copies none.
+
+    There may be one per client, so they are in single precision; on disk they are one table.
+    """
+
+    empty: Vector
+    """(0, d) a table of no rows, which says what kind of arrays tables of this state are."""
+    rows: tuple[SingleArray, ...] = ()
+
+    @classmethod
+    def none(cls, zero: Vector) -> Stack:
+        """Return a stack without rows, for vectors as long as `zero`."""
+        return cls(like(zero, np.zeros((0, zero.shape[0]))))
+
+    def of(self, rows: Iterable[NDArray[Any]]) -> Stack:
+        """Return a stack with other rows."""
+        return Stack(self.empty, tuple(np.asarray(row, dtype=np.float32) for row in rows))
+
+    def table(self) -> Vector:
+        """(m, d) the rows."""
+        return like(self.empty, np.array(self.rows)) if self.rows else self.empty
 
 
 @runtime_checkable
 class ServerStep(Protocol[S]):
-    """A rule: a frozen dataclass whose fields are its options. Its state is a dataclass of scalars and vectors."""
+    """A rule: a frozen dataclass whose fields are its options. Its state is a dataclass of scalars, vectors, stacks."""
 
     name: ClassVar[str]
     takes: ClassVar[frozenset[Part]]
@@ -113,14 +144,14 @@ class Gather:
         if self._keeps:
             self._rows.append(update)
 
-    def answers(self, version: int = 0) -> Answers | None:
+    def answers(self, version: int = 0, awaited: frozenset[int] | None = None) -> Answers | None:
         """Return what came; None where nothing did that counts, and the model stays as it is."""
         weights = np.array(self._weights)
         if not weights.any():
             return None
         average = self._total if self._models else None
         rows, sources = tuple(self._rows), tuple(self._sources)
-        return Answers(self._total, weights, average, self._mean_square, rows, sources, version)
+        return Answers(self._total, weights, average, self._mean_square, rows, sources, version, awaited)
 
 
 def double(vector: Vector) -> Vector:
@@ -155,7 +186,11 @@ def split_state(state: Any) -> tuple[dict[str, Any], dict[str, Vector]]:
     if not is_dataclass(state) or isinstance(state, type):
         raise InputError(f"the state of a server step must be None or a dataclass, not a {type(state).__name__}")
     parts = {item.name: getattr(state, item.name) for item in fields(state)}
-    vectors = {name: value for name, value in parts.items() if hasattr(value, "shape")}
+    vectors = {
+        name: value.table() if isinstance(value, Stack) else value
+        for name, value in parts.items()
+        if hasattr(value, "shape") or isinstance(value, Stack)
+    }
     return {name: value for name, value in parts.items() if name not in vectors}, vectors
 
 
@@ -164,14 +199,24 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
     if initial is None:
         return None
     known = {item.name for item in fields(initial)}
+    scalars = {current_name(name): value for name, value in scalars.items()}
+    vectors = {current_name(name): value for name, value in vectors.items()}
     if known != {*scalars, *vectors}:
         raise InputError(
             f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "
             "it was saved with another rule"
         )
-    return replace(initial, **scalars, **vectors)
+    stacks = {
+        name: empty.of(np.asarray(vectors[name]))
+        for name in vectors
+        if isinstance(empty := getattr(initial, name), Stack)
+    }
+    return replace(initial, **{**scalars, **vectors, **stacks})
 
 
 def step_facts(state: Any) -> dict[str, Any]:
     """Return the numbers of a state: what a record says of a step."""
-    return {name: value for name, value in split_state(state)[0].items() if isinstance(value, int | float)}
+    if state is None:
+        return {}
+    parts = {item.name: getattr(state, item.name) for item in fields(state)}
+    return {name: value for name, value in parts.items() if isinstance(value, int | float)}

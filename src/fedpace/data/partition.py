@@ -52,7 +52,7 @@ def power_law_shares(clients: int, exponent: float, rng: np.random.Generator) ->
 def sized_partition(samples: int, shares: NDArray[np.float64], rng: np.random.Generator) -> Parts:
     """Split sample indices at random into parts of these shares, at least one sample each."""
     clients = len(shares)
-    _enough(samples, clients)
+    _check_samples(samples, clients)
     # One each first; the rest by the largest remainders, so that the sizes sum to what there is.
     exact = shares * (samples - clients)
     sizes = np.floor(exact).astype(np.int64) + 1
@@ -66,14 +66,14 @@ def _check_alpha(alpha: float) -> None:
     finite(alpha, "alpha of the Dirichlet split")
 
 
-def _enough(samples: int, clients: int) -> None:
+def _check_samples(samples: int, clients: int) -> None:
     if not 1 <= clients <= samples:
         raise InputError(f"{samples} samples cannot be split over {clients} clients: each needs at least one")
 
 
 def _stock(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[list[int]]:
     """Return each class's sample indices in random order."""
-    _enough(labels.size, clients)
+    _check_samples(labels.size, clients)
     if labels.min() < 0:
         raise InputError(f"labels must be classes, 0 and above, but {labels.min()} came")
     classes = int(labels.max()) + 1

@@ -35,7 +35,7 @@ class Table:
     """The rows of a CSV or parquet file, each client's own.
 
     Args:
-        path: the file, from where the command is run.
+        path: the file, from where the command is run, or beside the experiment.
         client: column that says whose a row is.
         target: column to predict.
         features: columns to predict it from; empty = all others.
@@ -97,8 +97,8 @@ class Table:
         features = {
             name: columns.named(name) if name in self.categories else columns[name] for name in self._features(columns)
         }
-        kept = self._kept(columns, features)
-        held = [self._hold_out(columns, rows, number, seed) for number, rows in self._owners(columns, kept, seed)]
+        complete = self._complete(columns, features)
+        held = [self._hold_out(columns, rows, number, seed) for number, rows in self._owners(columns, complete, seed)]
         trains, tests = [train for train, _ in held], [test for _, test in held]
         training = np.concatenate(trains)
         inputs = np.concatenate([self._encoded(column, name, training) for name, column in features.items()], axis=1)
@@ -159,7 +159,7 @@ class Table:
                 )
         return chosen
 
-    def _kept(self, columns: Columns, features: dict[str, Column]) -> NDArray[np.bool_]:
+    def _complete(self, columns: Columns, features: dict[str, Column]) -> NDArray[np.bool_]:
         """Rows that can be used; those without a client or a target never can."""
         needed = [columns.named(name) for name in (self.client, self.target, self.split) if name]
         asked = [*needed, *features.values()] if self.missing != "fill" else needed
@@ -178,10 +178,10 @@ class Table:
             )
         return ~empty
 
-    def _owners(self, columns: Columns, kept: NDArray[np.bool_], seed: int) -> list[tuple[int, Rows]]:
+    def _owners(self, columns: Columns, complete: NDArray[np.bool_], seed: int) -> list[tuple[int, Rows]]:
         """Rows of the clients that take part, in the order of their names."""
-        owner = np.where(kept, columns.named(self.client).codes, -1)
-        counts = np.bincount(owner[kept], minlength=len(columns.named(self.client).words))
+        owner = np.where(complete, columns.named(self.client).codes, -1)
+        counts = np.bincount(owner[complete], minlength=len(columns.named(self.client).words))
         eligible = np.flatnonzero(counts >= self.min_samples)
         wanted = self.clients or len(eligible)
         if not len(eligible) or wanted > len(eligible):

@@ -50,8 +50,8 @@ class ChurnModel:
     def available(self, step: int) -> BoolArray:
         """(n,) True where the client has joined and is in an on period."""
         step = step_of(step)
-        here = (step + self._phase) % self._period < self._on
-        return _read_only(here & (step >= self._joins))
+        present = (step + self._phase) % self._period < self._on
+        return _read_only(present & (step >= self._joins))
 
     def crashes(self, step: int) -> BoolArray:
         """(n,) True where the client, if chosen, never answers."""

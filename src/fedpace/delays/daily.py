@@ -29,7 +29,7 @@ LOOK = 600.0
 """Seconds from one look at an empty fleet to the next."""
 LONGEST = 14 * DAY * HOUR
 """Seconds without a single client after which the configuration is taken to be wrong."""
-KEPT = 64
+DRAWS_KEPT = 64
 """Nights and hours whose draws are kept in mind."""
 
 
@@ -76,13 +76,13 @@ class DailyModel:
         number(seconds, "seconds", low=0.0)
         hour = self.starts + seconds / HOUR
         since = (hour - self.plugs_in) / DAY
-        here = self._draw("hour", math.floor(hour)) < self.by_day
+        present = self._draw("hour", math.floor(hour)) < self.by_day
         # A night may begin hours before or after its mean, so neighbours of the one that is due are looked at too.
         for night in range(math.floor(since.min()) - 1, math.floor(since.max()) + 2):
             into = hour - self.plugs_in - DAY * night - self.nights * self._draw("night", night)
-            here |= (into >= 0) & (into < self.hours)
-        here.setflags(write=False)
-        return here
+            present |= (into >= 0) & (into < self.hours)
+        present.setflags(write=False)
+        return present
 
     def back_at(self, seconds: float) -> float:
         """Return when somebody is there, to ten minutes."""
@@ -102,11 +102,11 @@ class DailyModel:
 
     def _draw(self, what: str, place: int) -> FloatArray:
         """(n,) uniform draws of an hour, or normal ones of a night."""
-        kept: dict[tuple[str, int], FloatArray] = getattr(self, "_drawn")  # noqa: B009 - a frozen class sets it by name
-        if (what, place) not in kept:
-            if len(kept) >= KEPT:
-                del kept[next(iter(kept))]
+        drawn: dict[tuple[str, int], FloatArray] = getattr(self, "_drawn")  # noqa: B009 - a frozen class sets it by name
+        if (what, place) not in drawn:
+            if len(drawn) >= DRAWS_KEPT:
+                del drawn[next(iter(drawn))]
             rng = stream(self.seed, "availability", what, place)
             size = self.hours.size
-            kept[what, place] = frozen(rng.random(size) if what == "hour" else rng.standard_normal(size))
-        return kept[what, place]
+            drawn[what, place] = frozen(rng.random(size) if what == "hour" else rng.standard_normal(size))
+        return drawn[what, place]

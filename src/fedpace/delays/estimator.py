@@ -79,8 +79,8 @@ class Estimates:
 
     def remove(self, rows: ArrayLike) -> Estimates:
         """Return the state without some clients; later rows move up."""
-        kept = {name: np.delete(column, np.asarray(rows)) for name, column in self._columns().items()}
-        return Estimates(**kept, noise=self.noise)
+        remaining = {name: np.delete(column, np.asarray(rows)) for name, column in self._columns().items()}
+        return Estimates(**remaining, noise=self.noise)
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         return {"level": self.level, "doubt": self.doubt, "streak": self.streak, "step": self.step}

@@ -93,11 +93,11 @@ class TraceDelays:
                 f"{table.where(row, 'client')}: client {client[row]} is unknown: there are {clients} clients, "
                 f"numbered from 0"
             )
-        here = table.flags("available") if "available" in table else np.ones(len(table), dtype=np.bool_)
-        return self._arrange(table, client, step, here, _seconds(table, here), clients)
+        online = table.flags("available") if "available" in table else np.ones(len(table), dtype=np.bool_)
+        return self._arrange(table, client, step, online, _seconds(table, online), clients)
 
     def _arrange(
-        self, table: Table, client: IntArray, step: IntArray, here: BoolArray, seconds: FloatArray, clients: int
+        self, table: Table, client: IntArray, step: IntArray, online: BoolArray, seconds: FloatArray, clients: int
     ) -> TraceModel:
         steps = int(step.max()) + 1
         if steps * clients > 20 * len(table) + 1000:
@@ -113,7 +113,7 @@ class TraceDelays:
             )
         if (gap := line < 0).any():
             line = self._held(table, line, gap)
-        value, present = seconds[line], here[line]
+        value, present = seconds[line], online[line]
         usable = np.where(np.isfinite(value), value, 0.0)
         counts = np.isfinite(value).sum(axis=0)
         if (never := counts == 0).any():
@@ -138,10 +138,10 @@ class TraceDelays:
         return np.asarray(np.take_along_axis(line, np.where(before < 0, first, before), axis=0))
 
 
-def _seconds(table: Table, here: BoolArray) -> FloatArray:
+def _seconds(table: Table, online: BoolArray) -> FloatArray:
     """Return the seconds, NaN where an absent client has none."""
     cells = table.columns["seconds"]
-    blank = [not present and cell in ("", None) for cell, present in zip(cells, here, strict=True)]
+    blank = [not present and cell in ("", None) for cell, present in zip(cells, online, strict=True)]
     filled = ["1" if empty else cell for cell, empty in zip(cells, blank, strict=True)]
     values = Table(table.path, {"seconds": filled}, table.first).numbers("seconds", low=0.0, above=True)
     values[np.array(blank)] = np.nan

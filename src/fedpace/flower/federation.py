@@ -138,9 +138,9 @@ class Federation:
 
     def _present(self, named: Mapping[str, int]) -> dict[str, int]:
         """Return those nodes by name that may be chosen; newcomers join."""
-        here = {name: node for name, node in named.items() if self._eligible(name)}
-        self._server.presence.update({name: self._roster.notes[name] for name in here})
-        return {name: node for name, node in here.items() if name in self.coordinator.ledger}
+        allowed = {name: node for name, node in named.items() if self._eligible(name)}
+        self._server.presence.update({name: self._roster.notes[name] for name in allowed})
+        return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}
 
 
 def record(arrays: Arrays) -> ArrayRecord:

@@ -63,24 +63,24 @@ class Roster:
 
     def names(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
         """Return name -> node id of those `nodes` that are known by name now; ask those that are new."""
-        here = list(nodes)
+        online = list(nodes)
         # Who went away is forgotten: its name may come back behind another id.
-        self._names = {node: name for node, name in self._names.items() if node in set(here)}
+        self._names = {node: name for node, name in self._names.items() if node in set(online)}
         self._wishes = {node: name for node, name in self._wishes.items() if node in self._names}
-        self._asked = {identifier: asked for identifier, asked in self._asked.items() if asked[0] in set(here)}
+        self._asked = {identifier: asked for identifier, asked in self._asked.items() if asked[0] in set(online)}
         self.notes = {name: self.notes[name] for name in self._names.values()}
         for node, name in list(self._wishes.items()):
             if self._free(name, node):
                 self._enter(node, name, self.notes.pop(self._names[node]))
                 del self._wishes[node]
-        self._hear(grid)
+        self._collect(grid)
         first = not self._names
-        awaited = {node for node, until in self._asked.values() if time.monotonic() < until}
-        if new := [node for node in here if node not in self._names and node not in awaited]:
+        waiting = {node for node, until in self._asked.values() if time.monotonic() < until}
+        if new := [node for node in online if node not in self._names and node not in waiting]:
             self._ask(new, grid)
         if first:
             self._wait(grid)
-        return {self._names[node]: node for node in here if node in self._names}
+        return {self._names[node]: node for node in online if node in self._names}
 
     def _ask(self, nodes: list[int], grid: Grid) -> None:
         if self._seconds <= 0:
@@ -93,7 +93,7 @@ class Roster:
         for node, identifier in zip(nodes, push(grid, made), strict=True):
             if identifier:
                 self._asked[identifier] = (node, until)
-        self._hear(grid)
+        self._collect(grid)
 
     def _wait(self, grid: Grid) -> None:
         """Wait for the names of the first nodes: nothing can be done without any."""
@@ -102,11 +102,11 @@ class Roster:
             log.info("fedpace: waiting for %d nodes to say who they are", asked)
         while self._asked and time.monotonic() < until:
             time.sleep(POLL)
-            self._hear(grid)
+            self._collect(grid)
             if 2 * len({node for node, _ in self._asked.values()}) <= asked:
                 until, asked = min(until, time.monotonic() + GRACE), 0
 
-    def _hear(self, grid: Grid) -> None:
+    def _collect(self, grid: Grid) -> None:
         """Take in the names that have come."""
         nameless = came = 0
         for reply in pull(grid, self._asked) if self._asked else ():
@@ -172,15 +172,15 @@ def eligibility(eligible: Eligible) -> Callable[[str], bool]:
 def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: str) -> None:
     """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
     end, said = time.monotonic() + seconds, False
-    while (here := len(connected(grid))) < max(k, least):
+    while (online := len(connected(grid))) < max(k, least):
         if not said:
-            log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", scheme, k, here)
+            log.info("fedpace: waiting for nodes: %s chooses %d, and %d are connected", scheme, k, online)
             said = True
         if time.monotonic() < end:
             time.sleep(POLL)
             continue
-        after = f"{here} nodes are connected after {seconds:g} s"
-        if here < max(1, least):
+        after = f"{online} nodes are connected after {seconds:g} s"
+        if online < max(1, least):
             raise InputError(
                 f"{after}, but the inner strategy wants at least {least}: start more SuperNodes, lower its "
                 "min_available_nodes, or raise nodes_seconds"

@@ -87,7 +87,7 @@ class PacedServer(Federation):
             log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
         status = "interrupted"
         try:
-            if not done:
+            if not done or self._server.memory.unwritten:  # or it was killed before the last step was evaluated
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.courier.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
@@ -108,10 +108,10 @@ class PacedServer(Federation):
         while True:
             if not self._nodes:
                 with self._server.watch("waiting for nodes and names"):
-                    enough = self._scheme.fixed_k or 1
-                    wait_for_nodes(self._grid, enough, 1, seconds=self._nodes_seconds, scheme=self._scheme.name)
+                    wanted = self._scheme.fixed_k or 1
+                    wait_for_nodes(self._grid, wanted, 1, seconds=self._nodes_seconds, scheme=self._scheme.name)
             self._looked = -math.inf
-            step = self._server.next_step(self._messages.on(self._grid, self._offer), self._here)
+            step = self._server.next_step(self._messages.on(self._grid, self._offer), self._available)
             if step is not None:
                 return step
             time.sleep(POLL)
@@ -125,7 +125,7 @@ class PacedServer(Federation):
         facts = {"names": self._roster.bound or {}}
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
 
-    def _here(self) -> Iterable[str]:
+    def _available(self) -> Iterable[str]:
         """Return who is there, by name; looked up now and then."""
         if time.monotonic() >= self._looked + LOOK:
             with self._server.watch("looking for nodes" if self._nodes else "waiting for nodes and names"):

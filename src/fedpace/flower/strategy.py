@@ -87,10 +87,6 @@ class PacedStrategy(Federation, Strategy):
         arrays = initial_arrays if self._arrays is None else self._arrays
         if done:
             log.info("fedpace: %d rounds are saved: going on with round %d", done, done + 1)
-        if done >= num_rounds:
-            result = Result()
-            result.arrays = arrays
-            return result
         self._server.courier.patience = timeout
 
         def evaluate(number: int, current: ArrayRecord) -> MetricRecord | None:
@@ -98,6 +94,13 @@ class PacedStrategy(Federation, Strategy):
             self._server.memory.evaluated(found or {})
             return found
 
+        if done >= num_rounds:
+            if self._server.memory.unwritten:  # it was killed when the last round was saved, and its line was not
+                evaluate(0, arrays)
+            self._server.memory.close("finished")
+            result = Result()
+            result.arrays = arrays
+            return result
         status = "interrupted"
         try:
             result = super().start(
@@ -127,11 +130,11 @@ class PacedStrategy(Federation, Strategy):
             wait_for_nodes(grid, k, least, seconds=self._nodes_seconds, scheme=self._scheme.name)
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
-        here = self._present(self._roster.names(offered, grid))
-        if not here:
+        present = self._present(self._roster.names(offered, grid))
+        if not present:
             log.warning("fedpace: none of the %d nodes is eligible and said who it is: skipping a round", len(offered))
             return []
-        mine = {name: offered[node] for name, node in here.items()}
+        mine = {name: offered[node] for name, node in present.items()}
         self._step = self._server.next_step(self._messages.on(grid, mine.get), mine)
         return []
 

@@ -133,11 +133,23 @@ class Courier:
     def tidy(self) -> None:
         """Forget models and replies that no task needs any more."""
         flight = self._coordinator.flight
-        kept = {task.id for task in flight.mine()[1]} | set(flight.tasks)
-        self.replies = {number: reply for number, reply in self.replies.items() if number in kept}
-        self._held = {number: outcome for number, outcome in self._held.items() if number in kept}
+        wanted = {task.id for task in flight.mine()[1]} | set(flight.tasks)
+        self.replies = {number: reply for number, reply in self.replies.items() if number in wanted}
+        self._held = {number: outcome for number, outcome in self._held.items() if number in wanted}
         versions = flight.versions | {self._coordinator.step}
         self.models = {version: model for version, model in self.models.items() if version in versions}
+
+    @property
+    def coming(self) -> dict[int, Outcome]:
+        """What was measured whose seconds have not passed: it has come, and outlives this server."""
+        flight = self._coordinator.flight.tasks
+        return {n: held for n, held in self._held.items() if n in flight and flight[n].kind == "measure"}
+
+    def expect(self, coming: Mapping[int, Outcome]) -> None:
+        """Take over what had come to an earlier server."""
+        began = {number: self._coordinator.flight.tasks[number].began for number in coming}
+        self._held |= coming
+        self._events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
 
     def refuse(self, reasons: Mapping[Task, str]) -> Step:
         """Take answers of the step that is due for failures; return what is left of it."""

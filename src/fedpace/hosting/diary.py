@@ -15,7 +15,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.progress import Turn
 from fedpace.hosting.sketch import Arrays
 from fedpace.records.round import Round, traffic
-from fedpace.records.run import INFO, ROUNDS, RunInfo
+from fedpace.records.run import INFO, ROUNDS, RunInfo, read_info
 from fedpace.records.writer import RunWriter
 
 METRICS = {"accuracy": "up", "loss": "down"}
@@ -53,6 +53,11 @@ class Diary:
         self.flush()
         self._pending = current
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether a round is noted and not written."""
+        return self._pending is not None
+
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
         """Note what the server's own evaluation of the last round said."""
         if self._pending is None:
@@ -79,6 +84,8 @@ class Diary:
         """Say how the sitting ended, and let others write."""
         if self._pending is not None and (self._writer is not None or self._pending.number):
             self.flush()
+        elif self._writer is None and self._resumes and read_info(self._folder).status != status:
+            self._writer = self._open()  # all was written when the server before was killed, but how it ended
         if self._writer is not None:
             self._writer.finish(status)
             self._writer.__exit__(None, None, None)

@@ -41,16 +41,16 @@ class Presence:
         self._seen = dict.fromkeys(map(str, coordinator.clients), monotonic())
         self._nameless: set[str] = set()
 
-    def update(self, here: Mapping[str, Note]) -> None:
+    def update(self, present: Mapping[str, Note]) -> None:
         """Let newcomers join, and forget who is gone; who lacks something that cannot wait is left out."""
-        self._nameless |= {name for name, note in here.items() if note.name != name}
-        self._forget(here)
-        self._settle_classes(here)
+        self._nameless |= {name for name, note in present.items() if note.name != name}
+        self._forget(present)
+        self._settle_classes(present)
         known = set(self._coordinator.clients)
         # Ordered by name, short ones first: rows must not depend on who connected first.
-        for name in sorted(here.keys() - known, key=lambda name: (len(name), name)):
+        for name in sorted(present.keys() - known, key=lambda name: (len(name), name)):
             try:
-                self._join(name, here[name])
+                self._join(name, present[name])
             except InputError as problem:
                 self._log.warning("fedpace: %r is not used: %s", name, problem)
 
@@ -64,10 +64,10 @@ class Presence:
         samples = None if math.isnan(note.samples) else [note.samples]
         self._coordinator.join([name], samples=samples, labels=None if labels is None else [labels])
 
-    def _forget(self, here: Mapping[str, Note]) -> None:
+    def _forget(self, present: Mapping[str, Note]) -> None:
         """Let clients leave that were not seen for long: a roster must not grow with every reconnection."""
         now = monotonic()
-        self._seen |= dict.fromkeys(here, now)
+        self._seen |= dict.fromkeys(present, now)
         gone = {name for name, seen in self._seen.items() if now - seen > self._longest(name)}
         self._coordinator.leave([name for name in gone if name in self._coordinator.ledger])
         self._reader.forget(gone)
@@ -77,10 +77,10 @@ class Presence:
     def _longest(self, name: str) -> float:
         return min(FORGET_NAMELESS, self._patience) if name in self._nameless else self._patience
 
-    def _settle_classes(self, here: Mapping[str, Note]) -> None:
+    def _settle_classes(self, present: Mapping[str, Note]) -> None:
         """Count as many classes as most clients do: the first to join must not lock the others out."""
         tables = self._coordinator.ledger.tables
-        counts = Counter(note.labels.size for note in here.values() if note.labels is not None)
+        counts = Counter(note.labels.size for note in present.values() if note.labels is not None)
         if "labels" not in tables or not counts:
             return
         classes, votes = counts.most_common(1)[0]

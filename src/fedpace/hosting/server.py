@@ -30,7 +30,7 @@ from fedpace.core.types import Need
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
 from fedpace.hosting.diary import make_entry
-from fedpace.hosting.memory import Memory, run_info
+from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
@@ -102,7 +102,7 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.memory = Memory(folder, lambda: run_info(scheme, settings, self.rule, host.name))
+        self.memory = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
         self.saved = self.memory.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
@@ -113,6 +113,8 @@ class Server:
         self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, widths, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
         self._reader.outvoted = self.courier.forget_moments
+        if self.saved is not None:
+            self.courier.expect(self.saved.coming)
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
         self.shared: SharedModel | None = None
         """The current model, from when `share` was first called."""
@@ -147,9 +149,9 @@ class Server:
         while True:
             with self.watch("reading replies"):
                 self.courier.take_in(transport)
-            here = available() if callable(available) else fixed
+            present = available() if callable(available) else fixed
             with self.watch("deciding"), self._fitting():
-                due = self.coordinator.due(self.courier.now, here)
+                due = self.coordinator.due(self.courier.now, present)
             if due.step is not None:
                 self._next = due.tasks
                 return self._screened(due.step)
@@ -184,6 +186,7 @@ class Server:
                 sent=[sent for _, sent, _ in answers],
                 sources=sources,
                 version=step.number - 1,
+                awaited=self.coordinator.flight.versions,
             )
         return after is not before
 
@@ -225,7 +228,8 @@ class Server:
         with self.watch("saving"):
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
             remembered = {"server": scalars, **(facts or {})}
-            self.memory.save(disk.Saved(self.coordinator, model, entry, remembered, {**(own or {}), **vectors}))
+            arrays = {**(own or {}), **vectors}
+            self.memory.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
         return entry
 
     # -- inside ----------------------------------------------------------------------------------------------

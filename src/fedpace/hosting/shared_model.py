@@ -67,6 +67,7 @@ class SharedModel:
         sent: Arrays | Sequence[Arrays] | None = None,
         sources: Sequence[Source] = (),
         version: int = 0,
+        awaited: frozenset[int] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Take one step, and return the new model. Nobody whose answer counts leaves it as it is.
 
@@ -76,6 +77,7 @@ class SharedModel:
             sent: the model that they were trained from, or one for each, where it is not the current one.
             sources: whose answers they are, for rules that remember clients.
             version: of the current model, in the terms of the sources.
+            awaited: versions that clients still train from, where that is known.
         """
         weighted = [(float(weight), trained) for weight, trained in answers]
         starts = [self.arrays] * len(weighted) if sent is None else sent
@@ -87,7 +89,7 @@ class SharedModel:
         for place, ((weight, trained), start) in enumerate(zip(weighted, starts, strict=True)):
             source = sources[place] if sources else None
             gather.add(self._flat(trained, start), self._flat(start), weight, source)
-        combined = gather.answers(version)
+        combined = gather.answers(version, awaited)
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:

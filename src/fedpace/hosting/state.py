@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace.core.codec import decode, encode
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
+from fedpace.core.types import Outcome
 from fedpace.hosting.sketch import Arrays
 from fedpace.records.round import Round
 from fedpace.records.run import parse_round, round_line
 
 FORMAT = 2
 INDEX = "paced.json"
+COMING = "coming-"
+"""Begins the names of arrays in reports whose seconds have not passed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,8 @@ class Saved:
     """What the host remembers beside them, as JSON."""
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Arrays of the host's own."""
+    coming: dict[int, Outcome] = field(default_factory=dict)
+    """Task -> what was measured, where time is reported and its seconds have not passed yet."""
 
 
 def save(folder: Path, saved: Saved) -> None:
@@ -46,6 +52,9 @@ def save(folder: Path, saved: Saved) -> None:
     # Numbered, since npz cannot hold arrays of every name that a model may use.
     tables = {f"model-{i}": np.asarray(array) for i, array in enumerate(saved.model.values())}
     tables |= {f"own-{i}": np.asarray(array) for i, array in enumerate(saved.own.values())}
+    reported: dict[str, NDArray[Any]] = {}
+    coming = encode(saved.coming, reported)
+    tables |= {COMING + name: array for name, array in reported.items()}
     write_atomically(folder / model, npz_bytes(tables))
     saved.coordinator.save(folder / session)
     index = {
@@ -57,6 +66,7 @@ def save(folder: Path, saved: Saved) -> None:
         "own": list(saved.own),
         "entry": round_line(saved.entry),
         "facts": saved.facts,
+        "coming": coming,
     }
     write_atomically(folder / INDEX, json_bytes(index))
     for stale in folder.glob("session-*"):
@@ -76,12 +86,14 @@ def load(folder: Path, policy: Any) -> Saved | None:
         raise InputError(f"{folder / INDEX} is not a server's state of format {FORMAT}: use another folder")
     try:
         stored = read_npz(folder / Path(index["model"]).name)
+        reported = {name.removeprefix(COMING): stored[name] for name in stored if name.startswith(COMING)}
         return Saved(
             coordinator=Coordinator.restore(folder / Path(index["session"]).name, policy),
             model={key: stored[f"model-{i}"] for i, key in enumerate(index["arrays"])},
             entry=parse_round(index["entry"]),
             facts=dict(index["facts"]),
             own={key: stored[f"own-{i}"] for i, key in enumerate(index["own"])},
+            coming=decode(dict[int, Outcome], index.get("coming", []), reported),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause

@@ -176,17 +176,17 @@ def best_deadline(
         return Deadline(math.inf, 0.0, error, float(delays.size)) if error < 1 - ROUNDING else None
     # Who takes no time is there whatever the end: 0 / 0 included.
     waited = np.full((ends.size, delays.size), math.inf)
-    there = lateness.within(np.divide(ends[:, None], delays, out=waited, where=delays > 0))
-    open_ = 1.0 - there.prod(axis=1)
+    in_time = lateness.within(np.divide(ends[:, None], delays, out=waited, where=delays > 0))
+    open_ = 1.0 - in_time.prod(axis=1)
     seconds = ends[0] + np.concatenate([[0.0], np.cumsum(open_[:-1] * np.diff(ends))])
-    arrived = there @ weights
-    enough: BoolArray = arrived > MAJORITY
-    ends, there, seconds, arrived = ends[enough], there[enough], seconds[enough], arrived[enough]
-    mixtures = (there * weights) @ points / arrived[:, None]
+    arrived = in_time @ weights
+    usable: BoolArray = arrived > MAJORITY
+    ends, in_time, seconds, arrived = ends[usable], in_time[usable], seconds[usable], arrived[usable]
+    mixtures = (in_time * weights) @ points / arrived[:, None]
     spread = (points**2).sum(axis=1) - 2.0 * mixtures @ points.T + (mixtures**2).sum(axis=1)[:, None]
-    squares = (weights / arrived[:, None]) ** 2 * there
-    error = (mixtures**2).sum(axis=1) + (squares * ((1.0 - there) * spread + own)).sum(axis=1)
-    progress = (1.0 - error) * (1.0 - (1.0 - there).prod(axis=1))
+    squares = (weights / arrived[:, None]) ** 2 * in_time
+    error = (mixtures**2).sum(axis=1) + (squares * ((1.0 - in_time) * spread + own)).sum(axis=1)
+    progress = (1.0 - error) * (1.0 - (1.0 - in_time).prod(axis=1))
     cost = np.full(ends.size, math.inf)
     np.divide(seconds, progress, out=cost, where=(error < 1 - ROUNDING) & (ends > 0))
     best = int(np.argmin(cost))
@@ -200,5 +200,5 @@ def best_deadline(
         math.inf if everybody else float(ends[best]),
         float(seconds[best]),
         float(error[best]),
-        float(there[best].sum()),
+        float(in_time[best].sum()),
     )

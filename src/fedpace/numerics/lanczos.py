@@ -74,15 +74,15 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
     theta, scratch = np.zeros(count), np.empty_like(v)
     for step in range(1, limit + 1):
         w = operators.apply(p)
-        here = np.matmul(w, p.swapaxes(1, 2)).astype(np.float64)
-        here = (here + here.swapaxes(1, 2)) / 2
+        diagonal = np.matmul(w, p.swapaxes(1, 2)).astype(np.float64)
+        diagonal = (diagonal + diagonal.swapaxes(1, 2)) / 2
         end, begin = step * block, (step - 1) * block
         if end > projected.shape[1]:
             # Grown in portions: room for every possible step would outweigh the vectors themselves.
             grown = np.zeros((len(rows), *(min(limit, step + 5) * block,) * 2))
             grown[:, :begin, :begin] = projected[:, :begin, :begin]
             projected = grown
-        projected[:, begin:end, begin:end] = here
+        projected[:, begin:end, begin:end] = diagonal
         if step > 1:
             projected[:, begin:end, begin - block : begin] = coupling
             projected[:, begin - block : begin, begin:end] = coupling.swapaxes(1, 2)
@@ -97,7 +97,7 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
                 break
         if scratch.shape != w.shape:
             scratch = np.empty_like(w)
-        w -= np.matmul(here.astype(w.dtype), v, out=scratch)
+        w -= np.matmul(diagonal.astype(w.dtype), v, out=scratch)
         if step > 1:
             w -= np.matmul(coupling.astype(w.dtype), before, out=scratch)
         if done.mean() > 1 - COMPACT_BELOW:

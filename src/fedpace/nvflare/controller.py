@@ -149,9 +149,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return everybody that is connected: whom to ask is the scheme's business, and `num_clients` says nothing."""
-        here = [client.name for client in self.engine.get_clients()]
-        self._server.presence.update({name: Note(name=name) for name in here})
-        return here
+        connected = [client.name for client in self.engine.get_clients()]
+        self._server.presence.update({name: Note(name=name) for name in connected})
+        return connected
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
         """Run the round."""

@@ -40,7 +40,7 @@ class Round:
     """Clients that answered an earlier warm-up, or a round that had ended, only now."""
     probed: tuple[ClientId, ...] = ()
     """Clients that were asked before the choice."""
-    stretch: float = 1.0
+    step_factor: float = 1.0
     """What the averaged step was multiplied by."""
     carried: float = 0.0
     """The part of this move that the next one carries on."""
@@ -55,6 +55,11 @@ class Round:
     """Sent by clients: trained models, and the moments and update sketches that the scheme asked for."""
     by_speed: tuple[float, ...] | None = None
     """Metric of the shared model on the data of each tenth of the clients, fastest first; where it was evaluated."""
+
+    @property
+    def stretch(self) -> float:
+        """The former name of `step_factor`."""
+        return self.step_factor
 
     def __repr__(self) -> str:
         """Return what one wants to read in a loop over rounds; the fields hold the rest."""

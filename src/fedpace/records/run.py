@@ -20,6 +20,7 @@ import numpy as np
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import check_file, read_json
+from fedpace.core.migrations import current_name
 from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
@@ -217,12 +218,22 @@ def round_line(current: Round) -> str:
 def parse_round(line: str | bytes) -> Round:
     """Return the round of a line of JSON; what does not fit is a ValueError, TypeError or AttributeError."""
     raw: dict[str, Any] = json.loads(line)
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    fields: dict[str, Any] = {}
+    for name, value in raw.items():
+        fields[current_name(name)] = tuple(value) if isinstance(value, list) else value
     made = Round(**fields)
     check_types(made)
     if len(made.weights) != len(made.clients):
         raise InputError(f"it names {len(made.clients)} clients and {len(made.weights)} weights")
     return made
+
+
+def same_round(recorded: bytes, line: bytes) -> bool:
+    """Whether a recorded line is the round of `line`, to the byte; earlier versions had other names for fields."""
+    try:
+        return recorded == line or round_line(parse_round(recorded)).encode() == line
+    except (ValueError, TypeError, AttributeError):
+        return False
 
 
 def _read_rounds(path: Path) -> list[Round]:

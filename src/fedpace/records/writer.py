@@ -23,7 +23,7 @@ from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.checkout import commit
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, fingerprint, plain, read_info, round_line
+from fedpace.records.run import INFO, ROUNDS, RunInfo, fingerprint, plain, read_info, round_line, same_round
 
 
 class RunWriter:
@@ -129,7 +129,7 @@ class RunWriter:
         """Append a round, and make sure that it is on disk; one that is there already must be the same."""
         line = round_line(current).encode()
         if self._again:
-            if self._again.popleft() != line:
+            if not same_round(self._again.popleft(), line):
                 raise InputError(
                     f"round {current.number} came out otherwise than it is recorded in {self.folder / ROUNDS}: the "
                     f"program, its libraries or the data have changed since ({INFO} names versions); run it anew"

@@ -31,6 +31,13 @@ class Column:
     sub: str
     fill: Callable[[SchemeSummary], Cell]
     number: bool = True
+    spare: int = 0
+    """Where a window is too narrow, columns with the largest number are left out first; 0 = never."""
+
+    @property
+    def title(self) -> str:
+        """Both lines of the heading as one."""
+        return f"{self.heading} {self.sub}".strip()
 
 
 def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
@@ -42,22 +49,26 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
     if comparison.target is not None:
         found.append(Column("Time to", "target", lambda s: _time(s, comparison)))
         if comparison.hold > 1:
-            found.append(Column("First", "crossing", _first))
+            found.append(Column("First", "crossing", _first, spare=2))
         if wide and any(scheme.runs > 1 for scheme in comparison.schemes):
             found.append(Column("Median", "of all runs", lambda s: Cell(_or_unknown(s.median_time, numbers.seconds))))
             found.append(Column("Fastest", "run", lambda s: Cell(_or_unknown(s.min_time, numbers.seconds))))
         if comparison.baseline is not None and len(comparison.schemes) > 1:
             found.append(Column("Speed-up", "", lambda s: _speed_up(s, comparison)))
-        found.append(Column("Rounds", "needed", lambda s: Cell(_or_unknown(s.rounds_to_target, numbers.average))))
+        found.append(
+            Column("Rounds", "needed", lambda s: Cell(_or_unknown(s.rounds_to_target, numbers.average)), spare=3)
+        )
     else:
         found.append(Column("Final", metric, lambda s: _final(s, comparison)))
     if not any(scheme.cost.known for scheme in comparison.schemes):
         found.append(_clients())
     if wide or comparison.target is None or comparison.hold == 1:  # a terminal has room for eight columns
-        found.append(Column("Seconds", "per round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits))))
+        found.append(
+            Column("Seconds", "per round", lambda s: Cell(_or_unknown(s.round_seconds, numbers.digits)), spare=4)
+        )
     if comparison.target is not None:
         found.append(
-            Column("Final", metric, lambda s: Cell(numbers.metric(s.final.mean) if s.final else UNKNOWN)),
+            Column("Final", metric, lambda s: Cell(numbers.metric(s.final.mean) if s.final else UNKNOWN), spare=1),
         )
     if any(scheme.diverged for scheme in comparison.schemes):
         found.append(Column("Diverged", "runs", _diverged))
@@ -72,10 +83,10 @@ def cost_columns(comparison: Comparison) -> list[Column]:
         Column("Scheme", "", lambda s: _scheme(s, comparison), number=False),
         _clients(),
         Column("Client", "work", lambda s: _work(s, comparison)),
-        Column("Tasks", "wasted", lambda s: Cell(_or_unknown(s.cost.wasted, numbers.percent))),
-        Column("Sent to", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_down, numbers.size))),
-        Column("Sent by", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_up, numbers.size))),
-        Column("Slowest", "tenth", lambda s: Cell(_estimated(s.cost.slowest))),
+        Column("Tasks", "wasted", lambda s: Cell(_or_unknown(s.cost.wasted, numbers.percent)), spare=1),
+        Column("Sent to", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_down, numbers.size)), spare=4),
+        Column("Sent by", "clients", lambda s: Cell(_or_unknown(s.cost.bytes_up, numbers.size)), spare=3),
+        Column("Slowest", "tenth", lambda s: Cell(_estimated(s.cost.slowest)), spare=2),
     ]
 
 
@@ -90,7 +101,7 @@ def cost_legend(comparison: Comparison) -> str:
 
 
 def _clients() -> Column:
-    return Column("Clients", "per round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average)))
+    return Column("Clients", "per round", lambda s: Cell(_or_unknown(s.clients_per_round, numbers.average)), spare=5)
 
 
 def _work(scheme: SchemeSummary, comparison: Comparison) -> Cell:

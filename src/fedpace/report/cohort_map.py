@@ -58,7 +58,7 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
     room = REASONS
     for number, current in enumerate(played):
         failed = {_key(client) for client in current.failed}
-        told = current.facts.get("reasons", {})
+        recorded = current.facts.get("reasons", {})
         weights = current.weights or [1 / len(current.clients)] * len(current.clients)
         for client, weight in zip(current.clients, weights, strict=True):
             cell = cells.setdefault((place[_key(client)], number // per_column), [0.0, 0, -1])
@@ -66,7 +66,7 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
                 cell[1] += 1
                 continue
             cell[0] += weight
-            reason = told.get(str(client)) if isinstance(told, Mapping) else None
+            reason = recorded.get(str(client)) if isinstance(recorded, Mapping) else None
             if reason is not None and per_row == per_column == 1 and (reason in known or room > len(reason)):
                 room -= 0 if reason in known else len(reason)
                 cell[2] = known.setdefault(reason, len(known))

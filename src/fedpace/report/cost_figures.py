@@ -47,7 +47,7 @@ def front_figure(comparison: Comparison) -> Figure | None:
         )  # fmt: skip
     if not traces:
         return None
-    layout = plain_layout("virtual time to target in seconds", "client work in seconds")
+    layout = plain_layout(f"{comparison.clock} to target in seconds", "client work in seconds")
     for name in ("xaxis", "yaxis"):
         values = np.array([value for trace in traces for value in trace[name[0]]])
         wide = bool((values > 0).all()) and values.max() > 10 * values.min()
@@ -57,7 +57,7 @@ def front_figure(comparison: Comparison) -> Figure | None:
 
 
 def speed_figure(runs: Sequence[RunRecord], comparison: Comparison, *, of: str) -> Figure | None:
-    """Return the `share` of the answers that came from each tenth of the clients by speed, or the `metric` there."""
+    """Return the `share` of the replies that came from each tenth of the clients by speed, or the `metric` there."""
     style = looks(comparison)
     traces: list[Figure] = []
     for scheme, members in by_scheme(runs, comparison):
@@ -75,7 +75,7 @@ def speed_figure(runs: Sequence[RunRecord], comparison: Comparison, *, of: str) 
         )  # fmt: skip
     if not traces:
         return None
-    title = "share of the answers" if of == "share" else escaped(f"final {comparison.metric}")
+    title = "share of the replies" if of == "share" else escaped(f"final {comparison.metric}")
     layout = plain_layout("tenth of the clients, fastest first", title)
     layout["xaxis"] |= {"dtick": 1}
     if of == "share":

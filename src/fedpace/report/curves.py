@@ -35,14 +35,14 @@ class Curve:
 
 def metric_over_time(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over virtual seconds."""
-    kept = _telling(runs)
-    return _merge([(_evaluated(run, "clock"), _evaluated(run, "metric")) for run in kept])
+    chosen = _telling(runs)
+    return _merge([(_evaluated(run, "clock"), _evaluated(run, "metric")) for run in chosen])
 
 
 def metric_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
     """Return the metric of a scheme's runs over rounds."""
-    kept = _telling(runs)
-    return _merge([(_evaluated(run, "number"), _evaluated(run, "metric")) for run in kept])
+    chosen = _telling(runs)
+    return _merge([(_evaluated(run, "number"), _evaluated(run, "metric")) for run in chosen])
 
 
 def metric_over_work(runs: Sequence[RunRecord]) -> Curve | None:

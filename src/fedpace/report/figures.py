@@ -42,10 +42,12 @@ class Axis:
     """Where a scheme that always reached its target held it."""
 
 
+UNEVEN = 4
+"""So many times as many rounds as the usual scheme's need an axis that leaves room for both."""
 STOPPED = "triangle-right-open"
 """The mark of a run that was stopped at an easier target: its time lies to the right, nobody knows where."""
 AXES = (
-    Axis("time", "virtual time in seconds", "%{x:,.4~r} s", metric_over_time,
+    Axis("time", "{clock} in seconds", "%{x:,.4~r} s", metric_over_time,
          lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean),
     Axis("rounds", "rounds", "round %{x:.0f}", metric_over_rounds, lambda scheme: scheme.rounds_to_target),
     Axis("work", "client work in seconds, all clients together", "%{x:,.4~r} s of client work", metric_over_work,
@@ -70,7 +72,7 @@ def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: st
             look, end = style[scheme.label], comparison.target is not None
             at = axis.arrival(scheme) if scheme.always_reached else None
             traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=at)
-    layout = plain_layout(axis.title, escaped(comparison.metric))
+    layout = plain_layout(axis.title.format(clock=comparison.clock), escaped(comparison.metric))
     if logarithmic:
         layout["xaxis"] |= log_axis(edge, max(float(curve.x[-1]) for curve in drawn))
     if comparison.target is not None:
@@ -118,7 +120,7 @@ def times_figure(comparison: Comparison) -> Figure:
                  "marker": marker, "cliponaxis": False, "customdata": [result.seed for result in results],
                  "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
             )  # fmt: skip
-    layout = plain_layout("virtual time in seconds", "")
+    layout = plain_layout(f"{comparison.clock} in seconds", "")
     ends = [r.ended for scheme in comparison.schemes for r in scheme.results if r.ended > 0]
     wide = bool(ends) and max(ends) > 10 * min(ends) and all(r > 0 for r in _drawn_times(comparison))
     shown = _drawn_times(comparison)
@@ -142,6 +144,9 @@ def cohort_figure(runs: Sequence[RunRecord], comparison: Comparison) -> Figure:
             hover = "%{y:.4~r} clients in round %{x:.0f}"
             traces += _band_and_line(scheme, curve, style[scheme.label], hover, 0.0, end=False)
     layout = plain_layout("round", "clients chosen")
+    lengths = sorted(max(trace["x"]) for trace in traces if trace.get("name"))
+    if lengths and lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1):
+        layout["xaxis"] |= log_axis(1.0, lengths[-1])  # a scheme with many short rounds would leave the others no room
     _count_axis(layout, max((max(trace["y"]) for trace in traces), default=0.0))
     return {"data": traces, "layout": layout}
 

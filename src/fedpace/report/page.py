@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from fedpace.report.cohort_map import cohort_map
 from fedpace.report.cost_figures import front_figure, speed_figure
 from fedpace.report.curves import by_scheme
 from fedpace.report.page_parts import chips, configuration, escape, instant, provenance, switch, table
-from fedpace.report.style import looks
+from fedpace.report.style import BANDED, looks
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison
 
 # The browser itself refuses whatever a page under this policy would fetch.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 MAP_HEIGHT = 440
-OVER = {"time": "virtual time", "rounds": "rounds", "work": "client work"}
+OVER = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class Section:
     hint: str
     figure: Any
     controls: str = ""
+    above: str = ""
+    below: str = ""
+    """A table that goes with it."""
 
 
 def write_page(
@@ -59,13 +62,11 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
         if (found := cohort_map(members[0])) is not None
     }
     sections = _sections(runs, comparison, list(maps))
-    costs = cost_columns(comparison)
     body = "\n".join(
         [
             f"<header><h1>{escape(title)}</h1><p class='facts'>{escape(caption(comparison))}</p></header>",
             f"<p class='summary'>{escape(' '.join(sentences(comparison)))}</p>",
             table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
-            table(comparison, costs, "Cost beside time", cost_legend(comparison)) if costs else "",
             chips(comparison),
             *map(_drawn, sections),
             configuration(runs),
@@ -111,7 +112,11 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
     several = any(scheme.runs > 1 for scheme in comparison.schemes)
-    band = "Line: mean over seeds; band, for up to six schemes: from the least to the greatest. " if several else ""
+    band = ""
+    if several:
+        band = "Lines: means over seeds; bands: from the lowest seed to the highest. "
+        if len(comparison.schemes) > BANDED:
+            band += f"Bands are drawn for {BANDED} schemes or fewer: hide some above. "
     ends = "" if comparison.target is None else "A cross marks a scheme that did not reach the target in every run. "
     stopped = ""
     if any(scheme.censored for scheme in comparison.schemes):
@@ -122,9 +127,10 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
         Section(
             "metric",
             comparison.metric.capitalize(),
-            f"{band}A run that has ended keeps its last value. {ends}{stopped}Drag to zoom, double-click to return.",
+            f"{band}A run that has ended keeps its last value. {ends}{stopped}Drag to zoom, double-click to zoom out.",
             views,
-            switch("metric", {over: OVER[over] for over in views}, "horizontal axis") + instant(comparison.metric),
+            switch("metric", {over: OVER[over].format(clock=comparison.clock) for over in views}, "horizontal axis")
+            + instant(comparison.metric, comparison.clock),
         )
     ]
     if comparison.target is not None:
@@ -136,17 +142,28 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
         if front is not None:
             hint = "Both until the target is held; schemes that always held it. Down and left is better."
             found.append(Section("front", "Client work against time", hint, front))
+    if costs := cost_columns(comparison):
+        # Beside its figure; without one behind the curves, so that the first figure is not a screen further down.
+        above = table(comparison, costs, "Cost beside time", cost_legend(comparison))
+        place = next((at for at, section in enumerate(found) if section.name == "front"), None)
+        if place is None:
+            found[-1] = replace(found[-1], below=above)
+        else:
+            found[place] = replace(found[place], above=above)
     if mapped:
         hint = (
             "Clients from the fastest (bottom) to the slowest, rounds from left to right; the darker or brighter, the "
             "more a client weighed. A cross marks a task that failed or was given up. First seed."
         )
-        found.append(Section("map", "Who was chosen", hint, None, _choice(mapped)))
+        found.append(Section("map", "Who was chosen", hint, None, _choice(mapped, comparison.best)))
     speeds = {of: speed_figure(runs, comparison, of=of) for of in ("share", "metric")}
     views = {of: figure for of, figure in speeds.items() if figure is not None}
     if views:
-        hint = "By expected delay. A scheme that hears the slow clients less may serve them worse; here it shows."
-        names = {"share": "answers", "metric": comparison.metric}
+        hint = (
+            "Clients in ten groups by expected delay. A scheme that uses the slow ones less may serve them worse: "
+            f"{comparison.metric} shows whether it does."
+        )
+        names = {"share": "replies", "metric": comparison.metric}
         controls = switch("speed", {of: names[of] for of in views}, "what is shown by speed")
         found.append(Section("speed", "Fast clients and slow", hint, views, controls))
     hint = "Clients chosen in each round, over the runs that had that round."
@@ -158,8 +175,12 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
     return found
 
 
-def _choice(labels: list[str]) -> str:
-    options = "".join(f"<option value='{escape(label)}'>{escape(label)}</option>" for label in labels)
+def _choice(labels: list[str], best: str | None) -> str:
+    """Return a list of schemes to choose from; the fastest comes up first."""
+    options = "".join(
+        f"<option value='{escape(label)}'{' selected' if label == best else ''}>{escape(label)}</option>"
+        for label in labels
+    )
     return f"<label class='choice'>Scheme <select id='map-scheme'>{options}</select></label>"
 
 
@@ -168,11 +189,11 @@ def _drawn(section: Section) -> str:
     layout = (figure if "layout" in figure else next(iter(figure.values()), {})).get("layout", {})
     height = layout.get("height", MAP_HEIGHT)  # kept free before the figure is there, so that nothing jumps
     return (
-        f"<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
+        f"{section.above}<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
         f"<p class='hint'>{escape(section.hint.strip())}</p>"
         f"<div class='figure' id='figure-{section.name}' role='img' aria-label='{escape(section.heading)}' "
         f"style='min-height:{height}px'></div>"
-        "</section>"
+        f"</section>{section.below}"
     )
 
 

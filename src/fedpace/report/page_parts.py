@@ -63,12 +63,12 @@ def switch(name: str, views: Mapping[str, str], label: str) -> str:
     return f"<div class='switch' role='group' aria-label='{escape(label)}'>{buttons}</div>"
 
 
-def instant(metric: str) -> str:
+def instant(metric: str, clock: str) -> str:
     """Return the field that asks how far everybody was at a time."""
     return (
         f"<div class='instant'><label for='at'>{escape(metric.capitalize())} after</label> "
         "<input id='at' type='number' min='0' step='any' inputmode='decimal'> "
-        "<label for='at-range'>s of virtual time</label> <input id='at-range' type='range' min='0' max='1000' "
+        f"<label for='at-range'>s of {clock}</label> <input id='at-range' type='range' min='0' max='1000' "
         "aria-label='time'><ul id='at-values' aria-live='polite'></ul></div>"
     )
 

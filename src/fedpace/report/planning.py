@@ -68,8 +68,8 @@ def shown(plan: CohortPlan, most: int = 14) -> list[Choice]:
     """Return some points of the frontier, evenly over its length, with the chosen one among them, and all clients."""
     points = [point for point in plan.frontier if math.isfinite(point.cost)]
     step = max(1, math.ceil(len(points) / most))
-    kept = [point for place, point in enumerate(points) if place % step == 0 or point == plan.chosen]
-    return kept if plan.everyone in kept else [*kept, plan.everyone]
+    some = [point for place, point in enumerate(points) if place % step == 0 or point == plan.chosen]
+    return some if plan.everyone in some else [*some, plan.everyone]
 
 
 def cells(point: Choice) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fedpace.core.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.axes import BAR, INK, aside, readable_ticks, tidy
-from fedpace.report.cells import missed
+from fedpace.report.cells import caption, missed
 from fedpace.report.cost_picture import draw_costs
 from fedpace.report.curves import by_scheme, left_edge, metric_over_time
 from fedpace.report.style import BANDED, delays_of, histogram, log_time, looks
@@ -38,6 +38,7 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
         draw_costs(middle, comparison)
     else:  # records of earlier versions do not say
         left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    figure.suptitle(caption(comparison), x=0.005, ha="left", fontsize=9.5, color=INK, parse_math=False)
     handles = _draw_curves(left, runs, comparison)
     _draw_delays(right, runs)
     _draw_legend(figure, handles, names, columns)
@@ -101,7 +102,8 @@ def _draw_curves(axes: Any, runs: Sequence[RunRecord], comparison: Comparison) -
         axes.set_xscale("log")
     else:
         axes.set_xlim(left=0)
-    tidy(axes, f"{comparison.metric.capitalize()} over virtual time", "virtual time in seconds", comparison.metric)
+    clock = comparison.clock
+    tidy(axes, f"{comparison.metric.capitalize()} over {clock}", f"{clock} in seconds", comparison.metric)
     readable_ticks(axes, logarithmic)
     if comparison.target is not None:
         marks = ["dot: target held"]
@@ -153,8 +155,9 @@ def _legend_name(scheme: SchemeSummary, comparison: Comparison) -> str:
             facts.append(missed(scheme).text)
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
-            if comparison.hold > 1 and scheme.first_crossing is not None:
-                facts.append(f"first met at {numbers.seconds(scheme.first_crossing.mean)}")
+            first = scheme.first_crossing
+            if first is not None and numbers.seconds(first.mean) != facts[0]:
+                facts.append(f"first met at {numbers.seconds(first.mean)}")
     if scheme.diverged:
         facts.append(f"{scheme.diverged} of {scheme.runs} diverged")
     return f"{label}: {', '.join(facts)}" if facts else label

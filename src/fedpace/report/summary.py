@@ -38,7 +38,7 @@ def _fastest(comparison: Comparison) -> list[str]:
     time = best.time_to_target
     assert time is not None
     ranked = [scheme for scheme in comparison.schemes if scheme.always_reached]
-    took = f"{numbers.seconds(time.mean)} of virtual time"
+    took = f"{numbers.seconds(time.mean)} of {comparison.clock}"
     interval = numbers.between(time)
     if time.count > 1:
         took += f" on average over {time.count} seeds"

@@ -129,6 +129,8 @@ class Comparison:
     schemes: tuple[SchemeSummary, ...]
     conditions: tuple[str, ...] = ()
     """What decides how times compare: whether warm-ups are on the clock, and whether delays were known."""
+    clock: str = "virtual time"
+    """What seconds are: virtual ones of a simulation, or a server's `real time`."""
 
     def __getitem__(self, label: str) -> SchemeSummary:
         """Return the scheme of that label."""
@@ -172,6 +174,7 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
         best=_best(schemes, first.target, first.direction),
         schemes=schemes,
         conditions=conditions(first),
+        clock="real time" if all(run.info.experiment.get("clock") == "server" for run in runs) else "virtual time",
     )
 
 
@@ -185,18 +188,18 @@ def conditions(info: RunInfo) -> tuple[str, ...]:
     return (charged, known) if info.looks == "rounds" else (charged, known, "looked at on one grid of instants")
 
 
-def render_table(comparison: Comparison) -> Table:
-    """Return the comparison as a table for the terminal."""
+def render_table(comparison: Comparison, width: int | None = None) -> Table:
+    """Return the comparison as a table for the terminal, of which `width` columns can be seen."""
     from fedpace.report.terminal import build_table  # rich belongs to the extra `sim`: numbers need none of it
 
-    return build_table(comparison)
+    return build_table(comparison, width)
 
 
-def render_costs(comparison: Comparison) -> Table | None:
+def render_costs(comparison: Comparison, width: int | None = None) -> Table | None:
     """Return what the schemes cost beside time as a table for the terminal; None where no run says."""
     from fedpace.report.terminal import build_costs
 
-    return build_costs(comparison)
+    return build_costs(comparison, width)
 
 
 def _result(run: RunRecord) -> SeedResult:

@@ -109,9 +109,9 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
     place = known.index(client)
     delay = float(expected[place]) if len(expected) == len(known) else None
     rank = None if delay is None else 1 + int((expected < delay).sum())
-    told = expected if delay is not None else None
+    stated = expected if delay is not None else None
     in_rounds = _in_rounds(record)
-    turns = tuple((_turn if in_rounds else _step)(current, client, place, told) for current in played)
+    turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
     weighed = [turn.weight for turn in turns if turn.part in ("chosen", "replied")]
     weights = [weight for weight in weighed if weight is not None]
     times = Counter(name for current in played for name in set(map(str, current.clients)))
@@ -215,13 +215,13 @@ def _common(turns: tuple[Turn, ...]) -> tuple[tuple[str, int], ...]:
     counts: Counter[tuple[Part, str]] = Counter()
     examples: dict[tuple[Part, str], dict[str, int]] = {}
     for turn in turns:
-        told = turn.kind or turn.reason
-        key = (turn.part, NUMBER.sub("#", told))
+        stated = turn.kind or turn.reason
+        key = (turn.part, NUMBER.sub("#", stated))
         counts[key] += 1
-        examples.setdefault(key, {}).setdefault(told, turn.round)
+        examples.setdefault(key, {}).setdefault(stated, turn.round)
     named = []
     for key, count in counts.most_common(COMMON):
-        told, number = next(iter(examples[key].items()))
-        named.append((f"{key[0]}{f', such as in {number}' if len(examples[key]) > 1 else ''}: {told}", count))
+        stated, number = next(iter(examples[key].items()))
+        named.append((f"{key[0]}{f', such as in {number}' if len(examples[key]) > 1 else ''}: {stated}", count))
     others = len(turns) - sum(count for _, count in named)
     return (*named, ("for other reasons", others)) if others else tuple(named)

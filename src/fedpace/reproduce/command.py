@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedpace.core.errors import InputError
 from fedpace.core.files import keeping, write_atomically
 from fedpace.progress import RunProgress
 from fedpace.reproduce import overhead, rendering, tables
@@ -30,7 +31,9 @@ from fedpace.reproduce.tuned import FILE, Tuned
 from fedpace.reproduce.tuning import tune
 
 RESULTS = "results.json"
-"""In the package: what was run when this version was made. In a folder of runs: what is there."""
+"""In a folder of runs: what is there."""
+PACKAGED = {"quick": RESULTS, "paper": "results-paper.json"}
+"""In the package: what was run when this version was made."""
 NEEDS = {"headline": ("table1", "table2"), "figures": ("table1", "table2", "motivation"), "overhead": ()}
 """What is shown rather than run, and the runs that it is made of."""
 ALL = (*PLANS, "headline", "overhead", "figures")
@@ -47,6 +50,7 @@ class Command:
     seeds: tuple[int, ...]
     out: Path
     show: bool = False
+    missing: bool = False
     tune: bool = False
     as_json: bool = False
 
@@ -56,7 +60,11 @@ class Command:
         threadpool_limits(limits=1)
         if self.tune:
             self._tune()
-        results = self._packaged() if self.show and not (self.out / RUNS).is_dir() else self._fresh()
+        if self.show and not (self.out / RUNS).is_dir():
+            results = self._packaged()
+            self._say(f"What came with fedpace: profile {results.profile}; nothing was run.")
+        else:
+            results = self._fresh()
         if "overhead" in self._asked and (not self.show or "overhead" not in results.facts):
             results.facts["overhead"] = overhead.measure(tiny=self.profile == "tiny")
         shown = self._tables(results)
@@ -94,26 +102,30 @@ class Command:
 
     def _fresh(self) -> Results:
         """Run what is missing, unless nothing is to be run, and return what is there."""
-        runs = [each.run for each in self._wanted]
+        before = self._packaged() if self.missing else None
+        runs = [each.run for each in self._wanted if before is None or before.known(each) is None]
+        if before is not None:
+            self._say(f"{len(self._wanted) - len(runs):,} of {len(self._wanted):,} came with fedpace.")
         if runs and not self.show:
             left = sum(len(job.all) for job in jobs_of(runs, self.out))
             self._say(f"{len({run.key for run in runs}):,} runs, {left:,} to go; into {self.out}")
             with self._stoppable(), RunProgress(left, self._console, quiet=self.as_json) as progress:
                 play(runs, self.out, progress.watch, progress.done, note=self._say)
-        results = collect(self.profile, self._wanted, self.out)
-        if (self.out / RESULTS).exists():
-            before = Results.read(self.out / RESULTS)
-            if before.profile == self.profile:  # what was asked for earlier is kept beside it
-                results.facts.update(before.facts)
-                results.entries = {**before.entries, **results.entries}
+        results = collect(self.profile, self._wanted, self.out, before)
+        for earlier in (Results.read(self.out / RESULTS) if (self.out / RESULTS).exists() else None, before):
+            if earlier is not None and earlier.profile == self.profile:  # what was asked for earlier is kept beside it
+                results.facts = {**earlier.facts, **results.facts}
+                results.entries = {**earlier.entries, **results.entries}
         return results
 
     def _packaged(self) -> Results:
         """Return what comes with fedpace."""
-        raw = json.loads(files("fedpace.reproduce").joinpath(RESULTS).read_text(encoding="utf-8"))
-        found = Results.parse(raw, f"the packaged {RESULTS}")
-        self._say(f"What came with fedpace: profile {found.profile}; nothing was run.")
-        return found
+        name = PACKAGED.get(self.profile)
+        if name is None:
+            raise InputError(
+                f"no results of profile {self.profile} come with fedpace: those of {' and '.join(PACKAGED)} do"
+            )
+        return Results.parse(json.loads(files("fedpace.reproduce").joinpath(name).read_text(encoding="utf-8")), name)
 
     def _tables(self, results: Results) -> list[Table]:
         request, found = self.request, []
@@ -136,14 +148,16 @@ class Command:
         """Write everything that was asked for beside the runs."""
         with keeping(self.out):
             results.write(self.out / RESULTS)
-            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)):
+            # Pictures alone leave the tables of an earlier call as they are.
+            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)) if shown else ():
                 text = "\n".join(render(table) for table in shown)
                 write_atomically(self.out / f"tables{suffix}", text.encode())
             write_atomically(self.out / "runs.csv", rendering.comma_separated(self.request, results).encode())
             if "figures" in self._asked:
                 for folder in write_pictures(self._wanted, self.out, self._say):
                     self._say(f"Drawn: {folder}")
-        self._say(f"Written into {self.out}: {RESULTS}, tables.md, tables.tex, runs.csv")
+        names = [RESULTS, "runs.csv", *(["tables.md", "tables.tex"] if shown else [])]
+        self._say(f"Written into {self.out}: {', '.join(names)}")
 
     def _tune(self) -> None:
         mine = self.out / FILE

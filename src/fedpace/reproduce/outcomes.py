@@ -33,9 +33,11 @@ class Outcome:
     """Per round."""
     status: str
     """Of the record: `reached`, `finished` (the limit of rounds) or `diverged`."""
+    key: str = ""
+    """`Run.key` of the run that it came out of."""
 
     @staticmethod
-    def of(record: RunRecord, target: float | None = None) -> Outcome:
+    def of(record: RunRecord, target: float | None = None, key: str = "") -> Outcome:
         """Return what a record says of its target, or of an easier one."""
         reached = record.reached
         if target is not None:
@@ -50,6 +52,7 @@ class Outcome:
             ended=round(record.rounds[-1].clock, 1),
             clients=round(float(np.mean(until)), 1) if until else 0.0,
             status="reached" if reached is not None else record.info.status,
+            key=key,
         )
 
 
@@ -101,6 +104,11 @@ class Results:
         """Return an entry; one that nobody ran is empty."""
         return self.entries.get(place, Entry(0, {}))
 
+    def known(self, wanted: Wanted) -> Outcome | None:
+        """Return what came out of just this run, as far as its configuration tells; None = it is not here."""
+        found = self[wanted.place].outcomes.get(wanted.run.seed)
+        return found if found is not None and found.key == wanted.run.key else None
+
     def content(self) -> dict[str, Any]:
         """Return everything as JSON holds it."""
         return {
@@ -147,8 +155,11 @@ class Wanted:
     """An easier target than that of the run, to be read off it."""
 
 
-def collect(profile: str, wanted: Iterable[Wanted], store: Path) -> Results:
-    """Return what is in the folder of runs, whether or not all of it has been run."""
+def collect(profile: str, wanted: Iterable[Wanted], store: Path, before: Results | None = None) -> Results:
+    """Return what is in the folder of runs, whether or not all of it has been run.
+
+    Runs that are not there are looked up in `before`, results of an earlier time.
+    """
     listed: Sequence[Wanted] = list(wanted)
     counts: dict[str, int] = {}
     found: dict[str, dict[int, Outcome]] = {}
@@ -157,5 +168,7 @@ def collect(profile: str, wanted: Iterable[Wanted], store: Path) -> Results:
         record = each.run.record(store)
         mine = found.setdefault(each.place, {})
         if record is not None and record.info.ended:
-            mine[each.run.seed] = Outcome.of(record, each.target)
+            mine[each.run.seed] = Outcome.of(record, each.target, each.run.key)
+        elif before is not None and (known := before.known(each)) is not None:
+            mine[each.run.seed] = known
     return Results(profile, {place: Entry(counts[place], outcomes) for place, outcomes in found.items()})

@@ -18,6 +18,8 @@ from fedpace.reproduce.tables import Cell, Table
 
 GAP = 3
 """Columns of a terminal between two of a table."""
+WIDE = 8
+"""Columns that a page of two columns has room for."""
 LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "\N{EN DASH}": "--"}
 
 
@@ -77,13 +79,18 @@ def _line(parts: Iterable[str]) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return the table in LaTeX; it needs the packages booktabs and makecell, as the paper's own do."""
+    """Return the table in LaTeX; it needs the packages booktabs, makecell and graphicx.
+
+    Tables 1 and 2 have more columns than a page is wide: they are made as small as it takes.
+    """
     columns = "l" + "r" * (len(table.headings) - 1)
-    lines = [r"\begin{table*}[t!]", r"\small\centering", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    wide = len(table.headings) > WIDE
+    lines = [r"\begin{table*}[t!]", r"\small\centering", *([r"\resizebox{\textwidth}{!}{%"] if wide else [])]
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     lines += [" & ".join(escaped(heading) for heading in table.headings) + r" \\", r"\midrule"]
     lines += [" & ".join(_latex(cell) for cell in row) + r" \\" for row in table.rows]
     caption = " ".join([f"{table.title}.", *table.notes])
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{escaped(caption)}}}", r"\end{table*}"]
+    lines += [r"\bottomrule", r"\end{tabular}" + "}" * wide, rf"\caption{{{escaped(caption)}}}", r"\end{table*}"]
     return "\n".join(lines) + "\n"
 
 

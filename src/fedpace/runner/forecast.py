@@ -54,7 +54,8 @@ class Forecast:
     def title(self) -> str:
         """Return what would run, in a line."""
         return (
-            f"{self.name}: {len(self.schemes)} schemes x {len(self.seeds)} seeds under {', '.join(self.delays)} "
+            f"{self.name}: {_several(len(self.schemes), 'scheme')} x {_several(len(self.seeds), 'seed')} under "
+            f"{', '.join(self.delays)} "
             f"delays, {self.clients} clients, {self.model_bytes:,} bytes of model, {self.max_rounds} rounds at most"
         )
 
@@ -128,3 +129,7 @@ def span_of(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {unit}"
     return f"{max(1, round(seconds))} s"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

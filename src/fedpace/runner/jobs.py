@@ -89,7 +89,7 @@ class SharedData:
 
     def __init__(self, config: DataConfig) -> None:
         self.config = config
-        self._kept: tuple[int, FederatedData] | None = None
+        self._built: tuple[int, FederatedData] | None = None
 
     @property
     def name(self) -> str:
@@ -103,10 +103,10 @@ class SharedData:
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`."""
-        if self._kept is None or self._kept[0] != seed:
-            self._kept = None  # two large data sets need not be in memory at once
-            self._kept = (seed, self.config.build(seed=seed))
-        return self._kept[1]
+        if self._built is None or self._built[0] != seed:
+            self._built = None  # two large data sets need not be in memory at once
+            self._built = (seed, self.config.build(seed=seed))
+        return self._built[1]
 
 
 def sharing(jobs: list[Job]) -> list[Job]:

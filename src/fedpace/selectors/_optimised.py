@@ -50,7 +50,7 @@ def cohort_from(
     )
 
 
-def kept(solve: Callable[..., Any]) -> Callable[..., Any]:
+def remember_last(solve: Callable[..., Any]) -> Callable[..., Any]:
     """Remember the last few answers: between two rounds of a fleet that stands still, nothing changes.
 
     `solve` is a pure function of arrays and hashable options; its arrays come back read-only.

@@ -26,7 +26,7 @@ from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import TransportRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
-from fedpace.selectors._optimised import cohort_from, kept
+from fedpace.selectors._optimised import cohort_from, remember_last
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DelayhetTransport(Stateless):
         return cohort_from(rows, p, problem.share[candidates], delay, self.k, bound, facts, rng), None
 
 
-@kept
+@remember_last
 def _best(
     cost: FloatArray, candidates: FloatArray, share: FloatArray, delay: FloatArray, k: int
 ) -> tuple[FloatArray, float, float]:

@@ -37,7 +37,7 @@ from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
-from fedpace.selectors._optimised import kept
+from fedpace.selectors._optimised import remember_last
 
 DISTANCES = ("euclidean", "hellinger")
 
@@ -113,7 +113,7 @@ class Haccs(Scheme):
         """Learn nothing: the ledger already has it."""
 
 
-@kept
+@remember_last
 def clusters(labels: FloatArray, distance: str, radius: float) -> IntArray:
     """Return the cluster of each client: single linkage of label frequencies, cut at `radius`."""
     from scipy.cluster.hierarchy import fcluster, linkage
@@ -158,9 +158,9 @@ def _losses(view: View, members: list[IntArray]) -> FloatArray:
     """Return the mean squared loss of each cluster, over those that reported last."""
     found = np.full(len(members), np.nan)
     for place, rows in enumerate(members):
-        told = rows[~np.isnan(view.loss[rows])]
-        if told.size:
-            newest = told[view.loss_step[told] == view.loss_step[told].max()]
+        measured = rows[~np.isnan(view.loss[rows])]
+        if measured.size:
+            newest = measured[view.loss_step[measured] == view.loss_step[measured].max()]
             found[place] = np.square(view.loss[newest]).mean()
     unknown = np.isnan(found)
     found[unknown] = found[~unknown].mean() if not unknown.all() else 1.0

@@ -23,7 +23,7 @@ from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
-from fedpace.selectors._optimised import cohort_from, kept
+from fedpace.selectors._optimised import cohort_from, remember_last
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MomentSampling(Stateless):
         return cohort_from(rows, p, share[candidates], view.delay[rows], self.k, bound, {}, rng), None
 
 
-@kept
+@remember_last
 def _best(
     gram: FloatArray, pull: FloatArray, share: FloatArray, delay: FloatArray, offset: float, k: int
 ) -> tuple[FloatArray, float]:

@@ -42,7 +42,7 @@ from fedpace.selectors._remembered import AnswerLateness, RecentWeight
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
-KEPT = 0.7
+SUMS_KEPT = 0.7
 """What the sums over pairs keep in a round."""
 JUMP = 10.0
 """One round may raise or lower the disagreement by this factor at most: u can be 0 by accident."""
@@ -180,34 +180,34 @@ class Pace(Scheme):
             state = replace(state, fresh=state.fresh + new)
         if report.updates is None:
             return state
-        told = report.finished & ~np.isnan(report.updates).any(axis=1) & (report.weights > 0)
-        weights = report.weights[told]
+        reported = report.finished & ~np.isnan(report.updates).any(axis=1) & (report.weights > 0)
+        weights = report.weights[reported]
         # One client shows no disagreement, and the minority of a cohort not the cohort's.
         if weights.size < 2 or weights.sum() < 0.5 * report.weights.sum():
             return state
-        return replace(state, square=squared(report.updates[told], weights / weights.sum()), step=report.step)
+        return replace(state, square=squared(report.updates[reported], weights / weights.sum()), step=report.step)
 
 
 def measured(state: Measured, view: View, points: FloatArray) -> Measured:
     """Return the state with the pairs of the last round in it, or with those of a warm-up where it was the first."""
     if view.updates is None or view.update_step is None:
         return state
-    told = ~np.isnan(view.updates).any(axis=1) & ~np.isnan(points).any(axis=1)
+    reported = ~np.isnan(view.updates).any(axis=1) & ~np.isnan(points).any(axis=1)
     if state.sums is None:
         # The newest updates that at least two clients made from one model, such as those of a warm-up.
-        for step in np.unique(view.update_step[told])[::-1]:
-            rows = np.flatnonzero(told & (view.update_step == step))
+        for step in np.unique(view.update_step[reported])[::-1]:
+            rows = np.flatnonzero(reported & (view.update_step == step))
             square = squared(view.updates[rows], share_weights(view, rows))
             if sums := PairSums.of(view.updates[rows], points[rows], square):
                 return state.with_sums(sums)
         return state
-    rows = np.flatnonzero(told & (view.update_step == state.step))
+    rows = np.flatnonzero(reported & (view.update_step == state.step))
     newest = PairSums.of(view.updates[rows], points[rows], state.square)
     if newest is None:
         return replace(state, square=0.0)
     if state.y > 0 and newest.y > 0:
         newest = newest.scaled(min(max(newest.y / state.y, 1 / JUMP), JUMP) * state.y / newest.y)
-    return state.with_sums(state.sums.mixed(newest, KEPT))
+    return state.with_sums(state.sums.mixed(newest, SUMS_KEPT))
 
 
 def squared(updates: FloatArray, weights: FloatArray) -> float:

@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, finite, whole
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, finite, whole
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
-from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.numerics.simplex import Mixture, prefix_mixtures
+from fedpace.selectors._outlook import disagreement, nobody_else, remaining
 from fedpace.selectors._remembered import AnswerLateness
 from fedpace.selectors._work import numbers, worth_having
 from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
@@ -46,6 +46,8 @@ ENDLESS = 1e6
 """Stands for the error of clients that agree on nothing."""
 PATIENCE = 0.1
 """Of the time since the last step, what is waited at least before everything is looked at again."""
+GROWTH = 0.2
+"""Where no number of answers would do yet, so many more are awaited before everything is looked at again."""
 LONGEST = 256
 """Most clients whose joint error is looked at: so many are worth no more than some fewer."""
 AHEAD = 64
@@ -60,10 +62,16 @@ class Known(Measured):
     """Part of the clients' squared disagreement that the server's memory leaves."""
     mean_age: float = 0.0
     """Steps since clients were heard."""
+    remembered: int = -1
+    """Clients that the server's memory holds; -1 = nobody says."""
     last: float = 0.0
     """When the last step was made."""
     most: int = 0
     """Clients that may be at work until the next step; 0 = not decided yet."""
+    awaited: int = 0
+    """Answers to the current model before which there is nothing to look at, unless time passes."""
+    look: float = 0.0
+    """When to look although they have not come."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,10 @@ class _Plan:
     mixture: Mixture
     """Weights on the fresh answers in hand."""
     now: bool
+    awaited: int
+    """With how many of them to look again."""
     seconds: float
-    """How long to wait at the most before looking again."""
+    """How long to wait for them at the most."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ class PaceAsync(Scheme):
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
             0 = not at all.
+        memory_gib: room for what is remembered of clients, 4 bytes per client and parameter, and as much for past
+            models' averages; beyond it those that were heard of longest ago are forgotten.
     """
 
     name: ClassVar[str] = "pace-async"
@@ -105,6 +117,7 @@ class PaceAsync(Scheme):
     work_price: float = 0.0
     ridge: float = 0.1
     fedexp_exponent: float = 1.0
+    memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -113,11 +126,13 @@ class PaceAsync(Scheme):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
             finite(getattr(self, option), f"{option} of {self.name}")
         between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
+        above(self.memory_gib, 0, f"memory_gib of {self.name}")
+        finite(self.memory_gib, f"memory_gib of {self.name}")
 
     @property
     def server(self) -> ServerStep[Any] | None:
         """How the server steps, unless it is told otherwise."""
-        return Remembering(self.fedexp_exponent)
+        return Remembering(self.fedexp_exponent, self.memory_gib)
 
     def init(self) -> Known:
         """Nothing is measured yet."""
@@ -127,8 +142,11 @@ class PaceAsync(Scheme):
         """Step if that is best now; let everybody work who does nothing."""
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
-        points, state = self._points(state, view)
-        plan = self._plan(state, view, points, fresh) if fresh.size else None
+        plan = None
+        if fresh.size and (fresh.size >= state.awaited or view.now >= state.look or nobody_else(view, fresh)):
+            points, state = self._points(state, view)
+            plan = self._plan(state, view, points, fresh)
+            state = replace(state, awaited=plan.awaited, look=view.now + plan.seconds)
         apply = None
         facts: dict[str, Any] = {}
         if plan is not None and plan.now:
@@ -142,15 +160,16 @@ class PaceAsync(Scheme):
                 "late": len(hand) - int(fresh.size),
                 "mean age": state.mean_age,
             }
-            state = replace(state, last=view.now)
+            state = replace(state, last=view.now, awaited=0, look=0.0)
         if apply is not None or not state.most:
-            state = replace(state, most=self._most(state, view, points))
+            state = self._with_most(state, view)
         rows = view.candidates
         if apply is None:  # who has answered to this model has nothing to add to it
             rows = rows[~np.isin(rows, hand.clients[fresh])]
         start = self._starting(view, rows, state.most)
         left = 0 if apply is not None else len(hand)
-        wait = Wait(left + 1, math.inf if plan is None or plan.now else plan.seconds)
+        waiting = fresh.size and apply is None and math.isfinite(state.look)
+        wait = Wait(left + 1, state.look - view.now if waiting else math.inf)
         turns = state.most < view.clients
         reasons = dict.fromkeys(
             start.tolist(), "its answer is the most overdue" if turns else "at work whenever it can be"
@@ -158,19 +177,20 @@ class PaceAsync(Scheme):
         why = Diagnostics(objective=plan.mixture.error if plan else None, facts=facts, reasons=reasons)
         return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
 
-    def _most(self, state: Known, view: View, points: FloatArray) -> int:
-        """Return how many may be at work."""
+    def _with_most(self, state: Known, view: View) -> Known:
+        """Return the state with how many may be at work."""
         most = self.in_flight or view.clients
         known = np.flatnonzero(view.delay > 0)  # nan = unknown
         if not self.work_price or not known.size:
-            return most
+            return replace(state, most=most)
+        points, state = self._points(state, view)
         order = known[np.lexsort((known, view.delay[known]))]
         lengths = [length for length in numbers(order.size) if length <= LONGEST]
         nobody = np.empty(0, dtype=np.int64)
         table, own = self._errors(state, view, points, order[: lengths[-1]], nobody)
         mixtures = prefix_mixtures(table, np.arange(lengths[-1]), lengths, own=own)
         errors = np.array([mixture.error for mixture in mixtures])
-        return min(most, worth_having(self.work_price, view.delay[order], lengths, errors, FEWEST))
+        return replace(state, most=min(most, worth_having(self.work_price, view.delay[order], lengths, errors, FEWEST)))
 
     @staticmethod
     def _starting(view: View, rows: IntArray, most: int) -> IntArray:
@@ -195,7 +215,7 @@ class PaceAsync(Scheme):
         """Find when the next step is best made: now, or after one of the answers that may still come."""
         hand, flying = view.in_hand, view.in_flight
         going = np.flatnonzero(flying.step == view.step)
-        left = _remaining(view, going)
+        left = remaining(view, going)
         order = np.lexsort((going, left))[:AHEAD]
         going, left = going[order], left[order]
         rows = np.concatenate([hand.clients[fresh], flying.clients[going]])
@@ -218,12 +238,15 @@ class PaceAsync(Scheme):
                 best, chosen = cost, length
         assert in_hand is not None
         # Nobody else works on this model, nor can begin to: waiting brings nothing, whatever the error.
-        idle = ~np.isin(view.candidates, hand.clients[fresh])
-        ended = not going.size and not idle.any() and (fresh.size >= FEWEST or not len(flying))
-        now = bool(ended) or (chosen == fresh.size and math.isfinite(best))
-        # Who is awaited may be late: look again then, but not all the time.
+        ended = nobody_else(view, fresh) and (fresh.size >= FEWEST or not len(flying))
+        if ended or (chosen == fresh.size and math.isfinite(best)):
+            return _Plan(in_hand, now=True, awaited=0, seconds=0.0)
+        if not math.isfinite(best):
+            return _Plan(in_hand, False, fresh.size + max(1, int(GROWTH * fresh.size)), math.inf)
+        # Half of those that it takes say how far off the others are; who is awaited may be late, so time counts too.
+        halfway = fresh.size + -(-(chosen - fresh.size) // 2)
         patience = max(float(after[chosen - 1]), PATIENCE * spent)
-        return _Plan(in_hand, now, patience if not now and math.isfinite(best) and patience > 0 else math.inf)
+        return _Plan(in_hand, False, halfway, patience if patience > 0 else math.inf)
 
     def _errors(
         self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
@@ -235,10 +258,10 @@ class PaceAsync(Scheme):
         s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
         whole_error = s * typical + nu
         if state.sums is None:
-            whole_error = _disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
+            whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
         grown = state.left * (1.0 + state.mean_age / 2.0)
         own = grown * max(nu, LEAST_OWN * s * typical)
-        heard = known[rows] & (view.participations[rows] > 0)
+        heard = (known & self._remembered(state, view))[rows]
         squares = np.clip(np.where(heard, own, whole_error), NOTHING, ENDLESS)
         shared = float(squares.min())
         table = math.sqrt(s * grown) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
@@ -248,43 +271,23 @@ class PaceAsync(Scheme):
         apart[extra, np.arange(extra.size)] = np.sqrt(squares[extra] - shared)
         return np.concatenate([table, apart], axis=1), shared
 
+    @staticmethod
+    def _remembered(state: Known, view: View) -> BoolArray:
+        """(n,) of whom the server's memory tells something: without room for all, those that were heard last."""
+        heard = np.asarray(view.participations > 0)
+        if view.update_step is None or not 0 <= state.remembered < int(heard.sum()):
+            return heard
+        newest = np.lexsort((-np.where(heard, view.update_step, -1), ~heard))[: state.remembered]
+        return heard & np.isin(np.arange(heard.size), newest)
+
     def observe(self, state: Known, report: Report) -> Known:
         """Take over what the server step measured."""
         facts = report.step_facts
-        state = replace(state, left=facts.get("disagreement_left", 1.0), mean_age=facts.get("mean_age", 0.0))
+        state = replace(
+            state,
+            left=facts.get("disagreement_left", 1.0),
+            mean_age=facts.get("mean_age", 0.0),
+            remembered=int(facts.get("remembered", -1)),
+        )
         square = facts.get("square", 0.0)
         return replace(state, square=square, step=report.step) if square > 0 else state
-
-
-def _remaining(view: View, going: IntArray) -> FloatArray:
-    """Return how long tasks are expected to take still, given that they have not ended yet."""
-    flying = view.in_flight
-    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # whoever nothing is known of may be last
-    passed = view.now - flying.began[going]
-    answers = view.accumulated.get(AnswerLateness.name)
-    if answers is None or len(answers) < LEAST:
-        return np.where(passed < expected, expected - passed, passed)
-    lateness = Lateness.estimated(answers[:, 0], answers[:, 1] > 0)
-    mass = np.concatenate([np.cumsum(lateness.mass[::-1])[::-1], [0.0]])
-    moment = np.concatenate([np.cumsum((lateness.mass * lateness.ratios)[::-1])[::-1], [0.0]])
-    ratio = np.divide(passed, expected, out=np.full(passed.size, math.inf), where=expected > 0)
-    later = np.searchsorted(lateness.ratios, ratio, side="right")
-    # Beyond all that was ever seen, what has taken long will take as long again.
-    seen = mass[later] > 0
-    longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
-    return np.maximum(np.where(seen, longest, passed), 0.0)
-
-
-def _disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
-    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
-    if updates is None:
-        return 1.0
-    told = updates[fresh]
-    told = told[~np.isnan(told).any(axis=1)]
-    if len(told) < 2:
-        return math.inf
-    gram = told @ told.T
-    count = len(told)
-    within = float(np.trace(gram)) / count
-    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
-    return (within - between_them) / between_them if between_them > 0 else math.inf

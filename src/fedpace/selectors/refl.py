@@ -122,11 +122,11 @@ def _deviations(updates: FloatArray | None, late: BoolArray, share: FloatArray) 
     none = np.zeros(late.size)
     if updates is None:
         return none
-    told = np.asarray(~np.isnan(updates).any(axis=1))
-    fresh, late = told & ~late, told & late
+    reported = np.asarray(~np.isnan(updates).any(axis=1))
+    fresh, late = reported & ~late, reported & late
     if not share[fresh].any() or not late.any():
         return none
     mean = share[fresh] @ updates[fresh] / share[fresh].sum()
-    squared = np.where(late, np.square(np.where(told[:, None], updates, 0.0) - mean).sum(axis=1), 0.0)
+    squared = np.where(late, np.square(np.where(reported[:, None], updates, 0.0) - mean).sum(axis=1), 0.0)
     largest = squared.max()
     return np.asarray(squared / largest) if largest > 0 else none

@@ -74,6 +74,6 @@ class Calibrated:
             cached[source.client] = np.asarray(row)
             shares[source.client] = source.share
         clients = tuple(cached)[-max(1, ROOM // (8 * step.size)) :]
-        kept = np.array([cached[client] for client in clients]).reshape(len(clients), step.size)
-        after = Cache(like(answers.step, kept), clients, tuple(shares[client] for client in clients))
+        updates = np.array([cached[client] for client in clients]).reshape(len(clients), step.size)
+        after = Cache(like(answers.step, updates), clients, tuple(shares[client] for client in clients))
         return model + self.lr * like(answers.step, step), after

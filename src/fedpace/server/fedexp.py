@@ -57,9 +57,9 @@ class Fedexp:
         update, square = answers.step, norm(answers.step) ** 2
         wanted = fedexp_factor(answers.mean_square, square + self.epsilon, self.power)
         if not self.guarded:
-            return model + wanted * update, replace(state, last=update, stretch=wanted)
+            return model + wanted * update, replace(state, last=update, step_factor=wanted)
         size = math.sqrt(square)
         after = state.next(wanted, change=norm(update - state.last), length=size)
-        part, after = after.within_budget((after.stretch - 1) * size)
-        factor = 1 + part * (after.stretch - 1)
+        part, after = after.within_budget((after.step_factor - 1) * size)
+        factor = 1 + part * (after.step_factor - 1)
         return model + factor * update, replace(after, last=update, moved=factor * size)

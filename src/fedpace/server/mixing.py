@@ -29,5 +29,5 @@ class Mixing:
     def apply(self, state: None, model: Vector, answers: Answers) -> tuple[Vector, None]:
         """Return the mixture."""
         assert answers.average is not None
-        kept = 1.0 - float(answers.weights.sum())
-        return (answers.average if abs(kept) < ROUNDING else kept * double(model) + answers.average), None
+        own_share = 1.0 - float(answers.weights.sum())
+        return (answers.average if abs(own_share) < ROUNDING else own_share * double(model) + answers.average), None

@@ -61,7 +61,7 @@ class Nesterov:
         carried, age = carried_part(state.age, square + float(update @ state.ahead))
         allowed = fedexp_factor(answers.mean_square, square, self.power) * (1 - carried) if self.power else 1.0
         after = state.next(allowed, change=norm(update - state.last), length=math.sqrt(square))
-        step = after.stretch * update
+        step = after.step_factor * update
         ahead = (state.ahead + step) * carried
         part, after = after.within_budget(norm(step + ahead - update))
         step, ahead = update + part * (step - update), part * ahead

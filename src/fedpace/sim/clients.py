@@ -20,7 +20,7 @@ from fedpace.sim.sketch import UpdateSketch
 from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import WARM_UP, LocalResult
 
-KEPT = 2**29
+ANSWER_BYTES = 2**29
 """Bytes of models that are kept for their step, where their reports were asked for earlier."""
 
 
@@ -57,7 +57,7 @@ class Clients:
         self._outcomes: dict[int, Outcome] = {}
         self._results: dict[int, LocalResult] = {}
         """Models of tasks whose reports were asked for before the step that they count in."""
-        self._room = max(1, KEPT // trainer.message_bytes)
+        self._room = max(1, ANSWER_BYTES // trainer.message_bytes)
 
     def arrive(self, task: Task, seconds: float) -> partial[Outcome]:
         """Note that a task has ended after so many seconds; return what tells its outcome."""
@@ -109,15 +109,15 @@ class Clients:
     def _train(self, tasks: list[Task]) -> Iterator[tuple[Task, LocalResult]]:
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
-        for here, turns in self._together(tasks):
+        for group, turns in self._together(tasks):
             variates = None if self._variates is None else self._variates.round()
             corrections = None if variates is None else variates.correction
-            clients, received = [_client(task) for task in here], [self._models[task.step] for task in here]
-            if len({*turns}) == len({task.step for task in here}) == 1:
+            clients, received = [_client(task) for task in group], [self._models[task.step] for task in group]
+            if len({*turns}) == len({task.step for task in group}) == 1:
                 results = self._engine.train(received[0], clients, turns[0], corrections)
             else:
                 results = self._engine.train_apart(received, clients, turns, corrections)
-            for task, model, result in zip(here, received, results, strict=True):
+            for task, model, result in zip(group, received, results, strict=True):
                 if variates is not None:
                     drift = (model - result.parameters) / (result.steps * self._trainer.training.lr)
                     variates.learn(_client(task), drift)
@@ -134,8 +134,8 @@ class Clients:
             yield tasks, [task.job for task in tasks]
             return
         for step in sorted({task.step for task in tasks}):
-            here = [task for task in tasks if task.step == step]
-            yield here, [step] * len(here)
+            group = [task for task in tasks if task.step == step]
+            yield group, [step] * len(group)
 
     def _measure(self, tasks: list[Task]) -> None:
         """What clients report on the model that they were given without changing it."""

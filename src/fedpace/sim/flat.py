@@ -53,7 +53,7 @@ class FlatModel:
             for name, buffer in owner.named_buffers(recurse=False)
             if _travels(owner, name, buffer)
         ]
-        self._kept = [
+        self._unnamed = [
             (owner, name, buffer.clone())
             for owner in module.modules()
             for name, buffer in owner.named_buffers(recurse=False)
@@ -103,7 +103,7 @@ class FlatModel:
             values = vector[start:end].view(buffer.shape)
             buffer.copy_(values if buffer.is_floating_point() else values.round())
             start = end
-        for owner, name, built in self._kept:
+        for owner, name, built in self._unnamed:
             setattr(owner, name, built.clone())
 
     def vector(self) -> torch.Tensor:

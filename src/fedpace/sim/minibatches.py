@@ -98,6 +98,6 @@ def _generators(seed: int, keys: Sequence[tuple[int, int]]) -> list[np.random.Ge
     """Return the generator of each (turn, client): those of one turn are made together."""
     made: dict[tuple[int, int], np.random.Generator] = {}
     for turn in dict.fromkeys(turn for turn, _ in keys):
-        here = [client for other, client in keys if other == turn]
-        made |= zip(((turn, client) for client in here), streams(seed, "train", turn, last=here), strict=True)
+        members = [client for other, client in keys if other == turn]
+        made |= zip(((turn, client) for client in members), streams(seed, "train", turn, last=members), strict=True)
     return [made[key] for key in keys]

@@ -28,7 +28,7 @@ from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round, traffic
 from fedpace.server import server_step
-from fedpace.sim.clients import KEPT, Clients
+from fedpace.sim.clients import ANSWER_BYTES, Clients
 from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
@@ -201,7 +201,7 @@ class Simulation:
         buffers: list[tuple[torch.Tensor, float]] = []
         cut = self.trainer.trainable
         trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
-        if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= KEPT:
+        if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= ANSWER_BYTES:
             step, trained = self._screened(step, list(trained))
         weights = {task.id: weight for task, weight in step.answers}
         for task, result in trained:
@@ -211,7 +211,7 @@ class Simulation:
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
             buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
-        answers = gather.answers(step.number - 1)
+        answers = gather.answers(step.number - 1, self.coordinator.flight.versions)
         model = self.models[step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)

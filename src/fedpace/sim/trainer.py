@@ -243,8 +243,8 @@ class Trainer:
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
         # A head with a bias sees one more feature, the constant 1.
         bias = getattr(self._flat.module.head, "bias", None) is not None
-        told, classes = (labels.numpy(), self.data.classes) if targets else (None, None)
-        rows = whole_rows(features, bias=bias, labels=told, classes=classes)
+        known, classes = (labels.numpy(), self.data.classes) if targets else (None, None)
+        rows = whole_rows(features, bias=bias, labels=known, classes=classes)
         return released(rows, self.training, parameters.numpy(), client, seed=self.seed)
 
     def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:

@@ -139,12 +139,12 @@ def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> En
         return EngineOptions("inline")
     source = model.__dict__["source"]
     parts = source.modules() if isinstance(source, nn.Module) else [source]
-    here = next((part for part in parts if getattr(type(part), "__module__", "") == "__main__"), None)
+    from_main = next((part for part in parts if getattr(type(part), "__module__", "") == "__main__"), None)
     try:
         pickle.dumps(model)
     except Exception as cause:  # whatever a user's object raises
         raise InputError(f"{model.module} cannot be sent to other processes ({cause}): use engine='inline'") from cause
-    if here is not None or getattr(source, "__module__", "") == "__main__":
+    if from_main is not None or getattr(source, "__module__", "") == "__main__":
         raise InputError(
             f"{model.module} is defined in the script itself, where other processes cannot import it: move it into a "
             "module of its own, or use engine='inline'"

@@ -42,7 +42,7 @@ class Transport:
         idle = 0
         while self.coordinator.step < until:
             busy = {task.client for task in self.coordinator.tasks}
-            due = self.coordinator.due(self.coordinator.now, self._here())
+            due = self.coordinator.due(self.coordinator.now, self._present())
             if due.step is not None:
                 self._check_step(due.step)
                 self.coordinator.stepped()
@@ -53,7 +53,7 @@ class Transport:
                 self._pass_time()
         return self.steps[-steps:]
 
-    def _here(self) -> list[Any]:
+    def _present(self) -> list[Any]:
         return [client for client in self.coordinator.clients if client not in self.away]
 
     def _carry(self, due: Due, busy: set[Any]) -> None:

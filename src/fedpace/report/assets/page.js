@@ -112,7 +112,7 @@
     const layout = structuredClone(figures.cohort.layout);
     Object.assign(layout, { height: data.map_height, showlegend: false });
     layout.xaxis.title = { text: "round" };
-    Object.assign(layout.xaxis, { showgrid: false });
+    Object.assign(layout.xaxis, { showgrid: false, type: "linear", dtick: null });
     layout.yaxis = {
       title: { text: ticks.length ? "clients by delay" : "clients, most often chosen first" },
       automargin: true, zeroline: false, showgrid: false, range: [-0.5, height - 0.5],
@@ -123,7 +123,7 @@
     return {
       layout,
       data: [
-        { type: "heatmap", x: columns, z, text, hovertemplate, colorscale: scale, colorbar: bar, hoverongaps: false,
+        { type: "heatmap", x: columns, z, text, hovertemplate, zmin: Math.min(0, ...map.weight), colorscale: scale, colorbar: bar, hoverongaps: false,
           xgap: width > 80 ? 0 : 1, ygap: height > 60 ? 0 : 1 },
         { type: "scatter", mode: "markers", x: lost.x, y: lost.y, text: lost.text, hovertemplate,
           marker: { symbol: "x-thin", size: 5, line: { width: 1.2, color: light ? "#b3261e" : "#ff8a80" } } },

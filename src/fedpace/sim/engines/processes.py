@@ -34,7 +34,7 @@ from fedpace.sim.trainer import Trainer
 RETRIES = 3
 """Times that a task is given to another worker when the one that had it died."""
 
-KEPT = 2**29
+ANSWER_BYTES = 2**29
 """Bytes of answers that wait for their turn at the most: how far ahead of the first that is missing work may run."""
 
 
@@ -62,7 +62,7 @@ class Processes(Engine):
     def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
         if self._pool is None:
             self._pool = Pool(self.trainer, self.workers)
-        queue = Queue(tasks, self.trainer, max(2 * self.workers, KEPT // self._answer_bytes))
+        queue = Queue(tasks, self.trainer, max(2 * self.workers, ANSWER_BYTES // self._answer_bytes))
         with self._pool.lent(parameters) as pool:
             for number in range(len(tasks)):
                 while True:

@@ -20,7 +20,7 @@ MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "screen")
 """Settings that a restarted server may be given anew."""
 
 
-class Memory:
+class ServerFolder:
     """What a server leaves behind.
 
     Args:
@@ -43,15 +43,15 @@ class Memory:
                 return None
             found = saved.coordinator.settings
             for name, wanted in vars(settings).items():
-                if name not in MAY_CHANGE and (there := getattr(found, name)) != wanted:
+                if name not in MAY_CHANGE and (before := getattr(found, name)) != wanted:
                     raise InputError(
-                        f"the state in {self._folder} was made with {name} = {there!r}, but {wanted!r} is asked for: "
+                        f"the state in {self._folder} was made with {name} = {before!r}, but {wanted!r} is asked for: "
                         "give the same, or use another folder"
                     )
             saved.coordinator.settings = settings
             trust = saved.coordinator.ledger.trust
             trust.on, trust.screen.factor, trust.buffers.factor = settings.trust, settings.screen, settings.screen
-            saved.coordinator.abandon()
+            saved.coordinator.abandon(but=saved.coming)
             self._diary.go_on(saved.entry)
             return saved
 
@@ -61,6 +61,11 @@ class Memory:
             self._diary.flush()
             disk.save(self._folder, saved)
             self._diary.add(saved.entry)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the last step is saved, but not recorded yet: its evaluation may still come."""
+        return self._diary is not None and self._diary.unwritten
 
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
         """Record what the server's own evaluation of the last round said."""
@@ -90,7 +95,7 @@ class Memory:
             raise
 
 
-def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) -> RunInfo:
+def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:
     """Return what `run.json` says of a server's run."""
     return RunInfo(
         label=scheme.name,
@@ -100,6 +105,6 @@ def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str) 
         metric="accuracy",
         direction="up",
         target=None,
-        experiment={"name": f"{scheme.name} on {host}", "host": host, **vars(settings)},
+        experiment={"name": f"{scheme.name} on {host}", "host": host, "clock": clock, **vars(settings)},
         server={"name": rule.name, **configuration(rule)},
     )

@@ -1,0 +1,53 @@
+"""What a policy without rounds may expect: of those at work whether anything, and when; of those in hand agreement."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.types import View
+from fedpace.numerics.arrivals import LEAST, Lateness
+from fedpace.selectors._remembered import AnswerLateness
+
+
+def nobody_else(view: View, fresh: IntArray) -> bool:
+    """Whether nobody works on the current model, nor can begin to, but those who have answered to it."""
+    if (view.in_flight.step == view.step).any():
+        return False
+    return bool(np.isin(view.candidates, view.in_hand.clients[fresh]).all())
+
+
+def remaining(view: View, going: IntArray) -> FloatArray:
+    """Return how long tasks are expected to take still, given that they have not ended yet."""
+    flying = view.in_flight
+    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # whoever nothing is known of may be last
+    passed = view.now - flying.began[going]
+    answers = view.accumulated.get(AnswerLateness.name)
+    if answers is None or len(answers) < LEAST:
+        return np.where(passed < expected, expected - passed, passed)
+    lateness = Lateness.estimated(answers[:, 0], answers[:, 1] > 0)
+    mass = np.concatenate([np.cumsum(lateness.mass[::-1])[::-1], [0.0]])
+    moment = np.concatenate([np.cumsum((lateness.mass * lateness.ratios)[::-1])[::-1], [0.0]])
+    ratio = np.divide(passed, expected, out=np.full(passed.size, math.inf), where=expected > 0)
+    later = np.searchsorted(lateness.ratios, ratio, side="right")
+    # Beyond all that was ever seen, what has taken long will take as long again.
+    seen = mass[later] > 0
+    longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
+    return np.maximum(np.where(seen, longest, passed), 0.0)
+
+
+def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
+    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
+    if updates is None:
+        return 1.0
+    told = updates[fresh]
+    told = told[~np.isnan(told).any(axis=1)]
+    if len(told) < 2:
+        return math.inf
+    gram = told @ told.T
+    count = len(told)
+    within = float(np.trace(gram)) / count
+    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
+    return (within - between_them) / between_them if between_them > 0 else math.inf
