@@ -52,6 +52,13 @@ def keeping(path: Path) -> Iterator[None]:
         ) from cause
 
 
+def folder_of(path: Any) -> Path:
+    """Return a path that is one."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a folder, but a {type(path).__name__} came")
+    return Path(path)
+
+
 def json_bytes(value: Any) -> bytes:
     """Return readable JSON; NaN and infinity are refused, since other languages cannot read them."""
     return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()

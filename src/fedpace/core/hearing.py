@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpace.core.checks import real
-from fedpace.core.errors import OrderError
+from fedpace.core.checks import listed, real
+from fedpace.core.errors import InputError, OrderError
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
@@ -43,7 +43,10 @@ class Hearing(Standing):
         tasks = [task for task, _ in self._step.answers]
         self._judged = frozenset(task.id for task in tasks)
         versions = [task.step for task in tasks]
-        lengths, cosines = compared(updates, versions)
+        try:
+            lengths, cosines = compared(updates, versions)
+        except (TypeError, ValueError) as cause:
+            raise InputError(f"screen() takes what yields {len(tasks)} flat vectors, one an answer: {cause}") from cause
         rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
         first = math.inf
         if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
@@ -69,7 +72,7 @@ class Hearing(Standing):
         """
         if self._step is None:
             raise OrderError("refuse() came without a step: due() says when one is to be made")
-        step = self._step
+        step, tasks = self._step, set(listed(tasks, "the tasks that are refused"))
         self.flight.refuse(tasks)
         clients = [task.client for task, _ in step.answers if task.id in tasks]
         self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
