@@ -60,8 +60,10 @@ def min_norm_minimiser(
         allow_empty: False = return the best non-empty prefix of the sorted point, which is the best non-empty set
             where some non-empty set is a minimiser at all.
     """
-    between(n, 1, 2**31, "n, the number of elements to choose from,")
-    whole(n, 1, "n")
+    between(n, 0, 2**31, "n")
+    whole(n, 0, "n")
+    if n < 1:
+        raise InputError(f"expected at least one element to choose from, but n = {n} came")
     at_least(max_iter, 1, "max_iter")
     if not callable(f):
         raise InputError(f"expected a function of sets, but a {type(f).__name__} came")
