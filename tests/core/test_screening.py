@@ -194,6 +194,11 @@ def test_before_others_were_heard_no_update_may_go_anywhere():
     for _ in range(2):
         large.judge([1e6, 1.1e6, 0.9e6, 1.2e6], rows=[0, 1, 2, 3], first=100.0)
     assert not large.judge([1e6], rows=[0], first=100.0).any(), "data whose steps are so long are learnt all the same"
+    two = Screen()
+    judged = [two.judge([1e6, 1.1e6], rows=[0, 1], first=100.0).any() for _ in range(9)]
+    assert judged == [True] * 7 + [False] * 2, "where only two take part, they are heard out"
+    alone = [screen.judge([1e6], rows=[0], first=100.0).any() for screen in [Screen()] for _ in range(30)]
+    assert all(alone)
 
 
 @pytest.mark.parametrize("scheme", ["fedasync", "pace-async", "fedbuff"])

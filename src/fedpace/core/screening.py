@@ -90,7 +90,8 @@ class Screen:
             return times
         whose = np.broadcast_to(np.asarray(rows, dtype=np.float64), came.shape)
         known = _fair(np.concatenate([self.known, np.stack([born, came, whose], axis=1)[came > 0]]))
-        if math.isfinite(first) and np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST:
+        few = np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST and len(known) < 2 * EACH  # two may be all there are
+        if math.isfinite(first) and few:
             times = np.where(came > first, came / first, times)
         for version in np.unique(born):
             answers = np.flatnonzero(born == version)
