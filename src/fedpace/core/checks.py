@@ -96,9 +96,9 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
     return array / total
 
 
-def shares_among(values: ArrayLike | None, rows: IntArray, count: int) -> FloatArray:
+def shares_among(values: FloatArray, rows: IntArray) -> FloatArray:
     """Return the shares of `rows` among themselves; equal where none of them counts."""
-    own = shares(values, count)[rows]
+    own = values[rows]
     return shares(own if own.any() else None, rows.size)
 
 
