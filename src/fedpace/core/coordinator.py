@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, IntArray
+from fedpace.core.checks import BoolArray, IntArray, listed
 from fedpace.core.errors import InputError, OrderError
+from fedpace.core.files import folder_of
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
@@ -62,8 +63,10 @@ class Coordinator(Hearing):
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise InputError(f"settings must be a fedpace.Settings, but a {type(settings).__name__} came")
         super().__init__(policy, settings or Settings(), moments)
-        if offers is not None and (missing := self.policy.needs - frozenset(offers)):
+        if offers is not None and (missing := self.policy.needs - frozenset(listed(offers, "what a host offers"))):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
@@ -279,12 +282,12 @@ class Coordinator(Hearing):
 
     def save(self, path: str | Path) -> None:
         """Write everything into the folder `path`, replacing what is there only when all is written."""
-        saving.save(self, Path(path))
+        saving.save(self, folder_of(path))
 
     @classmethod
     def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
         """Read a coordinator back; `policy` is only needed where it is not registered."""
-        return saving.restore(Path(path), policy, moments)[0]
+        return saving.restore(folder_of(path), policy, moments)[0]
 
     def check_saveable(self) -> None:
         """Refuse to be saved between `due` and `stepped`: whether the model has moved could not be told."""

@@ -35,7 +35,7 @@ from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch, flat_update
+from fedpace.hosting.sketch import Arrays, UpdateSketch, buffer_lengths, flat_update
 from fedpace.hosting.stopwatch import Stopwatch
 from fedpace.records.round import Round
 from fedpace.server import server_step
@@ -240,9 +240,10 @@ class Server:
         self._next = ()
 
     def _screened(self, step: Step) -> Step:
-        """Refuse updates that are many times as long as the others'."""
+        """Refuse updates that are many times as long as the others', and buffers that moved as far."""
         came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
         times = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
+        times = self.coordinator.screen_buffers(buffer_lengths(came)) | times
         if not times:
             return step
         words = "its update is {:.3g} times as long as is usual, which is refused"
