@@ -82,8 +82,10 @@ def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, l
             config = {"contestant": name, "seed": seed, "data": str(task.write(out, seed)), "out": str(out)}
             log = f"run-{name}-{seed}"
             before, machine = core_seconds(federation.last_superlink.pid), Machine()
-            federation.run(log, timeout=limit + 300, target=target, limit=limit, **config)
-            path = out / f"{name}-{seed}.json"
+            federation.launch(log, target=target, limit=limit, **config)
+            path, patience = out / f"{name}-{seed}.json", time.monotonic() + limit + 300
+            while not path.exists() and time.monotonic() < patience:
+                time.sleep(0.5)  # not for `flwr run`: where a machine is busy, its stream of the log breaks off
             if not path.exists():
                 raise SystemExit(f"{name} under seed {seed} failed:\n{federation.output(log)[-5000:]}")
             ran, waited = (b - a for a, b in zip(before, core_seconds(federation.last_superlink.pid), strict=True))
