@@ -9,12 +9,12 @@ waiting for one another's imports, as they would not on machines of their own). 
 a rate of 0.1. A target counts from when it is held: the mean over eight instants, five seconds apart, meets it. Seconds
 are counted from when all nodes are connected, and everything is in them: names, warm-up, saving.
 
-All of it needs a quarter of a core, but at once: where other programs keep every core busy, messages wait for one, and
-the seconds are those of the machine. So each run notes how long the SuperLink waited for a core per second of its work,
-and one with more than `--starved` (0.5) is left out of the tables and said so.
+All of it needs half a core, but at once: where other programs keep every core busy, messages wait for one, and the
+seconds are those of the machine. So each run notes how long the SuperLink waited for a core per second of its work, and
+what the cores did; one that waited more than `--starved` (6) is left out of the tables and said so.
 
-`random` is Flower's FedAvg with half of the nodes, `everybody` with all of them, `pace` is PacedStrategy around FedAvg,
-`fedbuff` (buffer 4) and `pace-async` are PacedServer.
+`random-6` is Flower's FedAvg with six nodes a round, `everybody` with all of them, `pace` is PacedStrategy around FedAvg,
+`fedbuff-2` (a buffer of two) and `pace-async` are PacedServer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--target", type=float, default=0.9)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a run is given up")
-    parser.add_argument("--starved", type=float, default=0.5, help="what a run may have waited for a core")
+    parser.add_argument("--starved", type=float, default=6.0, help="what a run may have waited for a core")
     parser.add_argument("--json", type=Path, help="write the results there, without running anything")
     parser.add_argument("--png", type=Path, help="draw the results there")
     options = parser.parse_args()
