@@ -13,8 +13,8 @@ All of it needs half a core, but at once: where other programs keep every core b
 seconds are those of the machine. So each run notes how long the SuperLink waited for a core per second of its work, and
 what the cores did; one that waited more than `--starved` (6) is left out of the tables and said so.
 
-`random-6` is Flower's FedAvg with six nodes a round, `everybody` with all of them, `pace` is PacedStrategy around FedAvg,
-`fedbuff-2` (a buffer of two) and `pace-async` are PacedServer.
+`random-6` is Flower's FedAvg with six nodes a round, `everybody` with all of them, `pace` is PacedStrategy around
+FedAvg, `fedbuff-2` (a buffer of two) and `pace-async` are PacedServer.
 """
 
 from __future__ import annotations
