@@ -12,33 +12,7 @@ from tiny import TINY
 
 import fedpace
 from fedpace import registry
-from fedpace.__main__ import main
 from fedpace.records.run import find_runs, read_run
-
-
-@pytest.fixture
-def tiny(tmp_path):
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
-    return path
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Runs `fedpace ...` in this process, in an empty folder; returns exit code, standard output and error."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.chdir(home)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedpace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 def strict(text):
@@ -49,7 +23,7 @@ def everything(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-# -- compare -----------------------------------------------------------------------------------------------
+# -- compare -------------------------------------------------------------------------------------------------
 
 RUNS = [
     f"{label}/seed-{seed}/{name}"
@@ -112,7 +86,7 @@ def test_the_same_command_gives_the_same_rounds(call, tiny, tmp_path):
     assert one == two
 
 
-# -- run and report ----------------------------------------------------------------------------------------
+# -- run and report ------------------------------------------------------------------------------------------
 
 
 def test_run(call, tiny, tmp_path):
@@ -156,7 +130,7 @@ def test_report_of_one_run(call, tiny, tmp_path):
     assert call("report", tmp_path / "out")[0] == 0
 
 
-# -- resuming and several delay models ---------------------------------------------------------------------
+# -- resuming and several delay models -----------------------------------------------------------------------
 
 
 def interrupt(folder):
@@ -227,7 +201,7 @@ def test_evaluate_every(call, tiny, tmp_path):
     assert [current.number for current in rounds if current.metric is not None] == [0, 2, 3]
 
 
-# -- list --------------------------------------------------------------------------------------------------
+# -- list ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["selectors", "delays", "datasets", "models"])
@@ -262,127 +236,7 @@ def test_list_of_something_else(call):
     assert "selectors, delays, datasets" in errors
 
 
-# -- overwriting -------------------------------------------------------------------------------------------
-
-
-def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
-    out = tmp_path / "out"
-    call("compare", tiny, "--out", out, "--seeds", 1)
-    before = {name: (out / name).read_bytes() for name in everything(out)}
-    code, _, errors = call("run", tiny, "--out", out)
-    assert code == 2
-    assert errors == f"error: {out} holds runs already: give another folder, or --overwrite\n"
-    assert {name: (out / name).read_bytes() for name in everything(out)} == before
-    assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
-    assert len(find_runs(out)) == 1, "the runs that were there are gone"
-
-
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_a_folder_of_somebody_else_is_left_alone(call, tiny, tmp_path, overwrite):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("years")
-    code, _, errors = call("compare", tiny, "--out", out, *overwrite)
-    assert code == 2
-    foreign = out / "thesis.tex"
-    assert errors == f"error: {out} holds files that are not fedpace's, such as {foreign}: give another folder\n"
-    assert (out / "thesis.tex").read_text() == "years"
-
-
-@pytest.mark.parametrize("place", ["thesis.tex", "runs/notes.txt", "runs/x/seed-0.txt"])
-def test_files_beside_runs_are_never_overwritten(call, tiny, tmp_path, place):
-    out = tmp_path / "out"
-    assert call("run", tiny, "--out", out / "runs" / "x")[0] == 0
-    (out / place).write_text("years")
-    before = everything(out)
-    assert call("run", tiny, "--out", out, "--overwrite")[0] == 2
-    assert everything(out) == before
-
-
-def test_a_mistake_in_the_last_scheme_shows_before_the_first_runs(call, tiny, tmp_path):
-    tiny.write_text(tiny.read_text() + '\n[[selectors]]\nname = "random"\nlabel = "too many"\nk = 999\n')
-    code, _, errors = call("compare", tiny, "--out", tmp_path / "out")
-    assert code == 2
-    assert "k = 999" in errors
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_empty_folder_is_taken(call, tiny, tmp_path):
-    (tmp_path / "out").mkdir()
-    assert call("run", tiny, "--out", tmp_path / "out")[0] == 0
-
-
-# -- mistakes ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "words"),
-    [
-        (("lr = 0.05", "rate = 0.05"), [], "[training] has no key 'rate'."),
-        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but input should be a valid integer"),
-        (('name = "random"', 'name = "randm"'), [], "there is no scheme 'randm'. Did you mean 'random'?"),
-        (("seeds = 2", "seeds = [1,"), [], "tiny.toml is not TOML"),
-        (("k = 2", "k = 6"), [], "random is asked for k = 6 clients, but there are only 5"),
-        (("clients = 5", "clients = 0"), [], "clients of quadratic must be at least 1, but 0 came"),
-        (("", ""), ["--selectors", ","], "--selectors names no scheme"),
-        (("", ""), ["--seeds", "0"], "--seeds must be at least 1, but 0 came"),
-        (("", ""), ["--delays", "none"], "there is no delay model 'none'"),
-        (("", ""), ["--max-rounds", "0"], "max_rounds of stop must be at least 1"),
-        (
-            ('label = "submodular"', 'label = "submodular"\nmax_clients = 1\nridge = 0.0'),
-            ["--selectors", "submodular"],
-            "no set is feasible",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(call, tiny, tmp_path, change, options, words):
-    tiny.write_text(TINY.replace(*change, 1))
-    code, printed, errors = call("compare", tiny, *options, "--json")
-    assert code == 2
-    assert printed == ""
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    assert words in errors
-    assert everything(tmp_path) == ["tiny.toml"]
-    assert list((tmp_path / "home").iterdir()) == []
-
-
-def test_a_missing_experiment(call, tmp_path):
-    code, _, errors = call("compare", tmp_path / "none.toml")
-    assert code == 2
-    assert errors == f"error: expected an experiment in {tmp_path / 'none.toml'}, but there is no such file\n"
-
-
-def test_a_report_of_nothing(call, tmp_path):
-    code, _, errors = call("report", tmp_path / "nowhere")
-    assert code == 2
-    assert errors.startswith("error: expected runs below")
-    assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_bad_seed(call, tiny):
-    assert call("run", tiny, "--seed", "-1")[::2] == (2, "error: --seed must be at least 0, but -1 came\n")
-
-
-@pytest.mark.parametrize("below", ["file", "file/deeper"])
-def test_an_out_that_is_a_file(call, tiny, tmp_path, below):
-    (tmp_path / "file").write_text("x")
-    code, _, errors = call("run", tiny, "--out", tmp_path / below)
-    assert code == 2
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    assert (tmp_path / "file").read_text() == "x"
-
-
-def test_divergence_is_a_result(call, tiny, tmp_path):
-    tiny.write_text(TINY.replace("lr = 0.05", "lr = 1e30").replace("epochs = 1", "epochs = 9"))
-    code, printed, errors = call("compare", tiny, "--out", tmp_path / "out")
-    assert (code, errors) == (0, "")
-    assert "diverged" in printed
-    assert {run.info.status for run in find_runs(tmp_path / "out")} == {"diverged"}
-
-
-# -- the command itself ------------------------------------------------------------------------------------
+# -- the command itself --------------------------------------------------------------------------------------
 
 
 def test_version(call):

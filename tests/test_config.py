@@ -24,16 +24,6 @@ from fedpace.sim.stopping import Stop
 from fedpace.sim.trainer import Training
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        path = tmp_path / "experiment.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def table():
     return copy.deepcopy(
         {

@@ -16,16 +16,6 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        path = tmp_path / "experiment.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def overridden(write, **changes):
     return load_experiment(write(TEXT), Overrides(**changes))
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from buffered import Buffered
 
 from fedpace import Cohort, Need, Outcome, Probe
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.roster import Settings
-from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Stateless, Traits
+from fedpace.core.types import Diagnostics, Stateless
 
 
 @dataclass(frozen=True)
@@ -254,39 +254,9 @@ def test_probes_are_tasks():
     assert one.at.turn.probed == [0, 1, 2]
 
 
-@dataclass(frozen=True)
-class Buffered(Traits):
-    """FedBuff: everybody is always busy; every `buffer` answers make a step, older ones counting less."""
-
-    name: ClassVar[str] = "buffered"
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    rounds: ClassVar[bool] = False
-
-    buffer: int = 2
-    stale: float = 0.5
-
-    def init(self):
-        return None
-
-    def probe(self, state, view, rng):
-        return None
-
-    def decide(self, state, view, rng):
-        hand = view.in_hand
-        apply = None
-        if len(hand) >= self.buffer:
-            weights = (1.0 + view.step - hand.step) ** -self.stale / self.buffer
-            apply = Apply(hand.ids, weights, "delta")
-        start = view.candidates
-        return Move(start, np.zeros(start.size), apply=apply, wait=Wait(answers=self.buffer), mode="delta"), None
-
-    def observe(self, state, report):
-        return None
-
-
 def test_a_policy_without_rounds():
     """Clients of 1, 3 and 10 seconds, a buffer of two: worked out by hand."""
-    one = coordinator(Buffered(), 3)
+    one = coordinator(Buffered(buffer=2, eager=False), 3)
     pace = [1.0, 3.0, 10.0]
     flying, steps = {}, []
     while len(steps) < 5:
@@ -312,7 +282,9 @@ def test_a_policy_without_rounds():
     assert one.view().loss_step.tolist() == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("policy", [Everybody(quorum=2), Known(), Asking(), Buffered()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", [Everybody(quorum=2), Known(), Asking(), Buffered(buffer=2, eager=False)], ids=lambda policy: policy.name
+)
 def test_saved_at_any_instant_it_goes_on(tmp_path, policy):
     """Two twins, one of which is saved and restored after every event."""
     one, two = (coordinator(policy, 4, warmup_wait=0.5) for _ in range(2))

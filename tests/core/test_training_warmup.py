@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
+from sessions import Everybody
 
-from fedpace import Cohort, Need, Outcome
+from fedpace import Outcome
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
-from fedpace.core.types import Stateless
-
-
-@dataclass(frozen=True)
-class Known(Stateless):
-    """All whose delay is known, evenly."""
-
-    name: ClassVar[str] = "known"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
-
-    def select(self, state, view, rng):
-        rows = view.candidates
-        return Cohort(rows, np.full(rows.size, 1 / rows.size)), None
 
 
 def coordinator(clients=4, **settings):
-    one = Coordinator(Known(), Settings(**({"warmup_trains": True, "warmup_wait": 0.5} | settings)))
+    one = Coordinator(Everybody(), Settings(**({"warmup_trains": True, "warmup_wait": 0.5} | settings)))
     one.join(range(clients))
     return one
 
@@ -158,7 +144,7 @@ def test_saved_at_any_instant_it_goes_on(tmp_path, wait):
     turns = []
     for event in range(60):
         two.save(tmp_path)
-        two = Coordinator.restore(tmp_path, Known())
+        two = Coordinator.restore(tmp_path, Everybody())
         if event == 20:
             one.join(["new"])
             two.join(["new"])

@@ -8,34 +8,22 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from buffered import check_it_is_fedavg, quadratic_run
 from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
-from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
 from fedpace.selectors.ca2fl import Ca2fl
 from fedpace.selectors.fedasync import Fedasync
-from fedpace.sim.fleet import Fleet
-from fedpace.sim.rounds import Simulation
-from fedpace.sim.training import Training
 
 CLIENTS = 8
 
 
 def simulation(policy, delays=None, *, clients=CLIENTS, **options):
-    return Simulation(
-        Quadratic(clients=clients, samples=12, test_samples=10, dimension=5),
-        Linear(),
-        delays or LognormalDelays(jitter=0.3),
-        policy,
-        training=Training(epochs=2, batch=6, lr=0.02),
-        seed=3,
-        **options,
-    )
+    return quadratic_run(policy, delays, clients=clients, **options)
 
 
 class ByFedasync:
@@ -122,13 +110,7 @@ def test_whole_runs_follow_the_definition(name, options, rule):
 @pytest.mark.parametrize("shares", ["uniform", "samples"])
 def test_ca2fl_with_a_buffer_of_all_is_fedavg_where_all_take_equally_long(shares):
     """What is cached cancels, whatever it is: the second step and later ones have a full cache."""
-    fleet = Fleet(shares=shares)
-    ours = simulation(make_selector("ca2fl", buffer=CLIENTS), ConstantDelays(), fleet=fleet)
-    plain = simulation(make_selector("random", k=CLIENTS), ConstantDelays(), fleet=fleet)
-    for one, other in zip(islice(ours.rounds(), 6), islice(plain.rounds(), 6), strict=True):
-        assert (one.clock, one.clients, one.seconds) == (other.clock, other.clients, other.seconds)
-        assert one.metric == pytest.approx(other.metric, rel=1e-6)
-    torch.testing.assert_close(ours.parameters, plain.parameters, rtol=1e-6, atol=1e-7)
+    check_it_is_fedavg(make_selector("ca2fl", buffer=CLIENTS), clients=CLIENTS, shares=shares)
 
 
 def test_fedasync_that_keeps_nothing_is_fedavg_of_one_client():

@@ -9,35 +9,23 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from buffered import check_it_is_fedavg, quadratic_run
 from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
-from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
 from fedpace.records.holding import held_from
 from fedpace.selectors.fedbuff import Fedbuff
-from fedpace.sim.fleet import Fleet
-from fedpace.sim.rounds import Simulation
 from fedpace.sim.stopping import Ending, Stop, until
-from fedpace.sim.training import Training
 
 CLIENTS = 8
 
 
 def simulation(policy, delays=None, **options):
-    return Simulation(
-        Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
-        Linear(),
-        delays or LognormalDelays(jitter=0.3),
-        policy,
-        training=Training(epochs=2, batch=6, lr=0.02),
-        seed=3,
-        **options,
-    )
+    return quadratic_run(policy, delays, clients=CLIENTS, **options)
 
 
 def by_definition(buffer, steps, staleness, lr):
@@ -87,14 +75,8 @@ def test_whole_runs_follow_the_definition(buffer, staleness, lr):
 
 @pytest.mark.parametrize("shares", ["uniform", "samples"])
 def test_a_buffer_of_all_is_fedavg_where_all_take_equally_long(shares):
-    fleet = Fleet(shares=shares)
-    ours = simulation(make_selector("fedbuff", buffer=CLIENTS), ConstantDelays(), fleet=fleet)
-    plain = simulation(make_selector("random", k=CLIENTS), ConstantDelays(), fleet=fleet)
-    for one, other in zip(islice(ours.rounds(), 6), islice(plain.rounds(), 6), strict=True):
-        assert (one.clock, one.clients, one.seconds) == (other.clock, other.clients, other.seconds)
-        assert one.metric == pytest.approx(other.metric, rel=1e-6)
+    for one, other in check_it_is_fedavg(make_selector("fedbuff", buffer=CLIENTS), clients=CLIENTS, shares=shares):
         assert one.weights == pytest.approx(other.weights)
-    torch.testing.assert_close(ours.parameters, plain.parameters, rtol=1e-6, atol=1e-7)
 
 
 def test_answers_that_come_together_make_as_many_steps_as_they_fill_buffers():

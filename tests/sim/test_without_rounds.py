@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
+from buffered import Buffered, quadratic_run
 
-from fedpace import Need, make_selector
-from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Traits
-from fedpace.data.quadratic import Quadratic
+from fedpace import make_selector
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
 from fedpace.sim.checkpoint import Checkpoints
-from fedpace.sim.rounds import Simulation
-from fedpace.sim.training import Training
 
 CLIENTS = 8
 
 
-@dataclass(frozen=True)
-class Buffered(Traits):
-    """FedBuff (Nguyen et al. 2022): everybody is busy, and every `buffer` answers make a step."""
-
-    name: ClassVar[str] = "buffered"
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    rounds: ClassVar[bool] = False
-
-    buffer: int = 3
-    stale: float = 0.5
-    eager: bool = True
-    """Whether who has answered begins anew at once, and not with the next step."""
-
-    def init(self):
-        return None
-
-    def probe(self, state, view, rng):
-        return None
-
-    def decide(self, state, view, rng):
-        hand, apply = view.in_hand, None
-        if len(hand) >= self.buffer:
-            apply = Apply(hand.ids, (1.0 + view.step - hand.step) ** -self.stale / self.buffer, "delta")
-        held = 0 if apply else len(hand)
-        start = view.candidates
-        wait = Wait(answers=held + 1) if self.eager else Wait(answers=self.buffer)
-        return Move(start, np.zeros(start.size), apply=apply, wait=wait, mode="delta"), None
-
-    def observe(self, state, report):
-        return None
-
-
 def simulation(policy, **options):
-    return Simulation(
-        Quadratic(clients=CLIENTS, samples=12, test_samples=10, dimension=5),
-        Linear(),
-        LognormalDelays(),
-        policy,
-        training=Training(epochs=2, batch=6, lr=0.02),
-        seed=3,
-        **options,
-    )
+    return quadratic_run(policy, LognormalDelays(), clients=CLIENTS, **options)
 
 
 def test_waiting_for_everybody_is_fedavg():
