@@ -163,11 +163,6 @@ class Coordinator(Hearing):
         self.at.turn.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in self.at.warming]
         self.at.warming = set()
 
-    @property
-    def wake_at(self) -> float:
-        """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
-        return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
-
     def abandon(self, *, but: Collection[int] = ()) -> None:
         """Give up what is in flight and the models in hand, as after a restart in mid-round: nobody is blamed.
 
@@ -182,16 +177,6 @@ class Coordinator(Hearing):
         self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
 
     # -- waiting ---------------------------------------------------------------------------------------------
-
-    def _over(self, wait: Wait) -> bool:
-        """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
-        flying, held = self._counted(wait)
-        quorum = 0 < wait.answers <= held
-        return not flying or (held > 0 and (quorum or self.now >= self.at.until))
-
-    def _counted(self, wait: Wait) -> tuple[int, int]:
-        """How many tasks that the wait is for are in flight, and how many in hand."""
-        return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""

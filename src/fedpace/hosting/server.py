@@ -146,9 +146,14 @@ class Server:
         fixed = None if callable(available) else list(available)
         self.memory.acquire()
         self._send(transport, self._next)
+        # Where answers come faster than a host hands them over, those in hand must not grow old while it is asked for
+        # more. Rounds listen first: who was late is heard before anybody is chosen.
+        at_once = not (self.coordinator.policy.rounds or self.courier.reported) and self.coordinator.sated
         while True:
-            with self.watch("reading replies"):
-                self.courier.take_in(transport)
+            if not at_once:
+                with self.watch("reading replies"):
+                    self.courier.take_in(transport)
+            at_once = False
             present = available() if callable(available) else fixed
             with self.watch("deciding"), self._fitting():
                 due = self.coordinator.due(self.courier.now, present)
