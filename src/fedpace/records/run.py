@@ -223,7 +223,7 @@ def parse_round(line: str | bytes) -> Round:
         fields[current_name(name)] = tuple(value) if isinstance(value, list) else value
     made = Round(**fields)
     check_types(made)
-    if made.weights and len(made.weights) != len(made.clients):  # the first records had none
+    if len(made.weights) != len(made.clients):
         raise InputError(f"it names {len(made.clients)} clients and {len(made.weights)} weights")
     return made
 
