@@ -103,7 +103,7 @@ class Remembering:
 
     def init(self, zero: Vector) -> Remembered:
         """Nothing is remembered."""
-        return Remembered(ahead=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
+        return Remembered(momentum=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
 
     def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
         """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""
@@ -114,7 +114,7 @@ class Remembering:
         updates = np.array([np.asarray(row) for row in answers.rows])
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
-            memory.hear_late(source, update)
+            memory.remember_late(source, update)
         memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: what is taken off is measured in this step
         step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
         for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
@@ -156,20 +156,20 @@ class _Memory:
         }
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
 
-    def hear(self, source: Source, offset: FloatArray, log_scale: float) -> None:
+    def remember(self, source: Source, offset: FloatArray, log_scale: float) -> None:
         """Remember what a client differed by, and how far differences had shrunk then."""
         self._known.pop(source.client, None)  # so that the order is that in which they were heard
         self._known[source.client] = _Known(offset, source.version, source.share, log_scale)
 
     def hear_now(self, source: Source, offset: FloatArray) -> None:
         """Remember what a client differed by in this step."""
-        self.hear(source, offset, self._was.log_scale)
+        self.remember(source, offset, self._was.log_scale)
 
-    def hear_late(self, source: Source, update: FloatArray) -> None:
+    def remember_late(self, source: Source, update: FloatArray) -> None:
         """Remember an answer to an older model; one that is too old says nothing any more."""
         then, known = self._references.get(source.version), self._known.get(source.client)
         if then is not None and (known is None or source.version >= known.version):
-            self.hear(source, update - then[0], then[1])
+            self.remember(source, update - then[0], then[1])
 
     def freed(
         self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
