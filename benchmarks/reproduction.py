@@ -41,7 +41,6 @@ def shown(results: Results, at_scale: Results) -> dict[str, Table]:
         "table3": tables.sweep_table(request, results),
         "motivation": tables.case_table(request, results),
         "constants": tables.constant_table(request, results),
-        "headline-paper": headline_table(full, at_scale),
         "table1-paper": tables.cell_table("table1", full, at_scale),
         "table2-paper": tables.cell_table("table2", full, at_scale),
     }

@@ -67,7 +67,13 @@ def test_a_row_says_its_best_rival_and_how_many_seeds_it_has(results):
     (found,) = table.rows
     assert found[0].lines == ("Quadratic", "1 to 3 seeds")
     assert table.headings[-1] == "Best rival"
-    assert found[-1].lines == ("0.700", "Random")  # FLANP missed a target, DivFL was not run, and pace is no rival
+    assert found[-1].lines == (NOT_RUN,)  # DivFL was not: it might be the best
+    some = Request("quick", ("quadratic",), (0, 1, 2), ("random", "flanp", "pace"))
+    assert cell_table("table1", some, results).rows[0][-1].lines == ("0.700", "Random")  # FLANP missed; pace is ours
+    alone = cell_table("table1", Request("quick", ("quadratic",), (0, 1, 2), ("random", "divfl")), results)
+    assert not any(cell.best for cell in alone.rows[0])
+    ours = cell_table("table1", Request("quick", ("quadratic",), (0, 1, 2), ("pace",)), results)
+    assert ours.rows[0][-1].lines == ()
     assert "Scale of Quadratic: as in the paper." in table.notes
 
 

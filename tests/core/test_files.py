@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -104,3 +105,23 @@ def test_broken_npz(tmp_path, damage):
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"x\.npz is not a readable npz file"):
         read_npz(path)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    """A run folder of somebody else may hold a pipe: reading it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_json, read_npz):
+        with pytest.raises(InputError, match="it is not a file"):
+            read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("kind", ["|V0", "|S0", "|O", "[('a', '<f8')]", "|V8"])
+def test_arrays_of_other_things_than_numbers_are_refused(tmp_path, kind):
+    """Items of no bytes: ten billion of them fit into an empty file."""
+    described = kind if kind.startswith("[") else repr(kind)
+    header = f"{{'descr': {described}, 'fortran_order': False, 'shape': (1,), }}".ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(8)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(InputError, match="not a readable npz"):
+        read_npz(tmp_path / "a.npz")

@@ -169,3 +169,52 @@ def test_all_may_be_refused():
 def test_there_must_be_a_step_to_refuse_answers_of():
     with pytest.raises(OrderError, match="without a step"):
         coordinator().refuse([0])
+
+
+def test_who_answers_most_often_does_not_decide_what_is_usual():
+    """Without rounds a fast client may send half of all answers and more: it could raise what is usual step by step."""
+    screen, times, length = Screen(), [], 1.0
+    for step in range(200):
+        times += screen.judge([1.0], step, rows=[1 + step % 5]).tolist()
+        for _ in range(4):
+            length *= 1.05
+            times += screen.judge([length], step, rows=[0]).tolist()
+    first = next(place for place, time in enumerate(times) if time)
+    assert 1.05 ** (first * 4 / 5) < 12, "it is refused as soon as it is ten times as long as the others"
+    assert len(screen.known) <= 6 * 8
+
+
+def test_before_others_were_heard_no_update_may_go_anywhere():
+    screen = Screen()
+    assert screen.judge([1e30, 1.0], rows=[0, 1], first=100.0)[0] > 1e20
+    assert refused(Screen(), [1e30, 1.0]) == [], "where no limit is given"
+    screen.judge([1.0, 1.1, 0.9], rows=[1, 2, 3], first=100.0)
+    assert refused(screen, [1e5]) == [0], "by what is usual from now on"
+    large = Screen()
+    for _ in range(2):
+        large.judge([1e6, 1.1e6, 0.9e6, 1.2e6], rows=[0, 1, 2, 3], first=100.0)
+    assert not large.judge([1e6], rows=[0], first=100.0).any(), "data whose steps are so long are learnt all the same"
+    two = Screen()
+    judged = [two.judge([1e6, 1.1e6], rows=[0, 1], first=100.0).any() for _ in range(9)]
+    assert judged == [True] * 7 + [False] * 2, "where only two take part, they are heard out"
+    alone = [screen.judge([1e6], rows=[0], first=100.0).any() for screen in [Screen()] for _ in range(30)]
+    assert all(alone)
+
+
+@pytest.mark.parametrize("scheme", ["fedasync", "pace-async", "fedbuff"])
+def test_a_coordinator_limits_the_first_updates_of_all(scheme):
+    made = fedpace.Coordinator(fedpace.make_selector(scheme), fedpace.Settings(seed=0))
+    made.join(range(12))
+    while (due := made.due(made.now)).step is None:
+        task = made.tasks[0]
+        made.receive(task.id, Outcome(task.client, seconds=1.0, update=np.ones(4)), made.now + 1)
+    first = due.step.answers[0][0]
+    times = made.screen(lambda: (np.ones(8) * (1e30 if task is first else 0.1) for task, _ in due.step.answers))
+    assert list(times) == [first.id]
+
+
+def test_lengths_go_with_their_clients():
+    screen = Screen()
+    screen.judge([1.0, 2.0, 3.0], rows=[0, 1, 3])
+    screen.remove(np.array([1]), 4)
+    assert screen.known[:, 2].tolist() == [0, -1, 2]

@@ -186,3 +186,28 @@ def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower,
         found = names.names([10], grid)
     assert found == {"partition-0": 10}
     assert max(map(len, looks)) > 1, "it was asked again, and the first answer counts"
+
+
+def test_answers_in_hand_are_used_before_more_are_fetched(flower):
+    """Where fetching is slow, answers come faster than steps: they must not wait, and grow old, for each fetch."""
+    grid = flower.grid()
+    for client, target in enumerate(TARGETS):
+        grid.add(10 + client, flower.app([report_mod()], target=target), **{"partition-id": client})
+    fetched, steps, pull = [], [], grid.pull_messages
+
+    def counting(identifiers):
+        came = pull(identifiers)
+        fetched.append(len(came))
+        return came
+
+    server = PacedServer("fedbuff", buffer=2, nodes_seconds=0)
+
+    def stepped(number, arrays):
+        steps.append(sum(fetched))
+
+    grid.pull_messages = counting
+    server.start(grid, flower.arrays([0.0]), 8, evaluate_fn=stepped)
+    named = len(TARGETS)
+    came = [seen - named for seen in steps[1:]]  # all four answer at once, and two make a step
+    assert came == [4, 4, 8, 8, 12, 12, 16, 16]
+    assert server.coordinator.flight.held == 0

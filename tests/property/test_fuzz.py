@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
@@ -37,9 +38,10 @@ from fedpace.core.screening import Screen
 from fedpace.hosting.replies import Raw, Reply, parse
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import MomentBank, compress, factor_from_features, private_moment
-from fedpace.records.run import read_run
+from fedpace.records.run import find_runs
 
 sys.path.insert(0, str(Path(__file__).parent))
+from federation import Federation
 from junk import arrays, floats, json_value, junk, listed, mostly, one_of, pick, raw, scalars, table, text, together
 
 CASES = int(os.environ.get("FEDPACE_FUZZ", "500"))
@@ -157,6 +159,17 @@ def test_receive(task, answer, now):
                 continue
     assert coordinator.receive(tasks[0].id, Outcome(tasks[0].client, seconds=1.0)) is not taken
     coordinator.lost(tasks[1].id, now, seconds=task)
+
+
+@fuzzed("federations with hostile clients", lambda rng: rng)
+def test_federations(rng):
+    federation = Federation(rng)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fedpace.core.errors.FedpaceWarning)  # clients that say nothing are many
+            federation.play()
+    except FedpaceError as problem:
+        raise AssertionError(f"a client stopped {federation.made.policy.name}: {problem}") from problem
 
 
 @fuzzed("Settings", table(pick(list(Settings.__dataclass_fields__)), junk))
@@ -402,4 +415,6 @@ def test_read_run(key, value, extra):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "run.json").write_text(json.dumps(INFO | {key: value}))
         (Path(folder) / "rounds.jsonl").write_bytes(LINE.encode() + extra)
-        read_run(Path(folder))
+        (record,) = find_runs(Path(folder))
+        assert record.reached is None or record.crossed
+        repr(record)

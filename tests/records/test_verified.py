@@ -53,6 +53,60 @@ def test_an_interrupted_run_may_lack_its_last_line(tmp_path):
     assert len(read_run(tmp_path / "run").rounds) == 3
 
 
+def lines_of(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def spoiled(key, value):
+    def damage(path):
+        lines = lines_of(path)
+        lines[2] = json.dumps({**json.loads(lines[2]), key: value}).encode() + b"\n"
+        path.write_bytes(b"".join(lines))
+
+    return damage
+
+
+def without_the_middle(path):
+    path.write_bytes(b"".join(line for place, line in enumerate(lines_of(path)) if place != 1))
+
+
+def a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without_the_middle,
+        a_pipe,
+        lambda path: os.truncate(path, 2**43),
+        *(spoiled("metric", value) for value in ("0.99", [1], True, 1e400)),
+        *(spoiled("clock", value) for value in (None, "3")),
+        spoiled("number", 9),
+        spoiled("clients", [1, 2]),
+        spoiled("facts", [1]),
+    ],
+)
+def test_an_interrupted_run_is_not_believed_either(tmp_path, damage):
+    damage(written(tmp_path / "run", status="interrupted"))
+    with pytest.raises(InputError, match=r"rounds\.jsonl"):
+        find_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("target", "0.9"), ("direction", "sideways"), ("experiment", 5), ("seed", 1.5), ("hold", None), ("options", [1]),
+     ("expected_delays", "abc"), ("label", None), ("looks", 3)],
+)  # fmt: skip
+def test_what_was_run_must_be_of_the_types_that_readers_trust(tmp_path, key, value):
+    written(tmp_path / "run")
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info | {key: value}))
+    with pytest.raises(InputError, match="damaged"):
+        read_run(tmp_path / "run")
+
+
 def with_former_names(path):
     """Write the lines as versions did that called a step's factor `stretch`."""
     before = path.read_text()

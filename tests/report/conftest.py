@@ -26,7 +26,8 @@ def build(
     rounds = [Round(number=0, clock=0.0, seconds=0.0, overhead=0.0, metric=start, loss=2.3)]
     for number, (seconds, metric) in enumerate(steps, start=1):
         clock = rounds[-1].clock + seconds
-        rounds.append(Round(number, clock, seconds, 0.0, metric, 1.0, clients=tuple(cohort)))
+        weights = (1 / len(cohort),) * len(cohort) if cohort else ()
+        rounds.append(Round(number, clock, seconds, 0.0, metric, 1.0, clients=tuple(cohort), weights=weights))
     fields: dict[str, Any] = {
         "selector": label,
         "options": {},

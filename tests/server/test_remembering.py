@@ -143,3 +143,28 @@ def test_it_goes_on_from_what_was_saved():
     answers = [(1, model, 1, 0.5), (4, model, 1, 0.5), (0, start, 0, 0.0)]
     one, other = (stepped(each, model, 1, answers, power=1.0) for each in (state, again))
     np.testing.assert_array_equal(one[0], other[0])
+
+
+def test_late_answers_tell_how_far_the_memory_is_off():
+    """Client 0 counts alone. Where it does not feel what the others do, what was remembered of them is off by that."""
+
+    def drift(feels):
+        rule, models = Remembering(0.0), [np.zeros(WIDTH)]
+        state = rule.init(np.zeros(WIDTH))
+        for version in range(12):
+            gather = Gather(rule, np.zeros(WIDTH), mean=False)
+            answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
+            for client, of in answers:
+                given = models[of]
+                felt = feels if client == 0 else np.ones(WIDTH)
+                update = 0.2 * felt * (OPTIMUM - given) + OWN[client]
+                gather.add(given + update, given, float(client == 0), Source(client, of, 1 / CLIENTS))
+            model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
+            models.append(model)
+        return state
+
+    alike, blind = drift(np.ones(WIDTH)), drift(np.array([1.0, 1.0, 1.0, 0.0]))
+    assert alike.drift_unit > 0
+    assert alike.drift_square / alike.drift_unit < 1e-6
+    assert blind.drift_square / blind.drift_unit > 1e-3
+    assert blind.drift > 100 * alike.drift

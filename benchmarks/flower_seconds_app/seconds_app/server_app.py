@@ -91,4 +91,6 @@ def main(grid: Grid, context: Context) -> None:
         "curve": curve,
         "tasks": travels.table(),
     }
-    (out / f"{name}-{seed}.json").write_text(json.dumps(result), encoding="utf-8")
+    written = out / f".{name}-{seed}.json"
+    written.write_text(json.dumps(result), encoding="utf-8")
+    written.replace(out / f"{name}-{seed}.json")

@@ -96,9 +96,9 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
     return array / total
 
 
-def shares_among(values: ArrayLike | None, rows: IntArray, count: int) -> FloatArray:
+def shares_among(values: FloatArray, rows: IntArray) -> FloatArray:
     """Return the shares of `rows` among themselves; equal where none of them counts."""
-    own = shares(values, count)[rows]
+    own = values[rows]
     return shares(own if own.any() else None, rows.size)
 
 
@@ -141,6 +141,8 @@ def one_of(value: str, allowed: Sequence[str], what: str) -> None:
 
 def real(value: Any, what: str) -> float:
     """Return a number as a float, NaN and infinity included; text is none, nor is what no float can hold."""
+    if type(value) is float:  # nearly always, and several times per client of every round
+        return value
     try:
         if isinstance(value, str | bytes | bytearray) or np.iscomplexobj(value):
             raise TypeError("text, or complex")

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, IntArray
+from fedpace.core.checks import BoolArray, IntArray, listed
 from fedpace.core.errors import InputError, OrderError
+from fedpace.core.files import folder_of
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_answer, make_report, whole_task
 from fedpace.core.policies import ending
@@ -62,8 +63,10 @@ class Coordinator(Hearing):
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise InputError(f"settings must be a fedpace.Settings, but a {type(settings).__name__} came")
         super().__init__(policy, settings or Settings(), moments)
-        if offers is not None and (missing := self.policy.needs - frozenset(offers)):
+        if offers is not None and (missing := self.policy.needs - frozenset(listed(offers, "what a host offers"))):
             has = ", ".join(sorted(offers)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
@@ -160,11 +163,6 @@ class Coordinator(Hearing):
         self.at.turn.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in self.at.warming]
         self.at.warming = set()
 
-    @property
-    def wake_at(self) -> float:
-        """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
-        return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
-
     def abandon(self, *, but: Collection[int] = ()) -> None:
         """Give up what is in flight and the models in hand, as after a restart in mid-round: nobody is blamed.
 
@@ -179,16 +177,6 @@ class Coordinator(Hearing):
         self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
 
     # -- waiting ---------------------------------------------------------------------------------------------
-
-    def _over(self, wait: Wait) -> bool:
-        """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
-        flying, held = self._counted(wait)
-        quorum = 0 < wait.answers <= held
-        return not flying or (held > 0 and (quorum or self.now >= self.at.until))
-
-    def _counted(self, wait: Wait) -> tuple[int, int]:
-        """How many tasks that the wait is for are in flight, and how many in hand."""
-        return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def _warm(self) -> bool:
         """Whether the warm-up that the policy waits for has come far enough."""
@@ -279,12 +267,12 @@ class Coordinator(Hearing):
 
     def save(self, path: str | Path) -> None:
         """Write everything into the folder `path`, replacing what is there only when all is written."""
-        saving.save(self, Path(path))
+        saving.save(self, folder_of(path))
 
     @classmethod
     def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
         """Read a coordinator back; `policy` is only needed where it is not registered."""
-        return saving.restore(Path(path), policy, moments)[0]
+        return saving.restore(folder_of(path), policy, moments)[0]
 
     def check_saveable(self) -> None:
         """Refuse to be saved between `due` and `stepped`: whether the model has moved could not be told."""

@@ -65,6 +65,8 @@ class WideFact:
         """Return a vector that fits those of the other clients."""
         counts = self.least > -math.inf
         vector = float_array(values, f"{self.what} of {who}", finite=not counts)
+        if not vector.size:
+            raise InputError(f"{self.what} of {who} must have entries, but it is empty")
         if counts and not (np.isfinite(vector) & (vector >= self.least)).all():
             raise InputError(
                 f"{self.what} of {who} must hold counts of at least {self.least:g}, but {vector.tolist()} came"

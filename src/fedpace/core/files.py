@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import struct
 import zipfile
 import zlib
@@ -51,6 +52,13 @@ def keeping(path: Path) -> Iterator[None]:
         ) from cause
 
 
+def folder_of(path: Any) -> Path:
+    """Return a path that is one."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a folder, but a {type(path).__name__} came")
+    return Path(path)
+
+
 def json_bytes(value: Any) -> bytes:
     """Return readable JSON; NaN and infinity are refused, since other languages cannot read them."""
     return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
@@ -60,11 +68,19 @@ LARGEST_JSON = 2**30
 """Bytes of a JSON file that is read."""
 
 
+def check_file(path: Path, most: int | None = None) -> None:
+    """Refuse with an OSError what is no plain file, such as a pipe that nobody writes to, or too large to be read."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is not a file")
+    if most is not None and found.st_size > most:
+        raise OSError(f"it has {found.st_size:,} bytes, and the limit is {most:,}")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; a missing, broken or senselessly large one is an InputError that names it."""
     try:
-        if (size := path.stat().st_size) > LARGEST_JSON:
-            raise InputError(f"{path} is not readable JSON: it has {size:,} bytes, and the limit is {LARGEST_JSON:,}")
+        check_file(path, LARGEST_JSON)
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
         raise InputError(f"expected the file {path}, but it is not there") from cause
@@ -89,6 +105,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     What an entry says of its size is held against the bytes that are there before memory is taken for it.
     """
     try:
+        check_file(path)
         with path.open("rb") as file:
             _check_entries(path)
             archive = np.load(file, allow_pickle=False)
@@ -116,5 +133,7 @@ def _check_entries(path: Path) -> None:
                 version = np.lib.format.read_magic(stream)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(stream)
+            if dtype.kind not in "biufU" or (not dtype.itemsize and 0 not in shape):
+                raise ValueError(f"{entry.filename} holds {dtype.str!r}, which is neither numbers nor text")
             if any(extent < 0 for extent in shape) or math.prod(shape) * dtype.itemsize > entry.file_size:
                 raise ValueError(f"{entry.filename} claims an array of shape {shape} in {entry.file_size:,} bytes")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpace.core.checks import real
-from fedpace.core.errors import OrderError
+from fedpace.core.checks import listed, real
+from fedpace.core.errors import InputError, OrderError
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
@@ -43,12 +43,25 @@ class Hearing(Standing):
         tasks = [task for task, _ in self._step.answers]
         self._judged = frozenset(task.id for task in tasks)
         versions = [task.step for task in tasks]
-        lengths, cosines = compared(updates, versions)
+        try:
+            lengths, cosines = compared(updates, versions)
+        except (TypeError, ValueError) as cause:
+            raise InputError(f"screen() takes what yields {len(tasks)} flat vectors, one an answer: {cause}") from cause
         rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
         first = math.inf
         if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
             first = FIRST * math.sqrt(next(iter(updates())).shape[0])
         times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
+        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+
+    def screen_buffers(self, lengths: Mapping[str, Sequence[float]]) -> dict[int, float]:
+        """Return the same of what models hold beside their parameters: kind -> how far each answer moved it."""
+        trust, step = self.ledger.trust, self._step
+        if step is None or not trust.on:
+            return {}
+        tasks = [task for task, _ in step.answers]
+        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
+        times = trust.buffers.judge(lengths, [task.step for task in tasks], rows)
         return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
 
     def refuse(self, tasks: Collection[int]) -> Step:
@@ -59,7 +72,7 @@ class Hearing(Standing):
         """
         if self._step is None:
             raise OrderError("refuse() came without a step: due() says when one is to be made")
-        step = self._step
+        step, tasks = self._step, set(listed(tasks, "the tasks that are refused"))
         self.flight.refuse(tasks)
         clients = [task.client for task, _ in step.answers if task.id in tasks]
         self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])

@@ -14,6 +14,9 @@ import numpy as np
 from fedpace.core.errors import InputError
 from fedpace.core.types import ClientId
 
+LONGEST = 4096
+"""Bits of a whole number: Python writes no more than some thousand digits."""
+
 
 def encode_id(client: ClientId) -> Any:
     """Return `client` as a JSON value."""
@@ -23,7 +26,7 @@ def encode_id(client: ClientId) -> Any:
         return {"bool": client}
     if client is None:
         return {"none": True}
-    if isinstance(client, int) or (isinstance(client, str) and _is_text(client)):
+    if isinstance(client, int) or (isinstance(client, str) and is_text(client)):
         return client
     if isinstance(client, float):
         return {"float": client.hex()}
@@ -36,6 +39,14 @@ def encode_id(client: ClientId) -> Any:
         f"client {client!r} cannot be saved: ids are written as str, int, float, bytes, bool, None or tuples of "
         f"these, but this one is {found}; give the client a plain id"
     )
+
+
+def check_id(client: ClientId) -> None:
+    """Refuse an id that cannot be found again, as NaN cannot, or not be written down."""
+    if client != client:
+        raise InputError(f"a client id must be equal to itself, but {client!r} is not: give the client another")
+    if isinstance(client, int) and client.bit_length() > LONGEST:
+        raise InputError(f"a client id must have at most {LONGEST} bits, but one of {client.bit_length()} came")
 
 
 def decode_id(value: Any) -> ClientId:
@@ -58,7 +69,7 @@ def decode_id(value: Any) -> ClientId:
     raise InputError(f"{value!r} is not a saved client id")
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
     """Whether UTF-8 can hold it: a file name with undecodable bytes cannot be written to JSON."""
     try:
         value.encode()

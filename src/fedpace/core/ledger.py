@@ -19,6 +19,7 @@ from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, li
 from fedpace.core.errors import InputError
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, valid_seconds
 from fedpace.core.folding import check_outcomes, fold_moments, screened
+from fedpace.core.ids import check_id
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
@@ -64,7 +65,7 @@ class Ledger:
         return len(self.ids)
 
     def __contains__(self, client: ClientId) -> bool:
-        """Whether it is in the roster."""
+        """Whether it is there."""
         return client in self._row
 
     def row(self, client: ClientId) -> int:
@@ -105,6 +106,7 @@ class Ledger:
                 raise InputError(f"a client id must be hashable, but {client!r} is not") from cause
             if known:
                 raise InputError(f"client {client!r} is in the roster already: ids must be unique")
+            check_id(client)
             seen.add(client)
         self.ids.extend(clients)
         self._row.update({client: first + offset for offset, client in enumerate(clients)})
@@ -121,8 +123,6 @@ class Ledger:
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients; the rows of those behind them move up."""
         rows = np.unique(self.rows(listed(clients, "clients")))
-        if rows.size == 0:
-            return
         gone = set(rows.tolist())
         self.ids = [client for row, client in enumerate(self.ids) if row not in gone]
         self._row = {client: row for row, client in enumerate(self.ids)}
@@ -205,7 +205,7 @@ class Ledger:
         finished = [bool(o.finished) for o in outcomes]
         at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
         if not self.learn_delays:
-            self.trust.time(at, self.columns["delay"][rows], took, done, step)
+            self.trust.time(at, self.columns["delay"][at], took, done, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:

@@ -29,6 +29,7 @@ from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
 from fedpace.core.screening import FACTOR
 from fedpace.core.types import ClientId
+from fedpace.core.weights import plausible
 
 Warmup = Literal["full", "lazy"]
 ShareRule = Literal["uniform", "samples"]
@@ -173,6 +174,8 @@ class Roster:
                 f"shares='samples' needs everybody's sample count, but that of {self.ledger.name(row)} is "
                 "unknown: give it to join(), or use shares='uniform'"
             )
+        if self.ledger.trust.on:
+            samples = plausible(samples)
         return shares(samples if samples.any() else None, count, name=self.ledger.name)  # nobody has any: all alike
 
     def among(self, rows: IntArray) -> FloatArray:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpace.core.codec import Arrays, decode, encode
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
+from fedpace.core.files import json_bytes, keeping, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.flight import Flight, Packed
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.migrations import check_format, migrate
@@ -52,8 +52,9 @@ def save(coordinator: Coordinator, folder: Path, shell: Mapping[str, Any] | None
     content = npz_bytes(tables)
     index["arrays"] = name = f"arrays-{hashlib.sha256(content).hexdigest()[:16]}.npz"
     encoded = json_bytes(index)
-    write_atomically(folder / name, content)
-    write_atomically(folder / INDEX, encoded)
+    with keeping(folder):
+        write_atomically(folder / name, content)
+        write_atomically(folder / INDEX, encoded)
     for stale in folder.glob("arrays-*.npz"):
         if stale.name != name:
             stale.unlink(missing_ok=True)

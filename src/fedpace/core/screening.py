@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.errors import InputError
 from fedpace.core.stepping import Vector, norm
 
 FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
@@ -42,6 +43,8 @@ FIRST = 100.0
 """How far an update may change parameters while so few were heard: see above."""
 ENOUGH = 4
 """Updates below which none is said to point against the others: of its version, or else of the step."""
+FARTHEST = 1e6
+"""The same of running statistics and counters, in all: data may not be scaled."""
 LONGEST = 1e300
 """What stands for infinity: files hold finite numbers."""
 
@@ -87,7 +90,8 @@ class Screen:
             return times
         whose = np.broadcast_to(np.asarray(rows, dtype=np.float64), came.shape)
         known = _fair(np.concatenate([self.known, np.stack([born, came, whose], axis=1)[came > 0]]))
-        if math.isfinite(first) and np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST:
+        few = np.unique(known[known[:, 2] >= 0, 2]).size < FEWEST and len(known) < 2 * EACH  # two may be all there are
+        if math.isfinite(first) and few:
             times = np.where(came > first, came / first, times)
         for version in np.unique(born):
             answers = np.flatnonzero(born == version)
@@ -101,11 +105,7 @@ class Screen:
 
     def remove(self, rows: IntArray, clients: int) -> None:
         """Let lengths of clients that leave be nobody's; the rows behind them, of so many clients, move up."""
-        after = np.arange(clients) - np.searchsorted(np.sort(rows), np.arange(clients))
-        after[rows] = -1
-        whose = self.known[:, 2].astype(np.int64)
-        self.known = self.known.copy()
-        self.known[:, 2] = np.where(whose >= 0, after[whose], -1) if clients else -1
+        self.known = _moved(self.known, rows, clients)
 
     def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, float, float]:
         """Return what is usual of a version, and how many times that an update may be; one that is opposed."""
@@ -120,6 +120,51 @@ class Screen:
             for length, width in ((1.0, 1.0), OPPOSED)
         )
         return math.exp(float(middle)), most, against
+
+
+class Screens:
+    """The same rule for what a model holds beside its parameters, kind by kind: no update is as long as a counter.
+
+    Args:
+        factor: as of `Screen`.
+    """
+
+    def __init__(self, factor: float = FACTOR) -> None:
+        self.factor = factor
+        self.known: dict[str, FloatArray] = {}
+        """Kind -> `Screen.known`."""
+
+    def judge(self, lengths: Mapping[str, Sequence[float]], versions: Sequence[int], rows: Sequence[int]) -> FloatArray:
+        """(k,) how many times as far as is usual those of a step went that must not count; 0 for the others."""
+        times = np.zeros(len(rows))
+        for kind, told in lengths.items():
+            screen = Screen(self.factor)
+            screen.known = self.known.get(kind, screen.known)
+            times = np.maximum(times, screen.judge(told, versions, rows=rows, first=FARTHEST))
+            self.known[kind] = screen.known
+        return times
+
+    def remove(self, rows: IntArray, clients: int) -> None:
+        """See `Screen.remove`."""
+        self.known = {kind: _moved(known, rows, clients) for kind, known in self.known.items()}
+
+
+def _moved(known: FloatArray, rows: IntArray, clients: int) -> FloatArray:
+    """Return lengths with the rows that clients have when some of so many have left; theirs are nobody's."""
+    after = np.arange(clients) - np.searchsorted(np.sort(rows), np.arange(clients))
+    after[rows] = -1
+    whose = known[:, 2].astype(np.int64)
+    moved = known.copy()
+    moved[:, 2] = np.where(whose >= 0, after[whose], -1) if clients else -1
+    return moved
+
+
+def checked_lengths(saved: ArrayLike, clients: int) -> FloatArray:
+    """Return what was saved of a screen."""
+    known = np.array(saved, dtype=np.float64)
+    if known.ndim != 2 or known.shape[1] != 3 or not np.isfinite(known).all() or not (known[:, 2] < clients).all():
+        raise InputError(f"the saved lengths of updates are damaged: their shape is {known.shape}")
+    return known
 
 
 def _fair(known: FloatArray) -> FloatArray:

@@ -25,6 +25,7 @@ from fedpace.core import saving
 from fedpace.core.checks import FloatArray, listed
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError, OrderError
+from fedpace.core.files import folder_of
 from fedpace.core.outcomes import checked_outcomes, settled_outcomes
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings, ShareRule, Warmup
@@ -232,7 +233,7 @@ class Session:
 
     def save(self, path: str | Path) -> None:
         """Write the session into the folder `path`, replacing the one before only when all is written."""
-        saving.save(self.coordinator, Path(path), {"pending": self.pending, "pending_probe": self.pending_probe})
+        saving.save(self.coordinator, folder_of(path), {"pending": self.pending, "pending_probe": self.pending_probe})
 
     @classmethod
     def restore(
@@ -245,7 +246,7 @@ class Session:
         """
         session = cls.__new__(cls)
         kinds = {"pending": Selection, "pending_probe": ProbeRequest}
-        session.coordinator, shell = saving.restore(Path(path), selector, moments, kinds)
+        session.coordinator, shell = saving.restore(folder_of(path), selector, moments, kinds)
         session.pending, session.pending_probe = shell["pending"], shell["pending_probe"]
         return session
 

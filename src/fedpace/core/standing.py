@@ -17,7 +17,7 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
 from fedpace.core.roster import Roster, Settings
-from fedpace.core.tasks import Kind, Move, Policy, Step, Task
+from fedpace.core.tasks import Kind, Move, Policy, Step, Task, Wait
 from fedpace.core.types import (
     ClientId,
     Cohort,
@@ -82,6 +82,26 @@ class Standing(Roster):
     def goes_on(self) -> bool:
         """Whether who misses a round's end is heard later."""
         return self.settings.hear_late and bool(self.policy.rounds)
+
+    @property
+    def sated(self) -> bool:
+        """Whether what is in hand ends the wait: the policy may be asked before anything else is looked for."""
+        return self.at.wait is not None and self._over(self.at.wait)
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
+        return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
+
+    def _over(self, wait: Wait) -> bool:
+        """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
+        flying, held = self._counted(wait)
+        quorum = 0 < wait.answers <= held
+        return not flying or (held > 0 and (quorum or self.now >= self.at.until))
+
+    def _counted(self, wait: Wait) -> tuple[int, int]:
+        """How many tasks that the wait is for are in flight, and how many in hand."""
+        return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Forget clients, at any time, and what they were doing."""

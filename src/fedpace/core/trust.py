@@ -33,7 +33,7 @@ from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
-from fedpace.core.screening import FACTOR, Screen, compared
+from fedpace.core.screening import FACTOR, Screen, Screens, checked_lengths, compared
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -62,6 +62,7 @@ COLUMNS: dict[str, float] = {
     "size": math.nan,  # logarithm of the trace of the moment as it was told
     "scale": 1.0,  # what the moment was multiplied by
 }
+BUFFERS = "buffers/"
 FADING = ("timed", "late", "against", "refused")
 
 
@@ -75,7 +76,7 @@ class Trust:
 
     def __init__(self, *, on: bool = True, screen: float = FACTOR) -> None:
         self.on = on
-        self.screen = Screen(screen)
+        self.screen, self.buffers = Screen(screen), Screens(screen)
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
         self._step = 0
         """The newest step that evidence came from."""
@@ -87,7 +88,8 @@ class Trust:
 
     def remove(self, rows: IntArray) -> None:
         """Forget clients."""
-        self.screen.remove(rows, self.columns["timed"].size)
+        for screen in (self.screen, self.buffers):
+            screen.remove(rows, self.columns["timed"].size)
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
 
     # -- seconds ---------------------------------------------------------------------------------------------
@@ -258,7 +260,8 @@ class Trust:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
         known = self.screen.known
-        return {**self.columns, "fleet": np.concatenate([[self._step, len(known)], known.ravel()])}
+        buffers = {f"{BUFFERS}{kind}": lengths for kind, lengths in self.buffers.known.items()}
+        return {**self.columns, **buffers, "fleet": np.concatenate([[self._step, len(known)], known.ravel()])}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
@@ -281,9 +284,9 @@ class Trust:
             known = np.concatenate([np.full((count, 1), fleet[0]), known], axis=1)
         if known.shape[1] == 2:  # and before it was known whose they are
             known = np.concatenate([known, np.full((count, 1), -1.0)], axis=1)
-        if count and not (known[:, 2] < clients).all():
-            raise InputError("the saved ledger's 'trust/fleet' is damaged: it names clients that are not there")
-        self.screen.known = known
+        self.screen.known = checked_lengths(known, clients)
+        kept = {name.removeprefix(BUFFERS): lengths for name, lengths in saved.items() if name.startswith(BUFFERS)}
+        self.buffers.known = {kind: checked_lengths(lengths, clients) for kind, lengths in kept.items()}
 
     def _fade(self, step: int) -> None:
         if step > self._step:

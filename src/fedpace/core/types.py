@@ -171,6 +171,8 @@ class Stateless(Scheme):
 
 def check_traits(policy: Any) -> None:
     """Refuse a scheme or a policy that does not say all that hosts ask of it."""
+    if isinstance(policy, type):
+        raise InputError(f"expected a scheme, but the class {policy.__name__} came: give {policy.__name__}(...)")
     if hasattr(policy, "timeless"):
         raise InputError(f"{type(policy).__name__} says `timeless`, which is called `ignores_delays` now: rename it")
     missing = [name for name in TRAITS if not hasattr(policy, name)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedpace.core.checks import FloatArray
+from fedpace.core.outliers import robust
 from fedpace.core.tasks import Move
 
 CAP, FLEET = 0.5, 20
@@ -14,6 +15,20 @@ CAP, FLEET = 0.5, 20
 most can be above it."""
 ALONE = 0.75
 """Where a scheme works without rounds: its steps may be of two answers, of which one may well be worth more."""
+
+
+MOST_SAMPLES, SPREADS = 10.0, 5.0
+"""Times the median number of samples, and robust standard deviations of the logarithms above it, beyond which a claimed
+number counts for no more: who claims a billion would be the objective."""
+
+
+def plausible(samples: FloatArray) -> FloatArray:
+    """(n,) how many samples clients count for, of so many that they say; in rosters of `FLEET` or more."""
+    told = np.log(samples[samples > 0])
+    if samples.size < FLEET or not told.size:
+        return samples
+    middle, spread = robust(told)
+    return np.asarray(np.minimum(samples, np.exp(middle + max(np.log(MOST_SAMPLES), SPREADS * spread))))
 
 
 def bounded(move: Move, clients: int) -> Move:

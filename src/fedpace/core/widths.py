@@ -68,11 +68,13 @@ def forget_updates(ledger: Ledger) -> None:
 
 def width_of(told: Any, kind: Kind) -> int | None:
     """Return the width of what a client reports; None where it is nothing that could be used."""
+    if told is None:
+        return None
     try:
         shape = np.shape(told)
     except ValueError:  # rows of different lengths
         return None
-    return shape[-1] if told is not None and len(shape) == (2 if kind == "moment" else 1) and shape[-1] else None
+    return shape[-1] if len(shape) == (2 if kind == "moment" else 1) and shape[-1] else None
 
 
 def in_use(standing: Standing, kind: Kind) -> int | None:

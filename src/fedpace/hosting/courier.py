@@ -63,7 +63,7 @@ class Courier:
     """
 
     def __init__(self, coordinator: Coordinator, read: Read, log: logging.Logger, *, reported: bool) -> None:
-        self._coordinator, self._read, self._log, self._reported = coordinator, read, log, reported
+        self._coordinator, self._read, self._log, self.reported = coordinator, read, log, reported
         self.patience = math.inf
         """Seconds after which a client that says nothing has failed."""
         self.models: dict[int, Arrays] = {}
@@ -88,12 +88,12 @@ class Courier:
     @property
     def now(self) -> float:
         """Seconds since the first start, by the clock that counts."""
-        return self._coordinator.now if self._reported else max(self._coordinator.now, monotonic() - self._began)
+        return self._coordinator.now if self.reported else max(self._coordinator.now, monotonic() - self._began)
 
     @property
     def latency(self) -> float:
         """What the framework itself needs for a task, at the least: a deadline below it says nothing of clients."""
-        return 0.0 if self._reported else max(0.0, min(self._latencies, default=0.0))
+        return 0.0 if self.reported else max(0.0, min(self._latencies, default=0.0))
 
     def send(self, transport: Transport, tasks: Sequence[Task]) -> None:
         """Send tasks out."""
@@ -116,14 +116,14 @@ class Courier:
         """Wait for something to happen; where time is reported, go there once every reply has come."""
         flight = self._coordinator.flight.tasks
         self._sent = {number: since for number, since in self._sent.items() if number in flight}
-        if self._reported and not self._sent:
+        if self.reported and not self._sent:
             first = self._events.first(flight)
             when = math.inf if first is None else first
             if (wake := self._coordinator.wake_at) < when and (wait := self._coordinator.at.wait) is not None:
                 self.waited = min(wait.seconds, self._coordinator.settings.deadline)
             self._coordinator.advance(min(wake, when))
             return
-        transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self._reported else POLL)
+        transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self.reported else POLL)
         now = monotonic()
         for number, since in list(self._sent.items()):
             limit = min(self.patience, PROBE_SECONDS if flight[number].kind == "probe" else math.inf)
@@ -180,7 +180,7 @@ class Courier:
             self.replies[number] = reply
         if not math.isnan(reply.note.compute):
             self._latencies.append(monotonic() - since - reply.note.compute)
-        if not self._reported:
+        if not self.reported:
             self._hand_over(task, replace(outcome, seconds=self.now - task.began))
             return
         seconds = reply.note.seconds

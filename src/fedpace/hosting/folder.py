@@ -50,7 +50,7 @@ class ServerFolder:
                     )
             saved.coordinator.settings = settings
             trust = saved.coordinator.ledger.trust
-            trust.on, trust.screen.factor = settings.trust, settings.screen
+            trust.on, trust.screen.factor, trust.buffers.factor = settings.trust, settings.screen, settings.screen
             saved.coordinator.abandon(but=saved.coming)
             self._diary.go_on(saved.entry)
             return saved

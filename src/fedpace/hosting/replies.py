@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
+from fedpace.core.ids import is_text
 from fedpace.hosting.release import MOST_ROWS, WIDEST
-from fedpace.hosting.sketch import Arrays
+from fedpace.hosting.sketch import Arrays, is_variance
 
 MOST_COLUMNS = 2 * WIDEST
 """Of a moment, at the most, which `report_mod` and `Reporter` keep to. A broken client must neither fill the server's
@@ -103,8 +104,8 @@ def read_note(entries: Any) -> Note:
     if not isinstance(entries, Mapping):
         raise InputError(f"a note should be a table of entries, but a {type(entries).__name__} came")
     name = entries.get("name", "")
-    if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        raise InputError(f"a name should be text of at most {LONGEST_NAME} characters")
+    if not isinstance(name, str) or len(name) > LONGEST_NAME or not is_text(name):
+        raise InputError(f"a name should be text of at most {LONGEST_NAME} characters, which UTF-8 can hold")
     return Note(
         name=name,
         seconds=_number(entries.get("seconds", math.nan), "reported seconds", MOST_SECONDS),
@@ -131,10 +132,14 @@ def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
             expected = np.shape(sent[key])
             raise InputError(f"array {key!r} of the model should have shape {expected}, but it has {array.shape}")
         kind = array.dtype if not sent else np.asarray(sent[key]).dtype
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             same = array.astype(kind, copy=False) if np.isfinite(array).all() else array
         if not np.isfinite(same).all():
             raise InputError(f"array {key!r} of the model holds NaN or infinity: training diverged")
+        if same.dtype.kind in "iu" and array.dtype.kind == "f" and not (np.abs(np.float64(same) - array) <= 1).all():
+            raise InputError(f"array {key!r} of the model holds numbers that no {same.dtype} can be")
+        if is_variance(key) and (same < 0).any():
+            raise InputError(f"array {key!r} of the model holds variances below 0")
         found[key] = same
     return found
 

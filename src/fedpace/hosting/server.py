@@ -35,7 +35,7 @@ from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch, flat_update
+from fedpace.hosting.sketch import Arrays, UpdateSketch, buffer_lengths, flat_update
 from fedpace.hosting.stopwatch import Stopwatch
 from fedpace.records.round import Round
 from fedpace.server import server_step
@@ -146,9 +146,14 @@ class Server:
         fixed = None if callable(available) else list(available)
         self.files.acquire()
         self._send(transport, self._next)
+        # Where answers come faster than a host hands them over, those in hand must not grow old while it is asked for
+        # more. Rounds listen first: who was late is heard before anybody is chosen.
+        at_once = not (self.coordinator.policy.rounds or self.courier.reported) and self.coordinator.sated
         while True:
-            with self.watch("reading replies"):
-                self.courier.take_in(transport)
+            if not at_once:
+                with self.watch("reading replies"):
+                    self.courier.take_in(transport)
+            at_once = False
             present = available() if callable(available) else fixed
             with self.watch("deciding"), self._fitting():
                 due = self.coordinator.due(self.courier.now, present)
@@ -240,9 +245,10 @@ class Server:
         self._next = ()
 
     def _screened(self, step: Step) -> Step:
-        """Refuse updates that are many times as long as the others'."""
+        """Refuse updates that are many times as long as the others', and buffers that moved as far."""
         came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
         times = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
+        times = self.coordinator.screen_buffers(buffer_lengths(came)) | times
         if not times:
             return step
         words = "its update is {:.3g} times as long as is usual, which is refused"

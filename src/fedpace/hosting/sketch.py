@@ -8,7 +8,7 @@ buffers: those of integers are, and those whose names end as torch and Keras cal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,11 @@ BUFFERS = ("running_mean", "running_var", "moving_mean", "moving_variance")
 def is_buffer(name: str, array: NDArray[np.generic]) -> bool:
     """Whether an array is averaged, and never extrapolated."""
     return not np.issubdtype(array.dtype, np.floating) or name.replace("/", ".").rpartition(".")[2] in BUFFERS
+
+
+def is_variance(name: str) -> bool:
+    """Whether an array holds variances, which are at least 0."""
+    return name.replace("/", ".").rpartition(".")[2] in ("running_var", "moving_variance")
 
 
 class UpdateSketch:
@@ -64,3 +69,16 @@ def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
             if not is_buffer(key, array)
         ]
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def buffer_lengths(models: Sequence[tuple[Arrays, Arrays]]) -> dict[str, list[float]]:
+    """Return how far each model's buffers moved from those that were sent, by what their names end with."""
+    names = {key for trained, _ in models for key, array in trained.items() if is_buffer(key, array)}
+    kinds: dict[str, list[float]] = {}
+    for key in sorted(names):
+        last = key.replace("/", ".").rpartition(".")[2]
+        squares = kinds.setdefault(last if last in BUFFERS else "counters", [0.0] * len(models))
+        for place, (trained, sent) in enumerate(models):
+            if key in trained and key in sent:
+                squares[place] += float(np.sum((np.float64(trained[key]) - np.float64(sent[key])) ** 2))
+    return {kind: [math.sqrt(square) for square in squares] for kind, squares in kinds.items()}

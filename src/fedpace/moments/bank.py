@@ -148,7 +148,7 @@ class MomentBank:
         stale = self._frozen is None if self._reference == "frozen" else key != self._key
         if stale:
             factors = [factor for factor in self._factors if factor is not None]
-            self._frozen = mean_moment(factors, shares_among(weights, rows, len(self)))
+            self._frozen = mean_moment(factors, shares_among(weights, rows))
             self._key = key
         if self._frozen is not None and (stale or self._distances is None or self._distances.ridge != ridge):
             self._distances = Distances(self._factors, self._frozen, ridge=float(ridge), tol=self._tol)
@@ -166,7 +166,7 @@ class MomentBank:
         result = np.full((len(self), len(self)), np.nan)
         rows = np.flatnonzero(self.known)
         if rows.size:
-            weights = shares_among(shares, rows, len(self))
+            weights = shares_among(checked_shares(shares, len(self)), rows)
             reference = self._frozen if self._reference == "frozen" else None
             factors = [factor for factor in self._factors if factor is not None]
             result[np.ix_(rows, rows)] = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
@@ -192,7 +192,7 @@ class MomentBank:
 
     def _sketches(self, rows: IntArray, ridge: float, shares: ArrayLike | None) -> FloatArray:
         factors = [factor for factor in self._factors if factor is not None]
-        weights = shares_among(shares, rows, len(self))
+        weights = shares_among(checked_shares(shares, len(self)), rows)
         reference = self._frozen if self._reference == "frozen" else None
         inverse = whiten(factors, weights, reference=reference, ridge=ridge).inverse
         sketches = sketched_products(factors, inverse, dimension=512)
@@ -230,7 +230,7 @@ class MomentBank:
         allowed[candidate_rows(candidates, len(self))] = True
         rows = np.flatnonzero(known)
         matrix = self.heterogeneity(ridge=ridge, shares=shares)[np.ix_(rows, rows)]
-        within = shares_among(shares, rows, len(self))
+        within = shares_among(checked_shares(shares, len(self)), rows)
         largest = float((matrix @ within).max(initial=0.0))
         scale = rescaled(largest, target)
         found = best_prefix(

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.checks import FloatArray, IntArray, at_least, float_array, frozen, shares_among
 from fedpace.core.checks import delays as checked_delays
+from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
@@ -110,9 +111,8 @@ class SketchedBank(SketchStore):
         """(n, dimension) the centred sketches: their inner products are those of the matrices on average."""
         self._check_ridge(ridge)
         self._settle()
-        weights, rows = np.zeros(len(self)), np.flatnonzero(self._known)
-        if rows.size:
-            weights[rows] = shares_among(shares, rows, len(self))
+        weights = np.where(self._known, checked_shares(shares, len(self)), 0.0)
+        weights = checked_shares(weights if weights.any() else self._known.astype(np.float64), len(self))
         points = np.where(self._known[:, None], self._sketches.astype(np.float64), 0.0)
         points = (points - weights @ points) / np.sqrt(self._width or 1)
         points[~self._known] = np.nan
@@ -138,7 +138,7 @@ class SketchedBank(SketchStore):
         allowed[candidate_rows(candidates, len(self))] = True
         chosen = candidate_rows(allowed[rows], rows.size)
         checked_delays(tau[rows[chosen]], name=lambda index: f"client {rows[chosen[index]]}")
-        fleet = self._clusters(rows, shares_among(shares, rows, len(self)))
+        fleet = self._clusters(rows, shares_among(checked_shares(shares, len(self)), rows))
         prototypes = Clusters(
             fleet.centroids, np.arange(len(fleet.centroids)), fleet.centroids, fleet.mass(), fleet.scale
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, at_least, finite, float_array
 from fedpace.core.errors import InputError
 
 
@@ -24,13 +24,12 @@ def regularised_inverse(moment: FloatArray, *, ridge: float = 0.0) -> FloatArray
     array([[0.25, 0.  ],
            [0.  , 0.  ]])
     """
+    moment = float_array(moment, "a second moment", ndim=2)
     width = moment.shape[0]
     if moment.ndim != 2 or moment.shape != (width, width):
         raise InputError(f"a second moment is a square matrix, but an array of shape {moment.shape} came")
-    if not (np.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge must be a finite number of at least 0, but {ridge!r} came")
-    if not np.isfinite(moment).all():
-        raise InputError("a second moment must be finite, but NaN or infinity came")
+    at_least(ridge, 0, "ridge")
+    finite(ridge, "ridge")
     # Work at unit scale: squares of very large or very small features must neither overflow nor vanish.
     diagonal = np.diag(moment).copy()
     top = float(diagonal.max(initial=0.0))

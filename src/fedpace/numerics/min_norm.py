@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, frozen
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, frozen, whole
 from fedpace.core.errors import InputError
 
 SetFunction = Callable[[BoolArray], float]
@@ -60,10 +60,13 @@ def min_norm_minimiser(
         allow_empty: False = return the best non-empty prefix of the sorted point, which is the best non-empty set
             where some non-empty set is a minimiser at all.
     """
+    between(n, 0, 2**31, "n")
+    whole(n, 0, "n")
     if n < 1:
         raise InputError(f"expected at least one element to choose from, but n = {n} came")
-    if max_iter < 1:
-        raise InputError(f"max_iter must be at least 1, but {max_iter!r} came")
+    at_least(max_iter, 1, "max_iter")
+    if not callable(f):
+        raise InputError(f"expected a function of sets, but a {type(f).__name__} came")
     empty = _finite(f(_mask(np.zeros(0, dtype=np.int64), n)))
 
     def prefixes(order: IntArray) -> FloatArray:

@@ -21,7 +21,7 @@ from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_ag
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedpace.core.checks import at_least, one_of
+from fedpace.core.checks import LARGEST, at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
@@ -226,7 +226,7 @@ def mean_metrics(answers: list[tuple[float, Reply]]) -> dict[str, float] | None:
         return None
     total = sum(weight for weight, _ in tables)
     numbers = [
-        {key for key, value in table.items() if isinstance(value, int | float) and math.isfinite(value)}
+        {key for key, value in table.items() if isinstance(value, int | float) and abs(value) < LARGEST}
         for _, table in tables
     ]
     shared = set.intersection(*numbers)

@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 
 from fedpace.core.errors import InputError
-from fedpace.core.files import read_json
+from fedpace.core.files import check_file, read_json
 from fedpace.core.migrations import current_name
+from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
 
 FORMAT = 1
 INFO = "run.json"
 ROUNDS = "rounds.jsonl"
+LARGEST = 2**32
+"""Bytes of rounds that are read."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,10 @@ def read_info(folder: Path) -> RunInfo:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
     try:
-        return RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
-    except (KeyError, TypeError) as cause:
+        info = RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
+        check_types(info)
+        return info
+    except (KeyError, TypeError, InputError) as cause:
         raise InputError(f"{folder / INFO} is damaged: {cause}") from cause
 
 
@@ -173,6 +178,7 @@ def fingerprint(path: Path) -> tuple[int, str]:
     """Return the number of lines of a file, and its SHA-256; of one that is not there, those of an empty one."""
     found, lines = hashlib.sha256(), 0
     try:
+        check_file(path, LARGEST)
         with path.open("rb") as file:
             while block := file.read(2**20):
                 found.update(block)
@@ -215,7 +221,11 @@ def parse_round(line: str | bytes) -> Round:
     fields: dict[str, Any] = {}
     for name, value in raw.items():
         fields[current_name(name)] = tuple(value) if isinstance(value, list) else value
-    return Round(**fields)
+    made = Round(**fields)
+    check_types(made)
+    if len(made.weights) != len(made.clients):
+        raise InputError(f"it names {len(made.clients)} clients and {len(made.weights)} weights")
+    return made
 
 
 def same_round(recorded: bytes, line: bytes) -> bool:
@@ -227,14 +237,23 @@ def same_round(recorded: bytes, line: bytes) -> bool:
 
 
 def _read_rounds(path: Path) -> list[Round]:
-    lines = path.read_bytes().split(b"\n")
+    try:
+        check_file(path, LARGEST)
+        lines = path.read_bytes().split(b"\n")
+    except OSError as cause:
+        raise InputError(f"{path} cannot be read: {cause}") from cause
     # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
             rounds.append(parse_round(line))
-        except (ValueError, TypeError, AttributeError) as cause:
+        except (ValueError, TypeError, AttributeError, RecursionError) as cause:
             raise InputError(f"line {number} of {path} is not a round: {cause}") from cause
+        if rounds[-1].number != rounds[0].number + number - 1:
+            raise InputError(
+                f"line {number} of {path} is round {rounds[-1].number}, after round {rounds[-2].number}: lines are "
+                "missing or were moved. Bring the file back, or run it anew"
+            )
     return rounds
 
 

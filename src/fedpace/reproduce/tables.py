@@ -58,7 +58,8 @@ def cell_table(name: str, request: Request, results: Results) -> Table:
     for task in request.tasks:
         entries = {column.label: results[f"{name}/{task.name}/{column.label}"] for column in columns}
         printed = {label: PAPER.seconds(task.name, plans.DELAYS[name], label) for label in entries if label in COLUMNS}
-        best = fastest({label: entry.seconds for label, entry in entries.items()})
+        compared = sum(entry.run for entry in entries.values()) > 1  # one alone is not the fastest of anything
+        best = fastest({label: entry.seconds for label, entry in entries.items()}) if compared else None
         paper_best = fastest(printed)
         cells = [
             _cell(entry, best=label == best, paper=_printed(label, printed), paper_best=label == paper_best, unit=1e3)
@@ -75,8 +76,8 @@ def cell_table(name: str, request: Request, results: Results) -> Table:
 
 
 def _rival(entries: Mapping[str, Entry]) -> Cell:
-    """Return the fastest of the schemes that are neither the paper's nor ours, with its name."""
-    if not any(entry.run for entry in entries.values()):
+    """Return the fastest of the schemes that are neither the paper's nor ours, with its name, once all were run."""
+    if not entries or not all(entry.run for entry in entries.values()):
         return Cell(NOT_RUN if entries else "")
     best = fastest({title: entry.seconds for title, entry in entries.items()})
     seconds = None if best is None else entries[best].seconds

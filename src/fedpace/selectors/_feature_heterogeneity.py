@@ -53,7 +53,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: st
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     rows = np.flatnonzero(view.moments.known)
-    share = shares_among(view.share, rows, view.clients)
+    share = shares_among(view.share, rows)
     full = view.moments.heterogeneity(ridge=ridge, shares=view.share)
     matrix = full[np.ix_(rows, rows)]
     largest_mean = float((matrix @ share).max())

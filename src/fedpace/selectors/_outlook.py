@@ -11,12 +11,23 @@ from fedpace.core.types import View
 from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness
 
+LATE = 2.0
+"""Times as long as is expected of a client, after which it is not waited for any more."""
+
 
 def nobody_else(view: View, fresh: IntArray) -> bool:
-    """Whether nobody works on the current model, nor can begin to, but those who have answered to it."""
-    if (view.in_flight.step == view.step).any():
+    """Whether nobody works on the current model, nor is about to begin, but those who have answered to it."""
+    if (view.in_flight.step == view.step).any() or patience(view) > 0:
         return False
     return bool(np.isin(view.candidates, view.in_hand.clients[fresh]).all())
+
+
+def patience(view: View) -> float:
+    """Return for how long those that work on older models may be waited for: they begin on this one when they come."""
+    flying = view.in_flight
+    old = flying.step < view.step
+    left = LATE * view.delay[flying.clients[old]] - (view.now - flying.began[old])
+    return float(np.nanmax(left, initial=0.0))  # of whom nothing is known nothing is expected
 
 
 def remaining(view: View, going: IntArray) -> FloatArray:

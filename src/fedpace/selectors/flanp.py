@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, one_of
+from fedpace.core.checks import above, at_least, one_of, whole
 from fedpace.core.cohorts import check_k
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.selectors._drawing import even_weights, slowest
@@ -89,7 +89,7 @@ class Flanp(Scheme):
         at_least(self.period, 1, f"period of {self.name}")
         above(self.accuracy, 0, f"accuracy of {self.name}")
         above(self.tolerance, 0, f"tolerance of {self.name}")
-        at_least(self.window, 1, f"window of {self.name}")
+        whole(self.window, 1, f"window of {self.name}")
 
     def init(self) -> Stage:
         """The first stage."""

@@ -57,7 +57,7 @@ class MomentSampling(Stateless):
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)
-        share = shares_among(view.share, known, view.clients)
+        share = shares_among(view.share, known)
         gram = view.moments.gram(ridge=self.ridge, shares=view.share)[np.ix_(known, known)]
         candidates = view.available[known]
         rows = known[candidates]

@@ -10,7 +10,7 @@ count. So the few fastest clients speak for everybody, and the slow ones are hea
   current model, by how long they are expected to take still.
 - Error. rho = s a'Ga + nu sum a_i^2, with s and nu measured on pairs of clients as in `pace`, times the part of their
   disagreement that the memory leaves. The memory's own error adds to nu: what it holds of a client is as old as the
-  client's last answer, and the reference that all are compared with moves by the error of each step since.
+  client's last answer, and what all are compared with moves as those move who count. Late answers tell by how much.
 - The first steps. Nothing is known at first, neither moments nor what clients agree on: the first answers are the
   warm-up. A client that was never heard has no point to match and counts for its own error, that of the pairs.
 - Server steps are those of `pace`: Nesterov's momentum and FedExP's length, with their limits.
@@ -34,7 +34,7 @@ from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.simplex import Mixture, prefix_mixtures
-from fedpace.selectors._outlook import disagreement, nobody_else, remaining
+from fedpace.selectors._outlook import disagreement, nobody_else, patience, remaining
 from fedpace.selectors._remembered import AnswerLateness
 from fedpace.selectors._work import numbers, worth_having
 from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
@@ -62,6 +62,8 @@ class Known(Measured):
     """Part of the clients' squared disagreement that the server's memory leaves."""
     mean_age: float = 0.0
     """Steps since clients were heard."""
+    drift: float = 0.0
+    """Squared error that remembered differences have in common, per sum of squared weights."""
     remembered: int = -1
     """Clients that the server's memory holds; -1 = nobody says."""
     last: float = 0.0
@@ -242,11 +244,11 @@ class PaceAsync(Scheme):
         if ended or (chosen == fresh.size and math.isfinite(best)):
             return _Plan(in_hand, now=True, awaited=0, seconds=0.0)
         if not math.isfinite(best):
-            return _Plan(in_hand, False, fresh.size + max(1, int(GROWTH * fresh.size)), math.inf)
+            return _Plan(in_hand, False, fresh.size + max(1, int(GROWTH * fresh.size)), patience(view) or math.inf)
         # Half of those that it takes say how far off the others are; who is awaited may be late, so time counts too.
         halfway = fresh.size + -(-(chosen - fresh.size) // 2)
-        patience = max(float(after[chosen - 1]), PATIENCE * spent)
-        return _Plan(in_hand, False, halfway, patience if patience > 0 else math.inf)
+        longest = max(float(after[chosen - 1]), PATIENCE * spent)
+        return _Plan(in_hand, False, halfway, longest if longest > 0 else math.inf)
 
     def _errors(
         self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
@@ -259,12 +261,11 @@ class PaceAsync(Scheme):
         whole_error = s * typical + nu
         if state.sums is None:
             whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
-        grown = state.left * (1.0 + state.mean_age / 2.0)
-        own = grown * max(nu, LEAST_OWN * s * typical)
+        own = state.left * max(nu, LEAST_OWN * s * typical)
         heard = (known & self._remembered(state, view))[rows]
-        squares = np.clip(np.where(heard, own, whole_error), NOTHING, ENDLESS)
+        squares = np.clip(np.where(heard, own, whole_error) + state.drift, NOTHING, ENDLESS)
         shared = float(squares.min())
-        table = math.sqrt(s * grown) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
+        table = math.sqrt(s * state.left) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
         # Who was never heard errs on its own, and by more: in a coordinate that no other has.
         extra = np.flatnonzero(squares > shared)
         apart = np.zeros((rows.size, extra.size))
@@ -287,6 +288,7 @@ class PaceAsync(Scheme):
             state,
             left=facts.get("disagreement_left", 1.0),
             mean_age=facts.get("mean_age", 0.0),
+            drift=facts.get("drift", 0.0),
             remembered=int(facts.get("remembered", -1)),
         )
         square = facts.get("square", 0.0)

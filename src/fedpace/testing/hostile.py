@@ -114,6 +114,7 @@ NOTES: dict[str, dict[str, Any]] = {
     "seconds as text": {"seconds": "soon"},
     "seconds as a list": {"seconds": [1.0]},
     "negative samples": {"samples": -3.0},
+    "negative compute": {"compute": -1.0},
     "labels as text": {"labels": ["a"]},
     "negative labels": {"labels": [1.0, -1.0]},
     "labels that are no list": {"labels": 5},
@@ -129,6 +130,7 @@ NOTES: dict[str, dict[str, Any]] = {
     "a sketch that is not finite": {"update": np.array([math.nan]).tobytes()},
     "a name that is a number": {"name": 7},
     "a name without end": {"name": "x" * 100_000},
+    "a name that no file can hold": {"name": "\ud800"},
 }
 MODELS: dict[str, Change] = {
     "no model": lambda reply: replace(reply, model=None),
@@ -148,8 +150,8 @@ MODELS: dict[str, Change] = {
 CATALOGUE: tuple[Attack, ...] = (
     *(Attack(name, in_note(**entries)) for name, entries in NOTES.items()),
     Attack("a note that is a list", lambda reply: replace(reply, note=["seconds"])),
-    *(Attack(f"a loss of {loss!r}", in_metrics(loss)) for loss in (math.nan, -math.inf, "low", [0.5])),
-    *(Attack(f"samples of {samples!r}", with_samples(samples)) for samples in (-1, [1])),
+    *(Attack(f"a loss of {loss!r}", in_metrics(loss)) for loss in (math.nan, -math.inf, 1e300, "low", [0.5])),
+    *(Attack(f"samples of {samples!r}", with_samples(samples)) for samples in (-1, 1e300, [1])),
     *(Attack(name, change) for name, change in MODELS.items()),
     Attack("a moment of another width", in_note(moment=_floats(*range(1, 8)), shape=[1, 7]), refused=False),
     Attack("another client's name", in_note(name=CLIENTS[0]), refused=False),
