@@ -125,7 +125,7 @@ def _served(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path
             answers = [(weight, reply.model or {}) for weight, _, reply in server.answers(step)]
             model = shared.step(answers, step.mode)
             server.stepped(step, model, moved=True)
-        server.memory.close("finished")
+        server.files.close("finished")
 
     return work
 

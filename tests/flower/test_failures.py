@@ -493,7 +493,7 @@ def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path,
     monkeypatch.setattr(state, "json_bytes", lambda index: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         flower.rounds(first, fleet(flower), record, 1, first=3)
-    first._server.memory._lock.release()  # as the end of its process does
+    first._server.files._lock.release()  # as the end of its process does
     restored = strategy()
     assert restored.coordinator.step == 2
     np.testing.assert_array_equal(restored._arrays["w0"].numpy(), record["w0"].numpy())

@@ -181,7 +181,7 @@ def test_both_hosts_do_without_rounds_alike(flower, name, options):
         assert entry.work == pytest.approx(expected.work, rel=1e-9)
         numbers = {name: value for name, value in expected.facts.items() if name != "reasons"}
         assert {name: entry.facts[name] for name in numbers} == pytest.approx(numbers, rel=1e-3)
-        assert (entry.stretch, entry.carried) == pytest.approx((expected.stretch, expected.carried), rel=1e-3)
+        assert (entry.step_factor, entry.carried) == pytest.approx((expected.step_factor, expected.carried), rel=1e-3)
 
 
 def test_rounds_of_the_server_without_a_strategy(flower):

@@ -66,7 +66,7 @@ def play(change, scheme="random", folder=None, steps=6, **options):
         step = server.next_step(wire, CLIENTS)
         moved = server.take(step)
         failed |= set(server.stepped(step, server.shared.arrays, moved=moved).failed)
-    server.memory.close()
+    server.files.close()
     return server, failed
 
 

@@ -64,7 +64,7 @@ def one_round(model, folder, change, kind):
     step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), CLIENTS)
     server.take(step)
     failed = server.stepped(step, shared.arrays, moved=True).failed
-    server.memory.close()
+    server.files.close()
     return failed, shared.arrays
 
 

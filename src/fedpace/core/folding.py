@@ -75,29 +75,29 @@ def screened(
 
     Where the updates themselves came, they were `judged` already.
     """
-    told = {
+    sketches = {
         place: np.asarray(outcome.update, dtype=np.float64)
         for place, outcome in enumerate(outcomes)
         if outcome.finished and outcome.update is not None and outcome.client not in judged
     }
-    versions = [step] * len(told)
-    lengths, cosines = compared(lambda: iter(told.values()), versions)
-    times = trust.judge([rows[place] for place in told], lengths, versions, cosines, step)
-    refused = {place for place, time in zip(told, times.tolist(), strict=True) if time}
+    versions = [step] * len(sketches)
+    lengths, cosines = compared(lambda: iter(sketches.values()), versions)
+    times = trust.judge([rows[place] for place in sketches], lengths, versions, cosines, step)
+    refused = {place for place, time in zip(sketches, times.tolist(), strict=True) if time}
     if not refused:
         return outcomes
     trust.refuse([rows[place] for place in refused])
     return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
 
 
-def fold_moments(trust: Trust, store: MomentStore, told: Mapping[int, FloatArray]) -> None:
+def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:
     """Keep moments, each in the size that the fleet's allow; others' change where the fleet's median did."""
-    if not told:
+    if not reported:
         return
-    factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in told.items()}
+    factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in reported.items()}
     before = trust.columns["scale"]
     for row, scale in trust.weigh(factors).items():
         if row in factors:
             store.put(row, factors[row] * math.sqrt(scale))
-        elif (kept := getattr(store, "factor", lambda _: None)(row)) is not None:
-            store.put(row, kept * math.sqrt(scale / before[row]))
+        elif (stored := getattr(store, "factor", lambda _: None)(row)) is not None:
+            store.put(row, stored * math.sqrt(scale / before[row]))

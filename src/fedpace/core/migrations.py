@@ -37,7 +37,7 @@ def _from_4(index: Index, arrays: Arrays) -> None:
 MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4}
 
 
-FORMER_NAMES = {"stretch": "step_factor"}
+FORMER_NAMES = {"stretch": "step_factor", "ahead": "momentum"}
 """Fields of server steps' states and of rounds on disk that have another name now."""
 
 

@@ -96,22 +96,22 @@ class Trust:
 
     def seconds(self, outcome: Outcome) -> float:
         """Return how long a client took: what it says, but no less than was measured, less an allowance."""
-        told, measured = outcome.seconds, outcome.measured
-        if not self.on or math.isnan(measured) or math.isnan(told):
-            return told
+        stated, measured = outcome.seconds, outcome.measured
+        if not self.on or math.isnan(measured) or math.isnan(stated):
+            return stated
         part, seconds = ALLOWANCE
-        return max(told, measured - max(part * measured, min(seconds, measured / 2)))
+        return max(stated, measured - max(part * measured, min(seconds, measured / 2)))
 
     def time(self, rows: IntArray, claimed: FloatArray, seconds: FloatArray, finished: BoolArray, step: int) -> None:
         """Compare what answers took with what was claimed; one given up tells something only if it was late by then."""
         self._fade(step)
         with np.errstate(divide="ignore", invalid="ignore"):
             late = np.log(seconds) - np.log(claimed)
-        told = np.isfinite(late) & (finished | (late > self._lateness()[rows]))
-        if not self.on or not told.any():
+        counted = np.isfinite(late) & (finished | (late > self._lateness()[rows]))
+        if not self.on or not counted.any():
             return
-        np.add.at(self.columns["timed"], rows[told], 1.0)
-        np.add.at(self.columns["late"], rows[told], late[told])
+        np.add.at(self.columns["timed"], rows[counted], 1.0)
+        np.add.at(self.columns["late"], rows[counted], late[counted])
 
     def slower(self) -> FloatArray:
         """(n,) what claimed delays are multiplied by."""
@@ -176,22 +176,22 @@ class Trust:
         self._fade(step)
         if not self.on:
             return np.zeros(len(rows))
-        told = np.isfinite(cosines) & (np.asarray(rows) >= 0)
-        if told.any():
-            middle, spread = robust(cosines[told])
+        compared_rows = np.isfinite(cosines) & (np.asarray(rows) >= 0)
+        if compared_rows.any():
+            middle, spread = robust(cosines[compared_rows])
             against = (cosines < 0) & (cosines < middle - LATE * max(spread, 0.05))
-            column, at = self.columns["against"], np.asarray(rows)[told]
-            column[at] = np.maximum(column[at] + np.where(against[told], 1.0, -1.0), 0.0)
+            column, at = self.columns["against"], np.asarray(rows)[compared_rows]
+            column[at] = np.maximum(column[at] + np.where(against[compared_rows], 1.0, -1.0), 0.0)
         return self.screen.judge(lengths, versions, cosines, rows=rows, first=first)
 
     def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
         """Return sketches of updates in hand, NaN where they would be refused: policies must not be led by them."""
         if not self.on:
             return sketches
-        told = np.flatnonzero(~np.isnan(sketches).any(axis=1))
-        born = [versions[place] for place in told.tolist()]
-        lengths, cosines = compared(lambda: iter(sketches[told]), born)
-        bad = told[self.screen.judge(lengths, born, cosines, remember=False) > 0]
+        known = np.flatnonzero(~np.isnan(sketches).any(axis=1))
+        born = [versions[place] for place in known.tolist()]
+        lengths, cosines = compared(lambda: iter(sketches[known]), born)
+        bad = known[self.screen.judge(lengths, born, cosines, remember=False) > 0]
         if not bad.size:
             return sketches
         sketches = sketches.copy()

@@ -134,7 +134,7 @@ class Federation:
 
     def close(self) -> None:
         """End the sitting where not `start` but a loop of one's own called the rounds."""
-        self._server.memory.close()
+        self._server.files.close()
 
     def _present(self, named: Mapping[str, int]) -> dict[str, int]:
         """Return those nodes by name that may be chosen; newcomers join."""

@@ -87,7 +87,7 @@ class PacedServer(Federation):
             log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
         status = "interrupted"
         try:
-            if not done or self._server.memory.unwritten:  # or it was killed before the last step was evaluated
+            if not done or self._server.files.unwritten:  # or it was killed before the last step was evaluated
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.courier.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
@@ -99,7 +99,7 @@ class PacedServer(Federation):
                     evaluated = self._server.courier.now
             status = "finished"
         finally:
-            self._server.memory.close(status)
+            self._server.files.close(status)
             log.info("fedpace: the server's seconds: %s", self._server.watch)
         return result
 
@@ -149,6 +149,6 @@ class PacedServer(Federation):
             return
         with self._server.watch("evaluating"):
             found = evaluate_fn(self.coordinator.step, self._arrays)
-        self._server.memory.evaluated(found or {})
+        self._server.files.evaluated(found or {})
         if found is not None:
             result.evaluate_metrics_serverapp[self.coordinator.step] = found

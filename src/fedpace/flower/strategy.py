@@ -63,7 +63,7 @@ class PacedStrategy(Federation, Strategy):
             **settings,
         )
         if (saved := self._server.saved) is not None:
-            with self._server.memory.letting_go():
+            with self._server.files.letting_go():
                 put_back(inner, saved.facts.get("inner", []), saved.own)
         self._before = self.coordinator.step
         """Rounds that were made before this server started."""
@@ -91,13 +91,13 @@ class PacedStrategy(Federation, Strategy):
 
         def evaluate(number: int, current: ArrayRecord) -> MetricRecord | None:
             found = None if evaluate_fn is None else evaluate_fn(number + done, current)
-            self._server.memory.evaluated(found or {})
+            self._server.files.evaluated(found or {})
             return found
 
         if done >= num_rounds:
-            if self._server.memory.unwritten:  # it was killed when the last round was saved, and its line was not
+            if self._server.files.unwritten:  # it was killed when the last round was saved, and its line was not
                 evaluate(0, arrays)
-            self._server.memory.close("finished")
+            self._server.files.close("finished")
             result = Result()
             result.arrays = arrays
             return result
@@ -108,7 +108,7 @@ class PacedStrategy(Federation, Strategy):
             )
             status = "finished"
         finally:
-            self._server.memory.close(status)
+            self._server.files.close(status)
         # Flower counts from 1; users count from where they began.
         for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, history, {number + done: found for number, found in getattr(result, history).items()})

@@ -102,8 +102,8 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.memory = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
-        self.saved = self.memory.load(scheme, settings)
+        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
+        self.saved = self.files.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
         coordinator = self.coordinator
@@ -144,7 +144,7 @@ class Server:
             available: who is there; or what says so, asked again and again.
         """
         fixed = None if callable(available) else list(available)
-        self.memory.acquire()
+        self.files.acquire()
         self._send(transport, self._next)
         # Where answers come faster than a host hands them over, those in hand must not grow old while it is asked for
         # more. Rounds listen first: who was late is heard before anybody is chosen.
@@ -234,7 +234,7 @@ class Server:
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
             remembered = {"server": scalars, **(facts or {})}
             arrays = {**(own or {}), **vectors}
-            self.memory.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
+            self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
         return entry
 
     # -- inside ----------------------------------------------------------------------------------------------

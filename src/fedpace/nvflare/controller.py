@@ -143,7 +143,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             super().run()
             status = "finished"
         finally:
-            self._server.memory.close(status)
+            self._server.files.close(status)
 
     # -- a round ---------------------------------------------------------------------------------------------
 

@@ -56,11 +56,6 @@ class Round:
     by_speed: tuple[float, ...] | None = None
     """Metric of the shared model on the data of each tenth of the clients, fastest first; where it was evaluated."""
 
-    @property
-    def stretch(self) -> float:
-        """The former name of `step_factor`."""
-        return self.step_factor
-
     def __repr__(self) -> str:
         """Return what one wants to read in a loop over rounds; the fields hold the rest."""
         metric = "" if self.metric is None else f", metric {self.metric:.4g}"

@@ -142,11 +142,11 @@ class Memory:
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
         self._drift = _Drift()
 
-    def hear_now(self, source: Source, offset: FloatArray) -> None:
+    def remember_now(self, source: Source, offset: FloatArray) -> None:
         """Remember what a client differed by in this step."""
-        self._hear(source, offset, self._was.log_scale, self._was.path)
+        self._remember(source, offset, self._was.log_scale, self._was.path)
 
-    def hear_late(self, source: Source, update: FloatArray) -> None:
+    def remember_late(self, source: Source, update: FloatArray) -> None:
         """Remember an answer to an older model; one that is too old says nothing any more."""
         then, known = self._references.get(source.version), self._known.get(source.client)
         if then is None or (known is not None and source.version < known.version):
@@ -154,9 +154,9 @@ class Memory:
         if known is not None and source.version > known.version:
             was = math.exp(then.log_scale - known.log_scale) * known.offset.astype(np.float64)
             self._drift.add(update - then.mean - was, source.share, then.path - known.path)
-        self._hear(source, update - then.mean, then.log_scale, then.path)
+        self._remember(source, update - then.mean, then.log_scale, then.path)
 
-    def _hear(self, source: Source, offset: FloatArray, log_scale: float, path: float) -> None:
+    def _remember(self, source: Source, offset: FloatArray, log_scale: float, path: float) -> None:
         self._known.pop(source.client, None)  # so that the order is that in which they were heard
         self._known[source.client] = _Known(offset, source.version, source.share, log_scale, path)
 

@@ -22,7 +22,8 @@ from fedpace.core.stepping import Answers, Part, Vector, norm
 class Lead(StepLength):
     """How far the model that is sent has run ahead of the averaged one, and what past steps were like."""
 
-    ahead: Vector
+    momentum: Vector
+    """How far ahead that is."""
     last: Vector
     """The averaged update of the last step."""
     age: int = 0
@@ -53,17 +54,17 @@ class Nesterov:
 
     def init(self, zero: Vector) -> Lead:
         """The model that is sent is the averaged one."""
-        return Lead(ahead=zero, last=zero)
+        return Lead(momentum=zero, last=zero)
 
     def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
         """Return the model that is sent next."""
         update, square = answers.step, norm(answers.step) ** 2
-        carried, age = carried_part(state.age, square + float(update @ state.ahead))
+        carried, age = carried_part(state.age, square + float(update @ state.momentum))
         allowed = fedexp_factor(answers.mean_square, square, self.power) * (1 - carried) if self.power else 1.0
         after = state.next(allowed, change=norm(update - state.last), length=math.sqrt(square))
         step = after.step_factor * update
-        ahead = (state.ahead + step) * carried
-        part, after = after.within_budget(norm(step + ahead - update))
-        step, ahead = update + part * (step - update), part * ahead
-        move = step + ahead
-        return model + move, replace(after, ahead=ahead, last=update, age=age, carried=carried, moved=norm(move))
+        momentum = (state.momentum + step) * carried
+        part, after = after.within_budget(norm(step + momentum - update))
+        step, momentum = update + part * (step - update), part * momentum
+        move = step + momentum
+        return model + move, replace(after, momentum=momentum, last=update, age=age, carried=carried, moved=norm(move))

@@ -58,7 +58,7 @@ class Remembering:
 
     def init(self, zero: Vector) -> Remembered:
         """Nothing is remembered."""
-        return Remembered(ahead=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
+        return Remembered(momentum=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
 
     def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
         """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""
@@ -69,11 +69,11 @@ class Remembering:
         updates = np.array([np.asarray(row) for row in answers.rows])
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
-            memory.hear_late(source, update)
+            memory.remember_late(source, update)
         memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: what is taken off is measured in this step
         step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
         for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
-            memory.hear_now(source, update - reference)
+            memory.remember_now(source, update - reference)
         whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
         model, after = moment.apply(state, model, whole)
         room = max(2, int(self.memory_gib * 2**30) // (4 * step.size))
