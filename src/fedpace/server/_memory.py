@@ -85,6 +85,10 @@ class _Known(NamedTuple):
     log_scale: float
     path: float
 
+    def shrunk_to(self, log_scale: float, weight: float = 1.0) -> FloatArray:
+        """Return the offset as it is where differences have shrunk so far, times `weight`."""
+        return weight * math.exp(log_scale - self.log_scale) * self.offset.astype(np.float64)
+
 
 class _Reference(NamedTuple):
     """What clients that were given one version of the model are compared with."""
@@ -152,7 +156,7 @@ class Memory:
         if then is None or (known is not None and source.version < known.version):
             return
         if known is not None and source.version > known.version:
-            was = math.exp(then.log_scale - known.log_scale) * known.offset.astype(np.float64)
+            was = known.shrunk_to(then.log_scale)
             self._drift.add(update - then.mean - was, source.share, then.path - known.path)
         self._remember(source, update - then.mean, then.log_scale, then.path)
 
@@ -225,7 +229,8 @@ class Memory:
         clients = tuple(self._known)[-room:]
         known = [self._known[client] for client in clients]
         versions = [version for version in self._references if awaited is None or version in awaited]
-        versions = versions[-(min(VERSIONS if awaited is None else room, room) - 1) :]
+        most = min(VERSIONS, room) if awaited is None else room
+        versions = versions[-(most - 1) :]  # and the one of this step
         references = {version: self._references[version] for version in versions}
         references[self._version] = _Reference(reference, self._was.log_scale, self._was.path)
         ages = np.array([self._version + 1 - each.version for each in known])
@@ -268,14 +273,9 @@ class Memory:
             remembered=len(clients),
         )
 
-    def _shrunk(self, known: _Known) -> float:
-        """By how much a difference has shrunk since it was heard."""
-        return math.exp(self._was.log_scale - known.log_scale)
-
     def _offset(self, source: Source) -> FloatArray:
         """Return what a client differed by, shrunk to the present."""
-        known = self._known[source.client]
-        return self._shrunk(known) * known.offset.astype(np.float64)
+        return self._known[source.client].shrunk_to(self._was.log_scale)
 
     def _mean(self) -> FloatArray:
         """Return the mean offset, weighted by the clients' shares."""
@@ -283,5 +283,5 @@ class Memory:
         total = sum(each.share for each in known) or 1.0  # those that are trusted with nothing say nothing
         mean = np.zeros(known[0].offset.size)
         for each in known:  # one by one: a table of them all would be as large as the memory itself
-            mean += each.share / total * self._shrunk(each) * each.offset.astype(np.float64)
+            mean += each.shrunk_to(self._was.log_scale, each.share / total)
         return mean
