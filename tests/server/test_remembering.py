@@ -174,7 +174,7 @@ def test_who_has_left_is_forgotten():
     """What it differed by would stay in the mean, and seem to drift further with every step that it is not heard in."""
     start = np.zeros(WIDTH)
     model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
-    here = {client: 1 / 5 for client in range(5)}
+    here = dict.fromkeys(range(5), 1 / 5)
     for version in range(1, 40):
         answers = [(client, model, version, 0.2) for client in range(5)]
         model, state = stepped(state, model, version, answers, share_of=here.get)
