@@ -224,7 +224,7 @@ def test_who_takes_next_to_no_time_takes_none():
 
 def test_a_clock_that_jumps_does_not_stop_the_server():
     """A host that says 0 first and then nanoseconds of 1970: nobody took that long, and the step is made."""
-    made = Coordinator(make_selector("random", k=1))
+    made = Coordinator(make_selector("random", k=1), Settings(deadline=1e300))
     made.join(range(2))
     (task,) = made.due(0.0).tasks
     made.lost(task.id, 1.7e18)
@@ -244,3 +244,26 @@ def test_a_feature_that_only_one_client_has_a_trace_of():
     factors[0][:, 2] = 1e-155
     assert np.isfinite(numerics.pairwise_heterogeneity(factors)).all()
     assert np.isfinite(numerics.pairwise_heterogeneity([1e-160 * factor for factor in factors])).all()
+
+
+@pytest.mark.parametrize("seconds", ["3", -1.0, math.nan, 1e300, HUGE])
+def test_a_step_takes_seconds(seconds):
+    made = Coordinator(make_selector("random", k=1))
+    made.join(range(2))
+    (task,) = made.due(0.0).tasks
+    made.receive(task.id, Outcome(task.client, seconds=1.0), 1.0)
+    made.due(1.0)
+    with pytest.raises(FedpaceError, match="a step"):
+        made.stepped(1.0, seconds=seconds)
+    assert made.stepped(1.0, seconds=1.0).seconds == 1.0
+
+
+def test_who_misses_a_deadline_beyond_all_time_has_failed():
+    made = Coordinator(make_selector("random", k=2), Settings(deadline=1e300))
+    made.join(range(2))
+    first, _ = made.due(0.0).tasks
+    made.receive(first.id, Outcome(first.client, seconds=1.0), 1.0)
+    assert made.wake_at == 1e300
+    assert made.due(1e300).step is not None
+    made.stepped(1e300)
+    assert made.step == 1
