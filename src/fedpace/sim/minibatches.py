@@ -74,8 +74,7 @@ def plan(
     rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
     rows[:] = starts[:, None, None]
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
-    generators = _generators(seed, [(turns[position], clients[position]) for position in shuffled])
-    for position, generator in zip(shuffled, generators, strict=True):
+    for position, generator in _generators(seed, turns, clients, shuffled):
         # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
         flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
         for begin in range(0, epochs * length, length):
@@ -94,10 +93,16 @@ def plan(
     )
 
 
-def _generators(seed: int, keys: Sequence[tuple[int, int]]) -> list[np.random.Generator]:
-    """Return the generator of each (turn, client): those of one turn are made together."""
-    made: dict[tuple[int, int], np.random.Generator] = {}
-    for turn in dict.fromkeys(turn for turn, _ in keys):
-        members = [client for other, client in keys if other == turn]
-        made |= zip(((turn, client) for client in members), streams(seed, "train", turn, last=members), strict=True)
-    return [made[key] for key in keys]
+def _generators(
+    seed: int, turns: Sequence[int], clients: Sequence[int], positions: Sequence[int]
+) -> Iterator[tuple[int, np.random.Generator]]:
+    """Yield positions with their generators: those of one turn are made together.
+
+    One at a time: hundreds that live at once would have Python look for garbage in every round.
+    """
+    together: dict[int, list[int]] = {}
+    for position in positions:
+        together.setdefault(turns[position], []).append(position)
+    for turn, members in together.items():
+        made = streams(seed, "train", turn, last=[clients[position] for position in members])
+        yield from zip(members, made, strict=True)

@@ -209,7 +209,8 @@ class Simulation:
             if shares is not None:
                 source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
-            buffers.append((result.parameters[cut:].clone(), weights[task.id]))
+            if self.trainer.whole.numel():
+                buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions)
         model = self.models[step.number - 1]
