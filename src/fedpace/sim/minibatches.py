@@ -74,7 +74,9 @@ def plan(
     rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
     rows[:] = starts[:, None, None]
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
-    for position, generator in _generators(seed, turns, clients, shuffled):
+    keys = [(turns[position], clients[position]) for position in shuffled]
+    # One at a time: hundreds of generators that live at once would have Python look for garbage in every round.
+    for position, generator in zip(shuffled, streams(seed, "train", last=keys), strict=True):
         # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
         flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
         for begin in range(0, epochs * length, length):
@@ -91,18 +93,3 @@ def plan(
         steps=tuple(steps.tolist()),
         same=not shuffled,
     )
-
-
-def _generators(
-    seed: int, turns: Sequence[int], clients: Sequence[int], positions: Sequence[int]
-) -> Iterator[tuple[int, np.random.Generator]]:
-    """Yield positions with their generators: those of one turn are made together.
-
-    One at a time: hundreds that live at once would have Python look for garbage in every round.
-    """
-    together: dict[int, list[int]] = {}
-    for position in positions:
-        together.setdefault(turns[position], []).append(position)
-    for turn, members in together.items():
-        made = streams(seed, "train", turn, last=[clients[position] for position in members])
-        yield from zip(members, made, strict=True)
