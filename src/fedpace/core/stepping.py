@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.migrations import current_name
+from fedpace.core.migrations import LATER_FIELDS, current_name
 
 SingleArray = NDArray[np.float32]
 Vector = Any
@@ -209,7 +209,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
     known = {item.name for item in fields(initial)}
     scalars = {current_name(name): value for name, value in scalars.items()}
     vectors = {current_name(name): value for name, value in vectors.items()}
-    if known != {*scalars, *vectors}:
+    if not known - LATER_FIELDS <= {*scalars, *vectors} <= known:
         raise InputError(
             f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "
             "it was saved with another rule"

@@ -60,7 +60,14 @@ class Remembering:
 
     def init(self, zero: Vector) -> Remembered:
         """Nothing is remembered."""
-        return Remembered(momentum=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
+        return Remembered(
+            momentum=zero,
+            last=zero,
+            move=zero,
+            move_before=zero,
+            offsets=Stack.none(zero),
+            references=Stack.none(zero),
+        )
 
     def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
         """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""

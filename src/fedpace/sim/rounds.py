@@ -207,7 +207,8 @@ class Simulation:
         for task, result in trained:
             source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
-            buffers.append((result.parameters[cut:].clone(), weights[task.id]))
+            if self.trainer.whole.numel():
+                buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)
         model = self.models[step.number - 1]
