@@ -11,8 +11,9 @@ weight. Each claim is bounded by something that the server sees itself:
 - Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
 - Updates. A client whose updates point away from those of the others on average (`fedpace.core.turning`), or were
-  refused (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than `LEAST`. Nor
-  does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody can reach.
+  refused (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than
+  `LEAST`. Nor does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody
+  can reach.
 
 Everything is relative to the fleet's median, so that up to half of the clients may lie before honest ones suffer; and
 all evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it: docs/trust.md has
