@@ -210,13 +210,35 @@ def test_ids_that_cannot_be_found_again_are_refused(client):
     assert len(made) == 6
 
 
-def test_one_client_does_not_weigh_a_whole_step_without_rounds():
+def step_of(weights, clients=30, mode="average"):
+    """Return the move of a policy without rounds, and what it was shown: its answers are of clients 0, 1, ..."""
+    from types import SimpleNamespace
+
     from fedpace.core.tasks import Apply, Move
+
+    rows = np.arange(len(weights))
+    view = SimpleNamespace(clients=clients, in_hand=SimpleNamespace(ids=rows + 70, clients=rows))
+    return Move(apply=Apply(rows + 70, np.array(weights), mode)), view
+
+
+def test_one_client_does_not_weigh_a_whole_step_without_rounds():
     from fedpace.core.weights import ALONE, bounded
 
-    ids = np.arange(4)
-    move = Move(apply=Apply(ids, np.array([0.98, 0.02, 0.0, 0.0])))
-    np.testing.assert_allclose(bounded(move, 30).apply.weights, [ALONE, 1 - ALONE, 0, 0])
-    assert bounded(move, 5) is move, "a small roster may need one that is most of it"
-    alone = Move(apply=Apply(ids, np.array([1.0, 0.0, 0.0, 0.0])))
-    assert bounded(alone, 30) is alone, "nobody else answered to this model"
+    everybody = np.ones(30)
+    move, view = step_of([0.98, 0.02, 0.0, 0.0])
+    np.testing.assert_allclose(bounded(move, view, everybody).apply.weights, [ALONE, 1 - ALONE, 0, 0])
+    move, view = step_of([0.98, 0.02, 0.0, 0.0], clients=5)
+    assert bounded(move, view, np.ones(5)) is move, "a small roster may need one that is most of it"
+    move, view = step_of([1.0, 0.0, 0.0, 0.0])
+    assert bounded(move, view, everybody) is move, "nobody else answered to this model"
+
+
+def test_answers_in_hand_of_who_is_not_trusted_any_more_count_for_less():
+    from fedpace.core.weights import bounded
+
+    trusted = np.ones(30)
+    trusted[0] = 0.25
+    move, view = step_of([0.4, 0.4, 0.2, 0.0])
+    np.testing.assert_allclose(bounded(move, view, trusted).apply.weights, np.array([1, 4, 2, 0]) / 7)
+    move, view = step_of([0.5, 0.5, 0.0], mode="delta")
+    np.testing.assert_allclose(bounded(move, view, trusted).apply.weights, [0.125, 0.5, 0.0])

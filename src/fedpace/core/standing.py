@@ -217,7 +217,7 @@ class Standing(Roster):
                 raise
             why = Diagnostics(status=f"all that can be reached, since {problem}")
             return Move(view.candidates, self.among(view.candidates), why=why)
-        return bounded(move, view.clients) if guarded and not rounds else move
+        return bounded(move, view, self.ledger.trust.weight()) if guarded and not rounds else move
 
     def _rng(self) -> np.random.Generator:
         """Return the stream of this decision: rounds decide once per step."""

@@ -10,9 +10,10 @@ weight. Each claim is bounded by something that the server sees itself:
   and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Its shape stays the client's.
 - Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
-- Updates. A client whose updates point away from those of the others again and again, or were refused
-  (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than `LEAST`. Nor
-  does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody can reach.
+- Updates. A client whose updates point away from those of the others on average (`fedpace.core.turning`), or were
+  refused (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than
+  `LEAST`. Nor does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody
+  can reach.
 
 Everything is relative to the fleet's median, so that up to half of the clients may lie before honest ones suffer; and
 all evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it: docs/trust.md has
@@ -34,6 +35,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Screen, Screens, checked_lengths, compared
+from fedpace.core.turning import add_cosines
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -48,8 +50,6 @@ EXTREME = 600.0
 """Logarithm of what a moment is multiplied by at the most: more is no number."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
-AGAINST = 3
-"""Answers against the others after which each further one halves what the client counts for."""
 HALF_LIFE = 50.0
 """Steps."""
 ENOUGH = 4
@@ -57,13 +57,15 @@ ENOUGH = 4
 COLUMNS: dict[str, float] = {
     "timed": 0.0,  # answers whose seconds were compared, fading
     "late": 0.0,  # sum of the logarithms of seconds taken over seconds claimed, fading
-    "against": 0.0,  # answers that pointed away from the others, less those that did not, fading
+    "cosines": 0.0,  # sum of the cosines of its updates with the others', fading
+    "compared": 0.0,  # how many those are, fading
+    "against": 0.0,  # how often it was found to point away from the others, fading
     "refused": 0.0,  # updates that were refused, fading
     "size": math.nan,  # logarithm of the trace of the moment as it was told
     "scale": 1.0,  # what the moment was multiplied by
 }
 BUFFERS = "buffers/"
-FADING = ("timed", "late", "against", "refused")
+FADING = ("timed", "late", "cosines", "compared", "against", "refused")
 
 
 class Trust:
@@ -176,12 +178,7 @@ class Trust:
         self._fade(step)
         if not self.on:
             return np.zeros(len(rows))
-        compared_rows = np.isfinite(cosines) & (np.asarray(rows) >= 0)
-        if compared_rows.any():
-            middle, spread = robust(cosines[compared_rows])
-            against = (cosines < 0) & (cosines < middle - LATE * max(spread, 0.05))
-            column, at = self.columns["against"], np.asarray(rows)[compared_rows]
-            column[at] = np.maximum(column[at] + np.where(against[compared_rows], 1.0, -1.0), 0.0)
+        add_cosines(self.columns, rows, cosines)
         return self.screen.judge(lengths, versions, cosines, rows=rows, first=first)
 
     def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
@@ -205,8 +202,7 @@ class Trust:
 
     def weight(self) -> FloatArray:
         """(n,) in (0, 1]: what clients count for, as a part of what they are given."""
-        doubt = self.columns["refused"] + np.maximum(self.columns["against"] - AGAINST + 1, 0.0)
-        return np.asarray(0.5**doubt)
+        return np.asarray(0.5 ** (self.columns["refused"] + self.columns["against"]))
 
     def admitted(self, among: BoolArray) -> BoolArray:
         """(n,) whom of these to ask; nobody is left out where half of them would be."""
@@ -267,6 +263,9 @@ class Trust:
         """Take over what was saved; states from before there was any evidence have none."""
         if not saved:
             return
+        if not {"cosines", "compared"} & set(saved) and "against" in saved:  # answers in a row were counted once
+            doubt = np.maximum(saved["against"] - 2, 0.0)
+            saved = {**saved, "against": doubt, "cosines": np.zeros(clients), "compared": np.zeros(clients)}
         if missing := {*COLUMNS, "fleet"} - set(saved):
             raise InputError(f"the saved ledger lacks {sorted(missing)} of what clients are trusted by")
         for name in COLUMNS:

@@ -9,6 +9,7 @@ import numpy as np
 from fedpace.core.checks import FloatArray
 from fedpace.core.outliers import robust
 from fedpace.core.tasks import Move
+from fedpace.core.types import View
 
 CAP, FLEET = 0.5, 20
 """Of a cohort's weight, and clients in a roster below which there is no limit. At least 0.5, so that one client at the
@@ -31,17 +32,29 @@ def plausible(samples: FloatArray) -> FloatArray:
     return np.asarray(np.minimum(samples, np.exp(middle + max(np.log(MOST_SAMPLES), SPREADS * spread))))
 
 
-def bounded(move: Move, clients: int) -> Move:
-    """Return a move of a policy without rounds in whose step no client weighs more than it may."""
+def bounded(move: Move, view: View, trusted: FloatArray) -> Move:
+    """Return a move of a policy without rounds in whose step no client weighs more than it may.
+
+    Args:
+        move: the policy's.
+        view: what it was shown.
+        trusted: (n,) what clients count for: answers may be in hand, or come, of who is not trusted any more.
+    """
     apply = move.apply
-    if apply is None or apply.mode != "average" or clients < FLEET:
+    if apply is None:
         return move
-    counting = np.flatnonzero(apply.weights > 0)
-    if counting.size < 2 or apply.weights.max() <= ALONE:
-        return move
-    weights = apply.weights.copy()
-    weights[counting] = capped(weights[counting], ALONE)
-    return replace(move, apply=replace(apply, weights=weights))
+    rows = dict(zip(view.in_hand.ids.tolist(), view.in_hand.clients.tolist(), strict=True))
+    weights = apply.weights * trusted[[rows[task] for task in apply.ids.tolist()]]
+    total = float(weights.sum())
+    if apply.mode == "average":
+        weights = weights * (float(apply.weights.sum()) / total) if total > 0 else apply.weights
+    if np.array_equal(trusted, np.ones(trusted.size)):
+        weights = apply.weights  # to the last bit
+    counting = np.flatnonzero(weights > 0)
+    if apply.mode == "average" and view.clients >= FLEET and counting.size > 1 and weights.max() > ALONE:
+        weights = weights.copy()
+        weights[counting] = capped(weights[counting], ALONE)
+    return move if weights is apply.weights else replace(move, apply=replace(apply, weights=weights))
 
 
 def capped(weights: FloatArray, cap: float) -> FloatArray:
