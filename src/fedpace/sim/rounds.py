@@ -199,7 +199,8 @@ class Simulation:
         shares = self.coordinator.shares() if "rows" in self.server.takes else None
         losses: list[float] = []
         buffers: list[tuple[torch.Tensor, float]] = []
-        cut = self.trainer.trainable
+        cut, buffered = self.trainer.trainable, self.trainer.whole.numel() > 0
+        sent = {version: self.models[version][:cut] for version in {task.step for task, _ in step.answers}}
         trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
         if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= ANSWER_BYTES:
             step, trained = self._screened(step, list(trained))
@@ -208,8 +209,10 @@ class Simulation:
             source = None
             if shares is not None:
                 source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
-            gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
-            if self.trainer.whole.numel():
+            gather.add(
+                result.parameters[:cut] if buffered else result.parameters, sent[task.step], weights[task.id], source
+            )
+            if buffered:
                 buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions)
