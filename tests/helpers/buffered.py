@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import islice
 from typing import ClassVar
 
@@ -77,3 +78,32 @@ def check_it_is_fedavg(policy, *, clients, shares):
         assert one.metric == pytest.approx(other.metric, rel=1e-6)
     torch.testing.assert_close(ours.parameters, plain.parameters, rtol=1e-6, atol=1e-7)
     return pairs
+
+
+def by_definition(rule, steps, *, clients):
+    """Play with everybody at work, by a loop that knows nothing of fedpace's own; yield clock, answers and model.
+
+    `rule` has a `buffer`, the answers that make a step, and a `step` from the model and the answers to the next model.
+    An answer is a client, how many steps old the model is that it was given, that model, and the trained one.
+    """
+    one = quadratic_run(make_selector("random", k=1), clients=clients)
+    model, version, events = one.trainer.initial, 0, []
+    jobs, held = [0] * clients, []
+
+    def begin(client, now):
+        seconds = one.time.delays.draw(jobs[client] + 1)[client]
+        heappush(events, (now + seconds, client, version, jobs[client], model))
+        jobs[client] += 1
+
+    for client in range(clients):
+        begin(client, 0.0)
+    while version < steps:
+        now, client, received, job, start = heappop(events)
+        trained = one.trainer.train(start, client, job).parameters
+        held.append((client, version - received, start.double().numpy(), trained.double().numpy()))
+        if len(held) == rule.buffer:
+            model = torch.from_numpy(rule.step(model.double().numpy(), held)).float()
+            version += 1
+            yield now, held, model
+            held = []
+        begin(client, now)

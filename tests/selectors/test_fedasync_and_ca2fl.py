@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from buffered import check_it_is_fedavg, quadratic_run
+from buffered import by_definition, check_it_is_fedavg, quadratic_run
 from resuming import check_resumes
 
 from fedpace import make_selector
@@ -54,31 +53,6 @@ class ByCa2fl:
         return model + self.lr * v
 
 
-def by_definition(rule, steps):
-    """Play with everybody at work; yield the clock, the clients and the model of each step."""
-    one = simulation(make_selector("random", k=1))
-    model, version, events = one.trainer.initial, 0, []
-    jobs, held, made = [0] * CLIENTS, [], 0
-
-    def begin(client, now):
-        seconds = one.time.delays.draw(jobs[client] + 1)[client]
-        heappush(events, (now + seconds, client, version, jobs[client], model))
-        jobs[client] += 1
-
-    for client in range(CLIENTS):
-        begin(client, 0.0)
-    while made < steps:
-        now, client, received, job, start = heappop(events)
-        trained = one.trainer.train(start, client, job).parameters
-        held.append((client, version - received, start.double().numpy(), trained.double().numpy()))
-        if len(held) == rule.buffer:
-            model = torch.from_numpy(rule.step(model.double().numpy(), held)).float()
-            version, made = version + 1, made + 1
-            yield now, sorted(c for c, *_ in held), max(lag for _, lag, *_ in held), model
-            held = []
-        begin(client, now)
-
-
 HINGE = {"discount": "hinge", "slope": 2.0, "tolerated": 3}
 RUNS = [
     ("fedasync", {}, ByFedasync(0.6, lambda lag: (1 + lag) ** -0.5)),
@@ -97,13 +71,13 @@ def test_whole_runs_follow_the_definition(name, options, rule):
     rounds = one.rounds()
     next(rounds)
     lags = []
-    for clock, clients, lag, model in by_definition(rule, 40 if rule.buffer == 1 else 15):
+    for clock, held, model in by_definition(rule, 40 if rule.buffer == 1 else 15, clients=CLIENTS):
         current = next(rounds)
         assert current.clock == pytest.approx(clock)
-        assert sorted(current.clients) == clients
-        assert current.facts["largest lag"] == lag
+        assert sorted(current.clients) == sorted(client for client, *_ in held)
+        lags.append(max(lag for _, lag, *_ in held))
+        assert current.facts["largest lag"] == lags[-1]
         torch.testing.assert_close(one.parameters, model, rtol=1e-5, atol=1e-6)
-        lags.append(lag)
     assert len(set(lags)) > 2, "otherwise nothing was tested"
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from buffered import check_it_is_fedavg, quadratic_run
+from buffered import by_definition, check_it_is_fedavg, quadratic_run
 from resuming import check_resumes
 
 from fedpace import make_selector
@@ -28,31 +27,14 @@ def simulation(policy, delays=None, **options):
     return quadratic_run(policy, delays, clients=CLIENTS, **options)
 
 
-def by_definition(buffer, steps, staleness, lr):
-    """Play FedBuff with everybody at work; return clocks, (client, lag) of the answers, and models."""
-    one = simulation(make_selector("random", k=1))
-    model, version, events = one.trainer.initial, 0, []
-    jobs, held, played = [0] * CLIENTS, [], []
+class ByFedbuff:
+    """x <- x + lr / K sum (1 + lag)^-staleness u_i."""
 
-    def begin(client, now):
-        seconds = one.time.delays.draw(jobs[client] + 1)[client]
-        heappush(events, (now + seconds, client, version, jobs[client], model))
-        jobs[client] += 1
+    def __init__(self, buffer, staleness, lr):
+        self.buffer, self.staleness, self.lr = buffer, staleness, lr
 
-    for client in range(CLIENTS):
-        begin(client, 0.0)
-    while len(played) < steps:
-        now, client, received, job, start = heappop(events)
-        update = (one.trainer.train(start, client, job).parameters - start).double()
-        held.append((client, version - received, update))
-        if len(held) == buffer:
-            step = sum((1 + lag) ** -staleness * u for _, lag, u in held)
-            model = (model.double() + lr / buffer * step).float()
-            version += 1
-            played.append((now, sorted((client, lag) for client, lag, _ in held), model))
-            held = []
-        begin(client, now)
-    return played
+    def step(self, model, held):
+        return model + self.lr / self.buffer * sum((1 + lag) ** -self.staleness * (t - s) for _, lag, s, t in held)
 
 
 @pytest.mark.parametrize(("buffer", "staleness", "lr"), [(3, 0.5, 1.0), (5, 0.0, 0.7), (12, 1.0, 1.0), (1, 0.5, 0.3)])
@@ -60,17 +42,18 @@ def test_whole_runs_follow_the_definition(buffer, staleness, lr):
     one = simulation(make_selector("fedbuff", buffer=buffer, staleness=staleness, lr=lr))
     rounds = one.rounds()
     next(rounds)
-    lags = 0
-    for clock, answers, model in by_definition(buffer, 15, staleness, lr):
+    total = 0
+    for clock, held, model in by_definition(ByFedbuff(buffer, staleness, lr), 15, clients=CLIENTS):
         current = next(rounds)
         assert current.clock == pytest.approx(clock)
-        expected = sorted((client, (1 + lag) ** -staleness / buffer) for client, lag in answers)
+        lags = [lag for _, lag, *_ in held]
+        expected = sorted((client, (1 + lag) ** -staleness / buffer) for client, lag, *_ in held)
         for got, wanted in zip(sorted(zip(current.clients, current.weights, strict=True)), expected, strict=True):
             assert got == pytest.approx(wanted)
         torch.testing.assert_close(one.parameters, model, rtol=1e-5, atol=1e-6)
-        lags += sum(lag for _, lag in answers)
-        assert current.facts["mean lag"] == pytest.approx(np.mean([lag for _, lag in answers]))
-    assert lags > 5, "otherwise nothing was tested"
+        assert current.facts["mean lag"] == pytest.approx(np.mean(lags))
+        total += sum(lags)
+    assert total > 5, "otherwise nothing was tested"
 
 
 @pytest.mark.parametrize("shares", ["uniform", "samples"])

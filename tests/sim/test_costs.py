@@ -15,6 +15,7 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.linear import Linear
+from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
@@ -186,6 +187,16 @@ def test_each_tenth_is_judged_on_its_own_data():
             total += len(samples)
         assert total <= MOST
         assert metric == pytest.approx(rights / total, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", [Softmax(), Mlp()])
+def test_groups_judged_together_are_judged_as_each_alone(model):
+    trainer = Trainer(Digits(clients=30).build(seed=1), model, Training(), seed=0)
+    speeds = Speeds(trainer, np.arange(30.0))
+    parameters = trainer.train(trainer.initial, 3, 0).parameters
+    alone = tuple(round(speeds._judge(parameters, *samples), 6) for samples in speeds._samples)
+    assert speeds._together is not None
+    assert speeds.judge(parameters) == alone
 
 
 def test_large_groups_are_sampled_and_small_fleets_have_fewer():

@@ -40,6 +40,12 @@ class Fact:
     cause: str = ""
     """What most likely led to a report that is refused."""
 
+    def plain(self, value: Any) -> bool:
+        """Whether it is beyond doubt what clients report: said quickly, since they report in every round."""
+        if type(value) is not float:
+            return False
+        return value != value or (self.least <= value <= self.most and value >= -self.most)
+
     def check(self, value: Any, who: str, *, required: bool = False) -> None:
         """Refuse what cannot be this fact; NaN = not reported, which is refused where it is required."""
         what = f"the {self.name} of {who}"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.facts import ordinary
 from fedpace.core.tasks import Answer, Kind, Task
 from fedpace.core.types import ClientId, InFlight, Outcome
@@ -155,16 +155,18 @@ class Flight:
         return sum(task.step == step for task in flying), sum(task.step == step for task in held)
 
     def tables(
-        self, row: Callable[[ClientId], int], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
+        self,
+        rows: Callable[[Iterable[ClientId]], IntArray],
+        shown: Callable[[FloatArray, Sequence[int]], FloatArray],
     ) -> tuple[InFlight, InFlight]:
         """Return the policy's tasks in flight and in hand, as views show them.
 
         Args:
-            row: of a client.
+            rows: of clients.
             shown: what is shown of the update sketches of answers in hand, given the versions of their models.
         """
         flying, held = self.mine()
-        return _table(flying, row), replace(_table(held, row), tell=partial(self._sketches, held, shown))
+        return _table(flying, rows), _table(held, rows, partial(self._sketches, held, shown))
 
     def _sketches(
         self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
@@ -204,14 +206,19 @@ def stacked(sketches: Sequence[FloatArray | None]) -> FloatArray | None:
     return np.array([blank if sketch is None else sketch for sketch in sketches], dtype=np.float64)
 
 
-def _table(tasks: list[Task], row: Callable[[ClientId], int]) -> InFlight:
+def _table(
+    tasks: list[Task],
+    rows: Callable[[Iterable[ClientId]], IntArray],
+    tell: Callable[[], FloatArray | None] | None = None,
+) -> InFlight:
     if not tasks:
-        return NOTHING
+        return NOTHING if tell is None else InFlight(tell=tell)
     ids, clients, _, steps, began, weights, *_ = zip(*tasks, strict=True)  # asked after every answer: much the fastest
     return InFlight(
         np.array(ids, dtype=np.int64),
-        np.array([row(client) for client in clients], dtype=np.int64),
+        rows(clients),
         np.array(began, dtype=np.float64),
         np.array(steps, dtype=np.int64),
         np.array(weights, dtype=np.float64),
+        tell,
     )

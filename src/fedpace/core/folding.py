@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fedpace.core.checks import FloatArray, float_array, of_ordinary_size, real
 from fedpace.core.errors import InputError
-from fedpace.core.facts import REPORTED, WIDE, same_width, valid_seconds
+from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.screening import compared
@@ -21,7 +21,7 @@ from fedpace.core.widths import Kind, width_of
 
 def check_outcomes(
     outcomes: Sequence[Outcome],
-    names: Sequence[str],
+    names: Callable[[int], str],
     moment_width: int | None,
     update_width: int | None,
     *,
@@ -31,7 +31,7 @@ def check_outcomes(
 
     Args:
         outcomes: the reports.
-        names: what errors call their clients.
+        names: what errors call the client of the i-th.
         moment_width: of the moments that are known already.
         update_width: of the sketches that are known already.
         learn_delays: whether a client that finished must say how long it took.
@@ -39,17 +39,12 @@ def check_outcomes(
     # Where none is known it is what most of them have: who differs is named, and not who came after it.
     moment_width = moment_width or _usual(outcomes, "moment")
     update_width = update_width or _usual(outcomes, "update")
-    for outcome, who in zip(outcomes, names, strict=True):
-        if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
-            raise InputError(f"finished and late of {who} must be True or False, but {outcome.finished!r} came")
-        if not math.isnan(real(outcome.seconds, f"the seconds of {who}")):
-            valid_seconds(outcome.seconds, who)
-        elif outcome.finished and learn_delays:
-            raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-        if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
-            valid_seconds(outcome.measured, who)
-        for fact in REPORTED:
-            fact.check(getattr(outcome, fact.name), who)
+    for place, outcome in enumerate(outcomes):
+        if not _plain(outcome):
+            _check_numbers(outcome, names(place), learn_delays=learn_delays)
+        if outcome.moment is None and outcome.update is None:
+            continue
+        who = names(place)
         if outcome.moment is not None:
             factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
             if factor.shape[1] == 0:
@@ -62,9 +57,35 @@ def check_outcomes(
             of_ordinary_size(update, f"the update sketch of {who}")
 
 
+def _plain(outcome: Outcome) -> bool:
+    """Whether nothing can be wrong with its numbers. Nearly always: sentences are only made where something may be."""
+    return (
+        type(outcome.finished) is bool
+        and type(outcome.late) is bool
+        and type(outcome.seconds) is float
+        and 0.0 <= outcome.seconds <= LONGEST
+        and type(outcome.measured) is float
+        and (0.0 <= outcome.measured <= LONGEST or outcome.measured != outcome.measured)
+        and all(fact.plain(getattr(outcome, fact.name)) for fact in REPORTED)
+    )
+
+
+def _check_numbers(outcome: Outcome, who: str, *, learn_delays: bool) -> None:
+    if not isinstance(outcome.finished, bool | np.bool_) or not isinstance(outcome.late, bool | np.bool_):
+        raise InputError(f"finished and late of {who} must be True or False, but {outcome.finished!r} came")
+    if not math.isnan(real(outcome.seconds, f"the seconds of {who}")):
+        valid_seconds(outcome.seconds, who)
+    elif outcome.finished and learn_delays:
+        raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
+    if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
+        valid_seconds(outcome.measured, who)
+    for fact in REPORTED:
+        fact.check(getattr(outcome, fact.name), who)
+
+
 def _usual(outcomes: Sequence[Outcome], kind: Kind) -> int | None:
-    widths = (width_of(getattr(outcome, kind), kind) for outcome in outcomes)
-    counts = Counter(width for width in widths if width is not None)
+    told = [each for outcome in outcomes if (each := getattr(outcome, kind)) is not None]
+    counts = Counter(width for each in told if (width := width_of(each, kind)) is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,18 +86,17 @@ class Hearing(Standing):
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
         self.at.turn.count_reported(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
-        times = Counter[tuple[int, ClientId]]()
-        judged: set[tuple[int, int, ClientId]] = set()
+        judged: dict[tuple[int, int], set[ClientId]] = {}
+        times: dict[tuple[int, ClientId], int] = {}
         for task, outcome in settled:
-            nth = times[task.step, task.client]
+            nth = times.get((task.step, task.client), 0)
+            times[task.step, task.client] = nth + 1
             groups.setdefault((task.step, nth), []).append(outcome)
-            times[task.step, task.client] += 1
             if task.id in self._judged:
-                judged.add((task.step, nth, task.client))
+                judged.setdefault((task.step, nth), set()).add(task.client)
         self._judged = frozenset()
-        for step, nth in sorted(groups):
-            seen = {client for *at, client in judged if at == [step, nth]}
-            self.ledger.fold(groups[step, nth], step, self.step - step, seen)
+        for group in sorted(groups):
+            self.ledger.fold(groups[group], group[0], self.step - group[0], judged.get(group, ()))
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)

@@ -178,51 +178,51 @@ class Ledger:
         """Record losses at the model of `step`, by row: all or none of them."""
         for row, loss in losses.items():
             FACTS["loss"].check(loss, self.name(row), required=True)
-        for row, loss in losses.items():
-            self._note(FACTS["loss"], row, loss, step)
+        self._note(FACTS["loss"], np.array(list(losses), np.int64), np.array(list(losses.values())), step)
 
-    def _note(self, fact: Fact, row: int, value: float, step: int) -> None:
-        self.columns[fact.name][row] = value
+    def _note(self, fact: Fact, rows: IntArray, values: FloatArray, step: int) -> None:
+        self.columns[fact.name][rows] = values
         if fact.stamp:
-            self.columns[fact.stamp][row] = step
+            self.columns[fact.stamp][rows] = step
 
     def check(self, outcomes: Sequence[Outcome], moment: int | None = None, update: int | None = None) -> None:
         """Refuse reports that cannot be folded, before any changes anything; these widths count where none is known."""
-        who = [self.name(self.row(outcome.client)) for outcome in outcomes]
+        rows = self.rows(outcome.client for outcome in outcomes).tolist()
         widths = self.moments.width or moment, self.width("updates") or update
-        check_outcomes(outcomes, who, *widths, learn_delays=self.learn_delays)
+        check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
 
     def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
         """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
         rows = [self.row(outcome.client) for outcome in outcomes]
         outcomes = screened(self.trust, rows, outcomes, step, judged)
-        for row, outcome in zip(rows, outcomes, strict=True):
-            self._fold_facts(row, outcome, step)
+        at, done = np.array(rows, np.int64), np.array([o.finished for o in outcomes], np.bool_)
+        self._fold_facts(at, done, outcomes, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
         seconds = [ordinary(self.trust.seconds(outcome)) for outcome in outcomes]
-        finished = [bool(o.finished) for o in outcomes]
-        at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
+        took = np.array(seconds)
         if not self.learn_delays:
             self.trust.time(at, self.columns["delay"][at], took, done, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
-            self._learn_delays(rows, seconds, finished, step)
+            self._learn_delays(rows, seconds, done.tolist(), step)
 
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""
         return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slower()))
 
-    def _fold_facts(self, row: int, outcome: Outcome, step: int) -> None:
-        self.columns["asked"][row] = True
-        if outcome.update is not None:
-            self.set_updates({row: outcome.update}, step)
+    def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
+        self.columns["asked"][rows] = True
+        sketches = {row: o.update for row, o in zip(rows.tolist(), outcomes, strict=True) if o.update is not None}
+        self.set_updates(sketches, step)
         for fact in REPORTED:
-            if not math.isnan(value := getattr(outcome, fact.name)):
-                self._note(fact, row, value, step)
-        self.columns["participations" if outcome.finished else "failures"][row] += 1
+            values = np.array([getattr(outcome, fact.name) for outcome in outcomes], dtype=np.float64)
+            told = ~np.isnan(values)
+            self._note(fact, rows[told], values[told], step)
+        np.add.at(self.columns["participations"], rows[finished], 1)
+        np.add.at(self.columns["failures"], rows[~finished], 1)
 
     def fold_weights(self, weighted: Sequence[tuple[float, Outcome]]) -> None:
         """Take in a step's weights, as the aggregate had them: who failed left its weight to the others."""

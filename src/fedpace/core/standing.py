@@ -134,7 +134,7 @@ class Standing(Roster):
 
     def advance(self, now: float | None) -> None:
         """Note the time."""
-        if now is None:
+        if now is None or (type(now) is float and now == self.now):  # as after most answers of one instant
             return
         seconds = real(now, "now")
         if not (math.isfinite(seconds) and seconds >= self.now):
@@ -203,7 +203,7 @@ class Standing(Roster):
 
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
-        flying, held = self.flight.tables(self.ledger.row, self.ledger.trust.shown)
+        flying, held = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
         known = self.ledger.facts()
         return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 

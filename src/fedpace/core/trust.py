@@ -202,10 +202,15 @@ class Trust:
 
     def weight(self) -> FloatArray:
         """(n,) in (0, 1]: what clients count for, as a part of what they are given."""
-        return np.asarray(0.5 ** (self.columns["refused"] + self.columns["against"]))
+        return np.asarray(0.5 ** self._doubt())
+
+    def _doubt(self) -> FloatArray:
+        return np.asarray(self.columns["refused"] + self.columns["against"])
 
     def admitted(self, among: BoolArray) -> BoolArray:
         """(n,) whom of these to ask; nobody is left out where half of them would be."""
+        if not self._doubt().any():  # asked twice after every answer
+            return among
         bad = among & (self.weight() < LEAST)
         if not bad.any() or 2 * int(bad.sum()) > int(among.sum()):
             return among

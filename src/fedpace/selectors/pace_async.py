@@ -167,7 +167,9 @@ class PaceAsync(Scheme):
             state = self._with_most(state, view)
         rows = view.candidates
         if apply is None:  # who has answered to this model has nothing to add to it
-            rows = rows[~np.isin(rows, hand.clients[fresh])]
+            answered = np.zeros(view.clients, dtype=np.bool_)
+            answered[hand.clients[fresh]] = True
+            rows = rows[~answered[rows]]
         start = self._starting(view, rows, state.most)
         left = 0 if apply is not None else len(hand)
         waiting = fresh.size and apply is None and math.isfinite(state.look)

@@ -199,15 +199,18 @@ class Simulation:
         share_of = self.coordinator.share_of() if "rows" in self.server.takes else None
         losses: list[float] = []
         buffers: list[tuple[torch.Tensor, float]] = []
-        cut = self.trainer.trainable
+        cut, buffered = self.trainer.trainable, self.trainer.whole.numel() > 0
+        sent = {version: self.models[version][:cut] for version in {task.step for task, _ in step.answers}}
         trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
         if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= ANSWER_BYTES:
             step, trained = self._screened(step, list(trained))
         weights = {task.id: weight for task, weight in step.answers}
         for task, result in trained:
             source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
-            gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
-            if self.trainer.whole.numel():
+            gather.add(
+                result.parameters[:cut] if buffered else result.parameters, sent[task.step], weights[task.id], source
+            )
+            if buffered:
                 buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)

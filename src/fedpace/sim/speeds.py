@@ -44,7 +44,7 @@ class Speeds:
         with one_thread():
             if self._together is None:
                 return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
-            groups = self._trainer.correct(parameters, *self._together).split(self._sizes)
+            groups = torch.split(self._trainer.correct(parameters, *self._together), self._sizes)
             return tuple(round(int(group.sum()) / len(group), 6) for group in groups)
 
     def _judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> float:

@@ -88,10 +88,10 @@ class Stacked:
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into stacks that stay in the processor's caches."""
         parts: list[list[int]] = []
-        filled = STACK_BYTES
+        filled, most = STACK_BYTES, self.largest_part
         sizes = 4 * (self._widths[list(clients)] * self.inputs.shape[1] + 2 * self.layers[-1].end)
         for client, size in zip(clients, sizes.tolist(), strict=True):
-            if filled + size > STACK_BYTES or len(parts[-1]) == self.largest_part:
+            if filled + size > STACK_BYTES or len(parts[-1]) == most:
                 parts.append([])
                 filled = 0
             parts[-1].append(client)
@@ -200,9 +200,14 @@ class Stacked:
                 inputs, targets = self._gather(torch.from_numpy(rows))
                 yield positions, inputs, targets, torch.from_numpy(weights)
 
-    def _gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather(self, rows: torch.Tensor, room: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return samples by their rows; inputs that are no longer needed are `room` for others, at most as many."""
         flat = rows.reshape(-1)
-        inputs = self.inputs.index_select(0, flat).view(*rows.shape, -1)
+        if room is None:
+            inputs = self.inputs.index_select(0, flat).view(*rows.shape, -1)
+        else:
+            inputs = room[: len(rows)]
+            torch.index_select(self.inputs, 0, flat, out=inputs.view(flat.numel(), -1))
         return inputs, self.targets.index_select(0, flat).view(*rows.shape, 1)
 
     def _train_stack(
@@ -216,7 +221,7 @@ class Stacked:
         inputs, targets = self._gather(steps.rows[:, 0])
         for number, active in enumerate(steps.training):
             if number and not steps.same:
-                inputs, targets = self._gather(steps.rows[:active, number])
+                inputs, targets = self._gather(steps.rows[:active, number], inputs)
             current = stack[:active]
             activations = self._forward(current, inputs)
             first = number < len(steps.first_epoch)

@@ -57,6 +57,7 @@ class Trainer:
         self.initial = self._flat.vector()
         layers = linear_layers(module, data.input_shape)
         self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
+        self._counts = [len(samples) for samples in data.train]
         self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
 
     @property
@@ -111,7 +112,7 @@ class Trainer:
 
     def samples(self, client: int) -> int:
         """Return how many samples the client holds."""
-        return len(self._train[client][1])
+        return self._counts[client]
 
     def train_many(
         self,
