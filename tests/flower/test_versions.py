@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from federations import Federation, diary
 from flower_wheels import unpacked_wheel
 
 pytest.importorskip("flwr")
@@ -106,3 +107,24 @@ def test_fedpace_on_this_version(version, tmp_path):
     command += [f"{HERE / 'test_parity.py'}::test_both_hosts_do_without_rounds_alike"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("scheme", ["random", "pace-async"])
+def test_a_deployment_of_the_newest_version(tmp_path, scheme):
+    """A SuperLink and SuperNodes of it, in rounds and without; other tests have the installed one's."""
+    gate, state = tmp_path / "gate", tmp_path / "state"
+    gate.mkdir()
+    with Federation(tmp_path / "federation", app=HERE / "faults_app") as federation:
+        path = [str(unpacked_wheel(TRIED[-1], tmp_path)), *filter(None, sys.path)]
+        federation.environment["PYTHONPATH"] = os.pathsep.join(path)
+        federation.start(["flwr", "--version"], "version").wait(60)
+        assert TRIED[-1] in federation.output("version")
+        federation.superlink()
+        for partition in range(4):
+            federation.supernode(partition, 4)
+        output = federation.run(selector=scheme, state=str(state), gate=str(gate), num_server_rounds=3)
+    rounds = diary(state)
+    assert [entry.number for entry in rounds] == [1, 2, 3], output[-5000:]
+    assert not any(entry.failed for entry in rounds)
