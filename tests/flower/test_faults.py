@@ -6,6 +6,7 @@ training leaves a file, so that what was counted can be held against what was do
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -42,7 +43,11 @@ class Gate:
 
     def of(self, kind):
         """Client -> how many of its tasks were held, or done."""
-        return Counter(f"partition-{task.split('-')[0]}" for task in self.tasks(kind))
+        return by_client(self.tasks(kind))
+
+
+def by_client(tasks):
+    return Counter(f"partition-{task.split('-')[0]}" for task in tasks)
 
 
 @pytest.fixture
@@ -63,12 +68,18 @@ def answers(rounds):
 
 
 def check_counts(state, gate, given_up=()):
-    """Every step is there once, and no answer is in two of them: hold what is saved against what nodes did."""
+    """Every step is there once, and no answer is in two of them: hold what is saved against what nodes did.
+
+    Args:
+        state: the server's folder.
+        gate: what nodes did.
+        given_up: tasks whose server had died before they were done.
+    """
     rounds, finished, done = diary(state), column(state, "participations"), gate.of("done")
     assert [entry.number for entry in rounds] == list(range(1, len(rounds) + 1))
-    counted = answers(rounds)
+    counted, lost = answers(rounds), by_client(given_up)
     assert counted == {name: count for name, count in finished.items() if count}
-    assert all(counted[name] <= done[name] - Counter(given_up)[name] for name in counted)
+    assert all(counted[name] <= done[name] - lost[name] for name in counted)
 
 
 def fedpace_on(state, *command):
@@ -119,27 +130,40 @@ def test_a_node_killed_at_work_a_client_that_raises_and_one_that_joins(federatio
     assert scheme in fedpace_on(state, "report").stdout
 
 
-@pytest.mark.parametrize("scheme", ["fedbuff", "pace-async"])
-def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, scheme):
-    """What they answer to the dead server is not counted, and nothing saved is lost."""
-    for partition in range(3):
-        federation.supernode(partition, 3)
+@pytest.mark.parametrize(
+    ("scheme", "machine"), [("fedbuff", False), ("pace-async", False), ("pace-async", True)], ids=str
+)
+def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, scheme, machine):
+    """What they answer to the dead server is not counted, and nothing saved is lost.
+
+    Where the whole `machine` dies, the SuperLink with it, Flower's SuperNodes have to be started anew too.
+    """
+    nodes = [federation.supernode(partition, 3) for partition in range(3)]
     state, held = tmp_path / "state", [f"hold-{partition}" for partition in range(3)]
     config = {"selector": scheme, "state": str(state), "gate": str(gate.folder)}
     first = federation.launch("first", **config)
     wait_for(lambda: len(diary(state)) >= 3, federation, first, "first")
     gate.write(*held)
-    wait_for(lambda: gate.of("held"), federation, first, "first")
+    wait_for(lambda: gate.tasks("held"), federation, first, "first")
     servers = federation.running("flwr-serverapp")
     assert servers, federation.output("first")[-5000:]
+    if machine:
+        stop(federation.last_superlink, hard=True)
     for pid in servers:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not federation.running("flwr-serverapp"), federation, first, "first")
     before, known, last = diary(state), column(state, "participations"), saved(state).step
+    awaited = set() if machine else gate.tasks("held")
+    if machine:
+        for node in nodes:
+            stop(node, hard=True)
+        federation.superlink()
+        for partition in range(3):
+            federation.supernode(partition, 3)
     second = federation.launch("second", num_server_rounds=last + 4, **config)
     wait_for(lambda: f"going on with step {last + 1}" in federation.output("second"), federation, second, "second")
     gate.clear(*held)
-    given_up, awaited = gate.of("held"), gate.tasks("held")
     gate.write("go")
     wait_for(lambda: gate.tasks("done") >= awaited, federation, second, "second")
     second.wait(600)
@@ -150,4 +174,4 @@ def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, 
     assert set(total) >= set(known)  # the same names behind new node ids
     assert all(total[name] >= known[name] for name in known)
     assert all(count == 0 for count in column(state, "failures").values()), "nobody is blamed"
-    check_counts(state, gate, given_up)
+    check_counts(state, gate, awaited)
