@@ -149,6 +149,28 @@ def test_a_node_that_raises_and_one_that_joins(flower):
     assert known["partition-3"] >= 1, "who joins is given a task while the others work"
 
 
+def test_a_node_that_died_is_asked_nothing_more(flower, monkeypatch):
+    """Its task fails and the SuperLink no longer lists it: who is there is looked up before anybody is given a task."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    grid = flower.grid()
+    for client, target in enumerate(TARGETS):
+        grid.add(10 + client, flower.app([report_mod()], target=target), **{"partition-id": client})
+    server, pull, looks = PacedServer("fedbuff", buffer=2, nodes_seconds=0), grid.pull_messages, []
+
+    def dying(identifiers):
+        looks.append(identifiers)
+        came = pull(identifiers) if len(looks) % 2 else []  # every other look is in vain, and the list grows old
+        for reply in came:
+            if reply.has_error():
+                grid.nodes.pop(12, None)
+        return came
+
+    grid.pull_messages = dying
+    server.start(grid, flower.arrays([0.0]), 8, evaluate_fn=lambda n, a: grid.dead.add(12) if n == 3 else None)
+    failures = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["failures"], strict=True))
+    assert failures == {"partition-0": 0, "partition-1": 0, "partition-2": 1, "partition-3": 0}
+
+
 def test_it_ends_by_the_clock_and_is_evaluated_as_often_as_was_said(flower):
     server = PacedServer("fedbuff", buffer=1, clock="reported")
     seen = values(server, fleet(flower), flower.arrays([0.0]), 1000, seconds=30.0, evaluate_every=10.0)

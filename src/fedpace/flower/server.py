@@ -135,8 +135,9 @@ class PacedServer(Federation):
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
 
     def _available(self) -> Iterable[str]:
-        """Return who is there, by name; looked up now and then."""
-        if time.monotonic() >= self._looked + LOOK:
+        """Return who is there, by name; looked up now and then, and where somebody failed: it may have died."""
+        if self._messages.failed or time.monotonic() >= self._looked + LOOK:
+            self._messages.failed = False
             with self._server.watch("looking for nodes" if self._nodes else "waiting for nodes and names"):
                 self._nodes = self._present(self._roster.names(versions.nodes(self._grid), self._grid))
             self._looked = time.monotonic()
