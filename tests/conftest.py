@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 from tiny import TINY
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("random")
+settings.register_profile("same", derandomize=True, deadline=None)  # speed lives in benchmarks, not in tests
+settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

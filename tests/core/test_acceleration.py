@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import islice
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from fedpace import make_selector
 from fedpace.core.acceleration import carried_part
 from fedpace.core.errors import InputError
-from fedpace.core.stepping import Gather
+from fedpace.core.stepping import Gather, join_state, split_state
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.linear import Linear
@@ -34,17 +35,41 @@ def test_a_round_that_turns_back_starts_anew():
     assert carried_part(1, 1.0) == (1 / 4, 2)
 
 
+@pytest.mark.parametrize(("curvature", "part"), [(-0.3, 3 / 6), (0.0, 3 / 6), (0.5, 1 / 3), (0.9, 1 / 19), (1.7, 0.0)])
+def test_the_part_is_limited_by_how_far_the_average_goes_already(curvature, part):
+    assert carried_part(3, 1.0, curvature) == (pytest.approx(part), 4)
+    if 0 < curvature < 1:
+        assert curvature / (1 - min(part, 1 / 3)) <= (1 + curvature) / 2 + 1e-12, "half of what is left, and no more"
+
+
 def nesterov(slope, start, rounds):
-    """Nesterov's method as textbooks have it: x_k = y_k - slope(y_k), y_(k+1) = x_k + k / (k + 3) (x_k - x_(k-1))."""
-    y, x, path, age = start.copy(), start.copy(), [], 0
+    """Nesterov's method as textbooks have it: x_k = y_k - slope(y_k), y_(k+1) = x_k + b (x_k - x_(k-1)).
+
+    b = k / (k + 3), and at the most (1 - h) / (1 + h), h being the curvature along the way, from all moves so far.
+    """
+    y, x, models, steps, age = start.copy(), start.copy(), [start], [], 0
     for _ in range(rounds):
-        step = -slope(y)
-        moved = y + step - x
-        if step @ moved < 0:
+        steps.append(-slope(y))
+        moved = y + steps[-1] - x
+        if steps[-1] @ moved < 0:
             age = 0
-        x, y, age = y + step, y + step + age / (age + 3) * moved, age + 1
-        path.append(y)
-    return path
+        moves = np.diff(models, axis=0)
+        pairs = []
+        for number in range(1, len(moves)):
+            before, last = (move / np.linalg.norm(move) for move in moves[number - 1 : number + 1])
+            change = (steps[number] - steps[number + 1]) / np.linalg.norm(moves[number])
+            pairs.append((last @ before, change @ before))
+        ages = 0.5 ** np.arange(len(pairs))[::-1]
+        h = (
+            sum(a * w * c for a, (w, c) in zip(ages, pairs, strict=True))
+            / sum(a * w * w for a, (w, _) in zip(ages, pairs, strict=True))
+            if pairs
+            else 0.0
+        )
+        part = min(age / (age + 3), (1 - min(max(h, 0), 1)) / (1 + min(max(h, 0), 1)))
+        x, y, age = y + steps[-1], y + steps[-1] + part * moved, age + 1
+        models.append(y)
+    return models[1:]
 
 
 @pytest.mark.parametrize("rounds", [12, 60])
@@ -60,8 +85,59 @@ def test_it_is_nesterovs_method_with_restarts(rounds):
         gather.add(model - 0.9 * curvature * model, model, 1.0)
         model, state = rule.apply(state, model, gather.answers())
         ages.append(state.age)
-        np.testing.assert_allclose(model.numpy(), wanted, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(model.numpy(), wanted, rtol=1e-9, atol=1e-12)
     assert (1 in ages[1:]) == (rounds == 60), "only the longer one restarts"
+
+
+def played(curvature, rounds, *, noise=0.0, seed=0, rule=None):
+    """One client whose update goes the part `curvature` of the way to 0 in each direction, and noise."""
+    rng = np.random.default_rng(seed)
+    rule = rule or Nesterov(power=0.0)
+    model, states = np.ones(len(curvature)), [rule.init(np.zeros(len(curvature)))]
+    distances = []
+    for _ in range(rounds):
+        gather = Gather(rule, np.zeros(len(curvature)))
+        gather.add(model - curvature * model + noise * rng.standard_normal(len(curvature)), model, 1.0)
+        model, state = rule.apply(states[-1], model, gather.answers())
+        states.append(state)
+        distances.append(np.linalg.norm(model))
+    return distances, states
+
+
+def test_clients_that_train_for_long_are_not_carried_past_the_minimum():
+    """Each round goes nine tenths of the way: plain averaging leaves a tenth, and momentum must not make it worse."""
+    distances, states = played(np.full(5, 0.9), 12)
+    assert states[5].bends / states[5].ways == pytest.approx(0.9)
+    assert max(state.carried for state in states[3:]) <= 1 / 19 + 1e-9
+    assert all(after < before for before, after in itertools.pairwise(distances))
+    assert distances[-1] < 0.1 ** len(distances), "no later than by plain averaging"
+
+
+def test_noise_is_not_taken_for_curvature():
+    """A flat direction under noise as long as what it moves by: momentum builds up all the same."""
+    _, states = played(np.full(400, 1e-3), 200, noise=1e-3, seed=1)
+    told = [state.bends / state.ways for state in states[20:]]
+    secants = [state.curvature for state in states[20:]]
+    assert np.median(told) < 0.1, "what the moves before tell"
+    assert np.median(secants) > 0.9, "what the last move alone would have told"
+    assert np.median([state.carried for state in states[20:]]) > 0.8
+
+
+def test_a_state_that_was_saved_before_the_curvature_was_measured_is_read():
+    rule, zero = Nesterov(), np.zeros(3)
+    _, states = played(np.array([0.5, 0.2, 0.1]), 4, rule=rule)
+    scalars, vectors = split_state(states[-1])
+    for name in ("bends", "ways"):
+        del scalars[name]
+    for name in ("move", "move_before"):
+        del vectors[name]
+    restored = join_state(rule.init(zero), scalars, vectors)
+    assert restored.age == states[-1].age
+    np.testing.assert_array_equal(restored.momentum, states[-1].momentum)
+    np.testing.assert_array_equal(restored.move, zero)
+    del scalars["age"]
+    with pytest.raises(InputError, match="another rule"):
+        join_state(rule.init(zero), scalars, vectors)
 
 
 def simulation(**options):
@@ -77,7 +153,8 @@ def simulation(**options):
 
 def test_rounds_record_what_they_carry_on():
     rounds = list(islice(simulation(momentum=True).rounds(), 4))
-    assert [one.carried for one in rounds] == [0.0, 0.0, 1 / 4, 2 / 5]
+    assert [one.carried for one in rounds[:3]] == [0.0, 0.0, 1 / 4]
+    assert 0 < rounds[3].carried < 2 / 5, "these rounds go a good part of the way each"
     assert all(one.carried == 0.0 for one in islice(simulation().rounds(), 4))
 
 

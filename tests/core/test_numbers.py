@@ -205,3 +205,65 @@ def test_a_server_steps_within_bounds_of_one_client():
             before = model.arrays["x"].copy()
             model.step([(0.1, each) for each in trained], "average")
             assert np.abs(model.arrays["x"] - before).max() < 10, name
+
+
+def test_who_takes_next_to_no_time_takes_none():
+    """The ratio of two delays is a number, whatever is claimed of them."""
+    made = Coordinator(make_selector("pace"), Settings(learn_delays=False, warmup="lazy"))
+    made.join(range(6), delays=[5e-324, 1e-300, 1.0, 1.0, 1.0, 1.0])
+    assert (made.view().delay[:2] == 0).all()
+    for now in range(1, 8):
+        due = made.due(float(now))
+        if due.step is not None:
+            made.stepped(float(now))
+        for task in made.tasks:
+            made.receive(task.id, Outcome(task.client, seconds=1e12, moment=np.eye(3), update=np.ones(4)), float(now))
+    assert np.isfinite(made.view().delay).all()
+    assert np.isfinite(made.view().accumulated["lateness"]).all()
+
+
+def test_a_clock_that_jumps_does_not_stop_the_server():
+    """A host that says 0 first and then nanoseconds of 1970: nobody took that long, and the step is made."""
+    made = Coordinator(make_selector("random", k=1), Settings(deadline=1e300))
+    made.join(range(2))
+    (task,) = made.due(0.0).tasks
+    made.lost(task.id, 1.7e18)
+    assert made.due(1.7e18).step is not None
+    made.stepped(1.7e18)
+    (task,) = made.due(1.7e18).tasks
+    made.receive(task.id, Outcome(task.client, seconds=1.0), 3.4e18)
+    assert made.due(3.4e18).step is not None
+    made.stepped(3.4e18)
+    assert made.step == 2
+
+
+def test_a_feature_that_only_one_client_has_a_trace_of():
+    """Its inverse is no number: everybody would be compared by infinities."""
+    rng = stream(0, "faint")
+    factors = [rng.normal(size=(9, 3)) * [1, 1, 0] for _ in range(5)]
+    factors[0][:, 2] = 1e-155
+    assert np.isfinite(numerics.pairwise_heterogeneity(factors)).all()
+    assert np.isfinite(numerics.pairwise_heterogeneity([1e-160 * factor for factor in factors])).all()
+
+
+@pytest.mark.parametrize("seconds", ["3", -1.0, math.nan, 1e300, HUGE])
+def test_a_step_takes_seconds(seconds):
+    made = Coordinator(make_selector("random", k=1))
+    made.join(range(2))
+    (task,) = made.due(0.0).tasks
+    made.receive(task.id, Outcome(task.client, seconds=1.0), 1.0)
+    made.due(1.0)
+    with pytest.raises(FedpaceError, match="a step"):
+        made.stepped(1.0, seconds=seconds)
+    assert made.stepped(1.0, seconds=1.0).seconds == 1.0
+
+
+def test_who_misses_a_deadline_beyond_all_time_has_failed():
+    made = Coordinator(make_selector("random", k=2), Settings(deadline=1e300))
+    made.join(range(2))
+    first, _ = made.due(0.0).tasks
+    made.receive(first.id, Outcome(first.client, seconds=1.0), 1.0)
+    assert made.wake_at == 1e300
+    assert made.due(1e300).step is not None
+    made.stepped(1e300)
+    assert made.step == 1

@@ -85,11 +85,17 @@ def test_bad_keys(part):
 @given(
     seed=st.integers(0, 2**40),
     key=st.lists(st.one_of(st.text(max_size=5), st.integers(-5, 2**33)), max_size=3),
-    last=st.lists(st.integers(0, 10**6), max_size=5),
+    last=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 9)), max_size=5),
 )
 def test_many_streams_are_the_streams_one_by_one(seed, key, last):
     together = [generator.integers(2**63, size=3).tolist() for generator in streams(seed, *key, last=last)]
-    assert together == [stream(seed, *key, part).integers(2**63, size=3).tolist() for part in last]
+    assert together == [stream(seed, *key, *parts).integers(2**63, size=3).tolist() for parts in last]
+
+
+@given(seed=st.integers(0, 2**40), key=st.lists(st.one_of(st.text(max_size=5), st.integers(-5, 2**33)), max_size=3))
+def test_a_stream_is_that_of_its_seed_sequence(seed, key):
+    expected = np.random.Generator(np.random.PCG64(seed_sequence(seed, *key))).integers(2**63, size=3)
+    assert stream(seed, *key).integers(2**63, size=3).tolist() == expected.tolist()
 
 
 def test_a_name_whose_hash_ends_in_zeros_is_no_exception():
@@ -103,4 +109,4 @@ def test_a_name_whose_hash_ends_in_zeros_is_no_exception():
 @pytest.mark.parametrize("part", [True, 1.5, None])
 def test_many_streams_refuse_what_one_refuses(part):
     with pytest.raises(InputError, match="a stream key is made of strings and integers"):
-        list(streams(0, "train", last=[part]))
+        list(streams(0, "train", last=[(part,)]))

@@ -49,3 +49,8 @@ def test_errors_that_no_number_brings_below_one_put_everybody_to_work():
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_step_needs_its_fewest(count):
     assert chosen(1e9, np.ones(count)) == count
+
+
+@pytest.mark.parametrize("price", [1e300, 1.7e308])
+def test_a_price_beyond_all_numbers_puts_the_fewest_to_work(price):
+    assert worth_having(price, np.array([1.0, 2.0, 3.0]), [1, 2, 3], np.array([0.5, 0.4, 0.3]), 2) == 2

@@ -151,6 +151,20 @@ def test_mixing_goes_to_the_models_however_old_they_are(weights):
     np.testing.assert_allclose(moved, (1 - sum(weights)) * model + mixed, rtol=1e-12)
 
 
+def test_calibrated_forgets_who_has_left():
+    """Otherwise its last update moves the model in every step, for ever."""
+    rule, model = Calibrated(), np.zeros(5)
+    gather = Gather(rule, np.zeros(5), mean=False)
+    gather.add(model + 1, model, 0.5, Source("a", 0, 0.5))
+    gather.add(model - 8, model, 0.5, Source("b", 0, 0.5))
+    model, state = rule.apply(rule.init(np.zeros(5)), model, gather.answers(0))
+    gather = Gather(rule, np.zeros(5), mean=False)
+    gather.add(model + 1, model, 1.0, Source("a", 1, 1.0))
+    after, state = rule.apply(state, model, gather.answers(1, share_of={"a": 1.0}.get))
+    np.testing.assert_allclose(after - model, 1.0)
+    assert state.cached_clients == ("a",)
+
+
 def test_calibrated_by_hand():
     """Six clients, three of which answer in each step, on models of different ages; shares differ."""
     rule, share = Calibrated(lr=0.7), np.array([0.3, 0.2, 0.2, 0.1, 0.1, 0.1])

@@ -20,13 +20,13 @@ def common(model):
     return 0.3 * (OPTIMUM - model)
 
 
-def stepped(state, model, version, answers, *, power=0.0, memory_gib=1.0, awaited=None):
+def stepped(state, model, version, answers, *, power=0.0, memory_gib=1.0, awaited=None, share_of=None):
     """Make a step of (client, the model that it was given, its version, weight)."""
     rule = Remembering(power, memory_gib)
     gather = Gather(rule, np.zeros(WIDTH), mean=False)
     for client, given, of, weight in answers:
         gather.add(given + common(given) + OWN[client], given, weight, Source(client, of, 1 / CLIENTS))
-    return rule.apply(state, model, gather.answers(version, awaited))
+    return rule.apply(state, model, gather.answers(version, awaited, share_of))
 
 
 def everybody(model, version):
@@ -168,3 +168,24 @@ def test_late_answers_tell_how_far_the_memory_is_off():
     assert alike.drift_square / alike.drift_unit < 1e-6
     assert blind.drift_square / blind.drift_unit > 1e-3
     assert blind.drift > 100 * alike.drift
+
+
+def test_who_has_left_is_forgotten():
+    """What it differed by would stay in the mean, and seem to drift further with every step that it is not heard in."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    here = dict.fromkeys(range(5), 1 / 5)
+    for version in range(1, 40):
+        answers = [(client, model, version, 0.2) for client in range(5)]
+        model, state = stepped(state, model, version, answers, share_of=here.get)
+    assert state.remembered_clients == (0, 1, 2, 3, 4)
+    assert state.mean_age == 1.0, "everybody who is still there was heard in the last step"
+    np.testing.assert_allclose(model, OPTIMUM + OWN[:5].mean(axis=0) / 0.3, atol=1e-3)
+
+
+def test_a_client_that_weighs_nothing_is_still_known():
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    shares = dict.fromkeys(range(CLIENTS), 1 / CLIENTS) | {5: 0.0}
+    _, state = stepped(state, model, 1, [(0, model, 1, 1.0)], share_of=shares.get)
+    assert set(state.remembered_clients) == set(range(CLIENTS))

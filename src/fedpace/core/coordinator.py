@@ -28,6 +28,7 @@ from typing import Any
 from fedpace.core import saving
 from fedpace.core.checks import BoolArray, IntArray, listed
 from fedpace.core.errors import InputError, OrderError
+from fedpace.core.facts import ordinary, valid_seconds
 from fedpace.core.files import folder_of
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_answer, make_report, whole_task
@@ -128,10 +129,10 @@ class Coordinator(Hearing):
             raise OrderError("stepped() came without a step: due() says when one is to be made")
         self.advance(now)
         step, turn = self._step, self.at.turn
-        turn.seconds = self.now - turn.began if seconds is None else seconds
+        turn.seconds = self.now - turn.began if seconds is None else valid_seconds(seconds, "a step")
         # In the order in which the tasks began: reports and ledger must not depend on who was faster.
         ended = self.flight.take_step(task.id for task, _ in step.answers)
-        waited = math.nan if self.goes_on else turn.seconds  # those that go on will tell how long they took
+        waited = math.nan if self.goes_on else ordinary(turn.seconds)  # those that go on will tell how long they took
         ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
         if not self.policy.rounds:  # rounds weigh those whom they start, others what they have in hand

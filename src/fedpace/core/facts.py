@@ -103,6 +103,8 @@ WIDE: dict[str, WideFact] = {
 
 LONGEST = 1e12
 """Seconds that anything may take: 30,000 years. More is a mistake, and would stop the clock for good."""
+SHORTEST = 1e-9
+"""Seconds below which something took no time: the ratio of two delays must be a number."""
 
 
 def valid_seconds(seconds: float, who: str) -> float:
@@ -112,7 +114,12 @@ def valid_seconds(seconds: float, who: str) -> float:
         raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {came}")
     if came > LONGEST:
         raise InputError(f"the delay of {who} must be at most {LONGEST:g} s, but it is {came:g}")
-    return came
+    return ordinary(came)
+
+
+def ordinary(seconds: float) -> float:
+    """Return seconds that can be divided by one another; NaN stays what it is."""
+    return 0.0 if seconds < SHORTEST else min(seconds, LONGEST)
 
 
 def same_width(expected: int | None, came: int, what: str, unit: str) -> int:

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedpace.core.checks import FloatArray
+from fedpace.core.facts import ordinary
 from fedpace.core.tasks import Answer, Kind, Task
 from fedpace.core.types import ClientId, InFlight, Outcome
 
@@ -53,7 +54,7 @@ class Flight:
         """Note what came of a task; by the server's clock at `now`, where it is known."""
         ended = self.tasks.pop(task)
         if now is not None and isinstance(answer, Outcome) and math.isnan(answer.measured):
-            answer = replace(answer, measured=now - ended.began)
+            answer = replace(answer, measured=ordinary(now - ended.began))
         self._answers[task] = (ended, answer)
         failed = isinstance(answer, Outcome) and not answer.finished
         if failed:

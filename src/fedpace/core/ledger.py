@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, listed
 from fedpace.core.errors import InputError
-from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, valid_seconds
+from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, ordinary, valid_seconds
 from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.ids import check_id
 from fedpace.core.messages import ClientId, Need, Outcome
@@ -201,7 +201,7 @@ class Ledger:
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        seconds = [self.trust.seconds(outcome) for outcome in outcomes]
+        seconds = [ordinary(self.trust.seconds(outcome)) for outcome in outcomes]
         finished = [bool(o.finished) for o in outcomes]
         at, took, done = np.array(rows, np.int64), np.array(seconds), np.array(finished)
         if not self.learn_delays:

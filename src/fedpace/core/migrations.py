@@ -40,6 +40,9 @@ MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4
 FORMER_NAMES = {"stretch": "step_factor", "ahead": "momentum"}
 """Fields of server steps' states and of rounds on disk that have another name now."""
 
+LATER_FIELDS = frozenset({"move", "move_before", "bends", "ways"})
+"""Fields of server steps' states that earlier ones lack; they begin as if no step had been made."""
+
 
 def current_name(name: str) -> str:
     """Return what a field on disk is called now."""

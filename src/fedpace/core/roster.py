@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -161,6 +161,17 @@ class Roster:
         counted = self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
         own = self._own_shares()
         return own if counted.all() or not own[counted].any() else shares(np.where(counted, own, 0.0), own.size)
+
+    def share_of(self) -> Callable[[ClientId], float | None]:
+        """Return what says how much a client weighs in the objective now; None where it has left, or is not trusted."""
+        shares, ledger = self.shares(), self.ledger
+        counted = ledger.trust.admitted(np.ones(len(ledger), dtype=np.bool_))
+
+        def share(client: ClientId) -> float | None:
+            row = ledger.row(client) if client in ledger else -1
+            return float(shares[row]) if row >= 0 and counted[row] else None
+
+        return share
 
     def _own_shares(self) -> FloatArray:
         """(n,) what clients weigh, whoever is trusted."""

@@ -14,7 +14,7 @@ a rule wants to see each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.migrations import current_name
+from fedpace.core.migrations import LATER_FIELDS, current_name
 
 SingleArray = NDArray[np.float32]
 Vector = Any
@@ -33,6 +33,10 @@ Part = Literal["models", "mixture", "squares", "rows"]
 however old they are; beside it the updates' mean square, or each update."""
 
 S = TypeVar("S")
+
+
+ShareOf = Callable[[Any], float | None]
+"""Client -> its weight in the objective; None where it has left, or is not trusted any more."""
 
 
 class Source(NamedTuple):
@@ -66,6 +70,8 @@ class Answers:
     """Of the model that the step starts from."""
     awaited: frozenset[int] | None = None
     """Versions of the model that clients still train from, where the host knows."""
+    share_of: ShareOf | None = None
+    """What a client weighs in the objective by now, where the host knows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,14 +150,16 @@ class Gather:
         if self._keeps:
             self._rows.append(update)
 
-    def answers(self, version: int = 0, awaited: frozenset[int] | None = None) -> Answers | None:
+    def answers(
+        self, version: int = 0, awaited: frozenset[int] | None = None, share_of: ShareOf | None = None
+    ) -> Answers | None:
         """Return what came; None where nothing did that counts, and the model stays as it is."""
         weights = np.array(self._weights)
         if not weights.any():
             return None
         average = self._total if self._models else None
         rows, sources = tuple(self._rows), tuple(self._sources)
-        return Answers(self._total, weights, average, self._mean_square, rows, sources, version, awaited)
+        return Answers(self._total, weights, average, self._mean_square, rows, sources, version, awaited, share_of)
 
 
 def double(vector: Vector) -> Vector:
@@ -201,7 +209,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
     known = {item.name for item in fields(initial)}
     scalars = {current_name(name): value for name, value in scalars.items()}
     vectors = {current_name(name): value for name, value in vectors.items()}
-    if known != {*scalars, *vectors}:
+    if not known - LATER_FIELDS <= {*scalars, *vectors} <= known:
         raise InputError(
             f"expected {sorted(known)} in the saved state of the server step, but {sorted({*scalars, *vectors})} came: "
             "it was saved with another rule"

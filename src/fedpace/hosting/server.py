@@ -180,10 +180,10 @@ class Server:
         """Take a step by the server's rule; return whether the model moved."""
         shared, answers = self.shared, self.answers(step)
         assert shared is not None
-        before, sources = shared.arrays, []
+        before, sources, share_of = shared.arrays, [], None
         if "rows" in self.rule.takes:  # only rules that see each update ask whose it is
-            shares, row = self.coordinator.shares(), self.coordinator.ledger.row
-            sources = [Source(task.client, task.step, float(shares[row(task.client)])) for task, _ in step.answers]
+            share_of = self.coordinator.share_of()
+            sources = [Source(task.client, task.step, share_of(task.client) or 0.0) for task, _ in step.answers]
         with self.watch("stepping"):
             after = shared.step(
                 [(weight, reply.model or {}) for weight, _, reply in answers],
@@ -192,6 +192,7 @@ class Server:
                 sources=sources,
                 version=step.number - 1,
                 awaited=self.coordinator.flight.versions,
+                share_of=share_of,
             )
         return after is not before
 

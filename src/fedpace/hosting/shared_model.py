@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.stepping import Answers, Gather, ServerStep, Source, join_state, split_state
+from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source, join_state, split_state
 from fedpace.core.types import Mode
 from fedpace.hosting.sketch import Arrays, is_buffer
 
@@ -68,6 +68,7 @@ class SharedModel:
         sources: Sequence[Source] = (),
         version: int = 0,
         awaited: frozenset[int] | None = None,
+        share_of: ShareOf | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Take one step, and return the new model. Nobody whose answer counts leaves it as it is.
 
@@ -78,6 +79,7 @@ class SharedModel:
             sources: whose answers they are, for rules that remember clients.
             version: of the current model, in the terms of the sources.
             awaited: versions that clients still train from, where that is known.
+            share_of: what a client weighs in the objective by now, where that is known.
         """
         weighted = [(float(weight), trained) for weight, trained in answers]
         starts = [self.arrays] * len(weighted) if sent is None else sent
@@ -89,7 +91,7 @@ class SharedModel:
         for place, ((weight, trained), start) in enumerate(zip(weighted, starts, strict=True)):
             source = sources[place] if sources else None
             gather.add(self._flat(trained, start), self._flat(start), weight, source)
-        combined = gather.answers(version, awaited)
+        combined = gather.answers(version, awaited, share_of)
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:

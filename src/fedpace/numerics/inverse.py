@@ -15,6 +15,10 @@ import numpy as np
 from fedpace.core.checks import FloatArray, at_least, finite, float_array
 from fedpace.core.errors import InputError
 
+FAINT, FAINTEST = 1e-200, 1e-250
+"""A feature of less energy is dead, as a part of the strongest and in all: its inverse is no number. Where everybody's
+is dead, one client's 1e-155 would otherwise be infinite in what everybody is compared by."""
+
 
 def regularised_inverse(moment: FloatArray, *, ridge: float = 0.0) -> FloatArray:
     """Return (A + ridge tr(A)/d I)^-1, or the Moore-Penrose inverse where that matrix is singular.
@@ -30,17 +34,16 @@ def regularised_inverse(moment: FloatArray, *, ridge: float = 0.0) -> FloatArray
         raise InputError(f"a second moment is a square matrix, but an array of shape {moment.shape} came")
     at_least(ridge, 0, "ridge")
     finite(ridge, "ridge")
-    # Work at unit scale: squares of very large or very small features must neither overflow nor vanish.
     diagonal = np.diag(moment).copy()
     top = float(diagonal.max(initial=0.0))
     if diagonal.min(initial=0.0) < 0 or not np.allclose(moment, moment.T, rtol=1e-8, atol=1e-12 * top):
         raise InputError("a second moment is symmetric with a diagonal of at least 0: build it as F'F")
-    if top == 0.0:
+    if top <= FAINTEST:
         return np.zeros_like(moment)
     loaded = (moment + moment.T) / 2
     loaded[np.diag_indices(width)] += ridge * diagonal.mean()
     inverse = np.zeros_like(moment)
-    alive = np.flatnonzero(np.diag(loaded) > 0)
+    alive = np.flatnonzero(np.diag(loaded) > max(FAINT * top, FAINTEST))
     inverse[np.ix_(alive, alive)] = _inverse(loaded[np.ix_(alive, alive)])
     return inverse
 

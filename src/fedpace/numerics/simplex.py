@@ -36,6 +36,7 @@ DRIFT = 1e-6
 MANY = 128
 """Points from which on the first support is all of them less those that are in the way, not one that grows."""
 
+NO_WEIGHT = np.zeros(1)
 EVERY = 200
 """Prefixes up to this length are all tried; longer ones in steps of 2 %."""
 
@@ -114,16 +115,19 @@ class _Support:
         self._least_gain = TOLERANCE * scale
         self._points = points
         self._rows: list[int] = []
+        self._room = np.empty_like(points)
+        """The points of `_rows`, in their order, and room for more: to gather them anew costs more than to use them."""
         self._weights: FloatArray = np.zeros(0)
         self._inverse: FloatArray = np.zeros((0, 0))
         self._sum: FloatArray = np.zeros(points.shape[1])
+        self.error = 0.0
+        """Squared length of the weighted sum, own coordinates included."""
         self._changes = 0
         self._count = 0
 
     @property
-    def error(self) -> float:
-        """Squared length of the weighted sum, own coordinates included."""
-        return float(self._sum @ self._sum) + self._own * float(self._weights @ self._weights)
+    def _chosen(self) -> FloatArray:
+        return self._room[: len(self._rows)]
 
     def mixture(self, names: IntArray) -> Mixture:
         """Return the current weights under the caller's rows."""
@@ -169,6 +173,7 @@ class _Support:
                 return False
             if (goal > 0).all():
                 self._rows, self._inverse = rows.tolist(), inverse
+                self._room[: len(rows)] = self._points[rows]
                 self._move_to(goal / total)
                 return True
             rows = rows[goal > 0]
@@ -187,18 +192,20 @@ class _Support:
             self._settle()
         if self.error < before[4] - self._least_gain:
             return True
-        self._rows, self._weights, self._inverse, self._sum = before[:4]
+        self._rows, self._weights, self._inverse, self._sum, self.error = before
+        self._room[:size] = self._points[self._rows]
         return False
 
     def _settle(self) -> None:
         """Move to the affine minimiser of the support, leaving out whose weight would not stay positive."""
         while True:
-            goal = self._inverse.sum(axis=1)
-            goal /= goal.sum()
-            falling = np.flatnonzero(goal <= 0)
-            if not falling.size:
+            goal = np.add.reduce(self._inverse, axis=1)
+            goal /= np.add.reduce(goal)
+            negative = goal <= 0
+            if not negative.any():
                 self._move_to(goal)
                 return
+            falling = np.flatnonzero(negative)
             before = self._weights
             steps = before[falling] / (before[falling] - goal[falling])
             first = int(steps.argmin())
@@ -207,39 +214,45 @@ class _Support:
 
     def _move_to(self, weights: FloatArray) -> None:
         self._weights = weights
-        self._sum = weights @ self._points[self._rows]
+        self._sum = weights @ self._chosen
+        self.error = float(self._sum @ self._sum) + self._own * float(weights @ weights)
 
     def _enter(self, row: int) -> None:
         inverse, size = self._inverse, len(self._rows)
         point = self._points[row]
-        column = self._points[self._rows] @ point
+        column = self._chosen @ point
+        square = float(point @ point) + self._diagonal
         image = inverse @ column
-        pivot = max(float(point @ point) + self._diagonal - float(column @ image), self._diagonal)
-        grown = np.empty((size + 1, size + 1))
-        grown[:size, :size] = inverse + np.outer(image, image) / pivot
+        pivot = max(square - float(column @ image), self._diagonal)
+        self._inverse = grown = np.empty((size + 1, size + 1))
+        body = grown[:size, :size]
+        np.multiply(image[:, None], image, out=body)
+        body /= pivot
+        body += inverse
         grown[:size, size] = grown[size, :size] = -image / pivot
         grown[size, size] = 1.0 / pivot
-        self._inverse = grown
         self._rows.append(row)
-        self._weights = np.append(self._weights, 0.0)
-        self._check(size)
+        self._room[size] = point
+        self._weights = np.concatenate((self._weights, NO_WEIGHT))
+        self._check(np.concatenate((column, [square])), size)
 
     def _leave(self, place: int) -> None:
         stay = np.arange(len(self._rows)) != place
         column = self._inverse[stay, place]
         self._inverse = self._inverse[np.ix_(stay, stay)] - np.outer(column, column) / self._inverse[place, place]
         del self._rows[place]
+        self._room[place : len(self._rows)] = self._room[place + 1 : len(self._rows) + 1].copy()
         self._weights = self._weights[stay]
-        self._check(len(self._rows) - 1)
+        column = self._chosen @ self._chosen[-1]
+        column[-1] += self._diagonal
+        self._check(column, len(self._rows) - 1)
 
-    def _check(self, place: int) -> None:
+    def _check(self, column: FloatArray, place: int) -> None:
         """Compute the inverse anew in time, or at once where a column is off, as when points depend on each other."""
         self._changes += 1
-        chosen = self._points[self._rows]
-        column = chosen @ chosen[place]
-        column[place] += self._diagonal
         off = self._inverse @ column
         off[place] -= 1.0
-        if self._changes % REFRESH == 0 or not np.abs(off).max() <= DRIFT:
+        if self._changes % REFRESH == 0 or not np.abs(off, out=off).max() <= DRIFT:
+            chosen = self._chosen
             loaded = chosen @ chosen.T + self._diagonal * np.eye(len(chosen))
             self._inverse = np.asarray(np.linalg.inv(loaded), dtype=np.float64)

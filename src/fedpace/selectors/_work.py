@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedpace.core.checks import FloatArray
@@ -41,7 +43,11 @@ def worth_having(price: float, delays: FloatArray, lengths: list[int], errors: F
         if not possible.any():
             continue
         seconds = np.min(delays[prefixes - 1][possible] / (1.0 - rho[possible]))
-        cost = (1.0 + price * at_work) * seconds
+        cost = _log(1.0 + price * at_work) + _log(float(seconds))  # of products: no price makes all of them infinite
         if cost < best:
             best, chosen = cost, at_work
     return max(chosen, min(fewest, count))
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

@@ -63,6 +63,10 @@ class Calibrated:
             return model + self.lr * answers.step, state
         cached = dict(zip(state.cached_clients, np.asarray(state.cached), strict=True))
         shares = dict(zip(state.cached_clients, state.cached_shares, strict=True))
+        if answers.share_of is not None:  # what who has left sent last must not move the model for ever
+            now = {client: answers.share_of(client) for client in cached}
+            shares = {client: share for client, share in now.items() if share is not None}
+            cached = {client: cached[client] for client in shares}
         step = np.asarray(answers.step).copy()
         for client, update in cached.items():
             step += shares[client] * update

@@ -23,15 +23,17 @@ all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from fedpace.core.checks import BoolArray, above, between, finite
-from fedpace.core.stepping import Answers, Part, Source, Stack, Vector, like
+from fedpace.core.stepping import Answers, Part, ShareOf, Source, Stack, Vector, like
 from fedpace.server._memory import Memory, Remembered
 from fedpace.server.nesterov import Nesterov
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,21 @@ class Remembering:
 
     def init(self, zero: Vector) -> Remembered:
         """Nothing is remembered."""
-        return Remembered(momentum=zero, last=zero, offsets=Stack.none(zero), references=Stack.none(zero))
+        return Remembered(
+            momentum=zero,
+            last=zero,
+            move=zero,
+            move_before=zero,
+            offsets=Stack.none(zero),
+            references=Stack.none(zero),
+        )
 
     def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
         """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""
         moment = Nesterov(self.power)
         if len(answers.sources) != len(answers.rows):
             return moment.apply(state, model, answers)
-        memory = Memory(state, answers.version)
+        memory = Memory(_counted(state, answers.share_of), answers.version)
         updates = np.array([np.asarray(row) for row in answers.rows])
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
@@ -79,6 +88,33 @@ class Remembering:
         room = max(2, int(self.memory_gib * 2**30) // (4 * step.size))
         spread = float(answers.weights[fresh] @ answers.weights[fresh])
         return model, memory.state(after, reference, float(step @ step), spread, answers.awaited, room)
+
+
+def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
+    """Return the state with what clients weigh now, and without those that have left or are not trusted any more.
+
+    What these differed by would stay in the mean of all for ever; and since nothing new is heard of them, it would seem
+    to drift further and further, until every step waited for everybody.
+    """
+    if share_of is None:
+        return state
+    shares = [share_of(client) for client in state.remembered_clients]
+    if tuple(shares) == state.remembered_shares:
+        return state
+    kept = [place for place, share in enumerate(shares) if share is not None]
+
+    def still(values: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(values[place] for place in kept)
+
+    return replace(
+        state,
+        offsets=state.offsets.of(still(state.offsets.rows)),
+        remembered_clients=still(state.remembered_clients),
+        remembered_versions=still(state.remembered_versions),
+        remembered_shares=tuple(share for share in shares if share is not None),
+        remembered_scales=still(state.remembered_scales),
+        remembered_paths=still(state.remembered_paths),
+    )
 
 
 def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:

@@ -74,8 +74,9 @@ def plan(
     rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
     rows[:] = starts[:, None, None]
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
-    generators = _generators(seed, [(turns[position], clients[position]) for position in shuffled])
-    for position, generator in zip(shuffled, generators, strict=True):
+    keys = [(turns[position], clients[position]) for position in shuffled]
+    # One at a time: hundreds of generators that live at once would have Python look for garbage in every round.
+    for position, generator in zip(shuffled, streams(seed, "train", last=keys), strict=True):
         # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
         flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
         for begin in range(0, epochs * length, length):
@@ -92,12 +93,3 @@ def plan(
         steps=tuple(steps.tolist()),
         same=not shuffled,
     )
-
-
-def _generators(seed: int, keys: Sequence[tuple[int, int]]) -> list[np.random.Generator]:
-    """Return the generator of each (turn, client): those of one turn are made together."""
-    made: dict[tuple[int, int], np.random.Generator] = {}
-    for turn in dict.fromkeys(turn for turn, _ in keys):
-        members = [client for other, client in keys if other == turn]
-        made |= zip(((turn, client) for client in members), streams(seed, "train", turn, last=members), strict=True)
-    return [made[key] for key in keys]

@@ -196,7 +196,7 @@ class Simulation:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
         # Only rules that see each update ask whose it is.
-        shares = self.coordinator.shares() if "rows" in self.server.takes else None
+        share_of = self.coordinator.share_of() if "rows" in self.server.takes else None
         losses: list[float] = []
         buffers: list[tuple[torch.Tensor, float]] = []
         cut = self.trainer.trainable
@@ -205,13 +205,12 @@ class Simulation:
             step, trained = self._screened(step, list(trained))
         weights = {task.id: weight for task, weight in step.answers}
         for task, result in trained:
-            source = None
-            if shares is not None:
-                source = Source(task.client, task.step, float(shares[self.coordinator.ledger.row(task.client)]))
+            source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
             gather.add(result.parameters[:cut], self.models[task.step][:cut], weights[task.id], source)
-            buffers.append((result.parameters[cut:].clone(), weights[task.id]))
+            if self.trainer.whole.numel():
+                buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
-        answers = gather.answers(step.number - 1, self.coordinator.flight.versions)
+        answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)
         model = self.models[step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)

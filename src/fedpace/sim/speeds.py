@@ -33,11 +33,19 @@ class Speeds:
         order = np.argsort(delays, kind="stable")
         groups = np.array_split(order, min(GROUPS, order.size))
         self._samples = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
+        self._sizes = [len(targets) for _, targets in self._samples]
+        # Linear layers treat each row alike, however many there are: all groups can be judged at once.
+        self._together: tuple[torch.Tensor, ...] | None = None
+        if trainer.stackable and trainer.data.metric != "loss":
+            self._together = tuple(torch.cat(parts) for parts in zip(*self._samples, strict=True))
 
     def judge(self, parameters: torch.Tensor) -> tuple[float, ...]:
         """Return the metric on each group's samples, fastest first."""
         with one_thread():
-            return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
+            if self._together is None:
+                return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
+            groups = self._trainer.correct(parameters, *self._together).split(self._sizes)
+            return tuple(round(int(group.sum()) / len(group), 6) for group in groups)
 
     def _judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> float:
         chunk = self._trainer.chunk

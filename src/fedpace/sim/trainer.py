@@ -265,6 +265,13 @@ class Trainer:
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
         return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)
 
+    @torch.no_grad()
+    def correct(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return of which samples `parameters` tell the class."""
+        self._flat.load(parameters)
+        parts = (slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk))
+        return torch.cat([self._flat.module(inputs[part]).argmax(1) == targets[part] for part in parts])
+
     def total(self, scores: Iterable[TestScore]) -> tuple[float, float]:
         """Return the metric and the scaled loss from the scores of all parts, in their order."""
         samples, total_loss, correct = 0, 0.0, 0
