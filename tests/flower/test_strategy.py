@@ -7,20 +7,8 @@ import logging
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import (
-    Bulyan,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedProx,
-    FedTrimmedAvg,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-)
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import fedpace
 from fedpace.core.errors import InputError
@@ -30,6 +18,13 @@ from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
 
 NODES = 10
+
+
+def of_flower(name, *options, **named):
+    """A strategy of Flower's, of which older versions have fewer."""
+    if not hasattr(strategies, name):
+        pytest.skip(f"this version of Flower has no {name}")
+    return getattr(strategies, name)(*options, **named)
 
 
 @pytest.fixture
@@ -86,10 +81,10 @@ def test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit(flower, grid):
     "make",
     [
         lambda: FedAdam(eta=0.1),
-        lambda: FedYogi(eta=0.1),
-        lambda: FedAvgM(server_momentum=0.9),
-        lambda: FedProx(proximal_mu=0.1),
-        lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 0.5, NODES),
+        lambda: of_flower("FedYogi", eta=0.1),
+        lambda: of_flower("FedAvgM", server_momentum=0.9),
+        lambda: of_flower("FedProx", proximal_mu=0.1),
+        lambda: of_flower("DifferentialPrivacyServerSideFixedClipping", FedAvg(), 0.0, 0.5, NODES),
     ],
     ids=["fedadam", "fedyogi", "fedavgm", "fedprox", "dp"],
 )
@@ -102,7 +97,7 @@ def test_strategies_work_unmodified(flower, grid, make):
 
 
 def test_fedprox_sends_its_term_and_the_round(flower, grid):
-    flower.rounds(everybody(FedProx(proximal_mu=0.25)), grid, start(flower), 1)
+    flower.rounds(everybody(of_flower("FedProx", proximal_mu=0.25)), grid, start(flower), 1)
     config = next(m for m in grid.sent if "arrays" in m.content).content["config"]
     assert config["proximal-mu"] == 0.25
     assert config["server-round"] == 1
@@ -119,22 +114,25 @@ def replies_with(flower, grid, inner, weights):
 
 
 @pytest.mark.parametrize(
-    ("make", "heard"),
+    ("name", "options", "heard"),
     [
-        (FedAvg, True),
-        (FedAdam, True),
-        (FedAvgM, True),
-        (lambda: MultiKrum(num_malicious_nodes=1, num_nodes_to_select=4), True),
-        (lambda: Krum(num_malicious_nodes=1), False),
-        (FedMedian, False),
-        (FedTrimmedAvg, False),
-        (lambda: Bulyan(num_malicious_nodes=1), False),
-        (lambda: QFedAvg(client_learning_rate=0.1, train_loss_key="train_loss"), False),
+        ("FedAvg", {}, True),
+        ("FedAdam", {}, True),
+        ("FedAvgM", {}, True),
+        ("MultiKrum", {"num_malicious_nodes": 1, "num_nodes_to_select": 4}, True),
+        ("Krum", {"num_malicious_nodes": 1}, False),
+        ("FedMedian", {}, False),
+        ("FedTrimmedAvg", {}, False),
+        ("Bulyan", {"num_malicious_nodes": 1}, False),
+        ("QFedAvg", {"client_learning_rate": 0.1, "train_loss_key": "train_loss"}, False),
     ],
-    ids=["fedavg", "fedadam", "fedavgm", "multikrum", "krum", "median", "trimmed", "bulyan", "qfedavg"],
 )
-def test_who_ignores_weights_is_said(flower, grid, caplog, make, heard):
+def test_who_ignores_weights_is_said(flower, grid, caplog, name, options, heard):
     """Tried out, so that the list stays true for the installed Flower."""
+
+    def make():
+        return of_flower(name, **options)
+
     even = replies_with(flower, grid, make(), [1.0] * NODES)
     uneven = replies_with(flower, grid, make(), [1.0 + 50.0 * (client % 2) for client in range(NODES)])
     assert heard != all(np.array_equal(even[key].numpy(), uneven[key].numpy()) for key in even)
@@ -162,7 +160,7 @@ def test_the_cohort_weights_are_what_counts(flower, grid):
     assert metrics["train_loss"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.5)], ids=["fedavg", "fedavgm"])
+@pytest.mark.parametrize("make", [FedAvg, lambda: of_flower("FedAvgM", server_momentum=0.5)], ids=["fedavg", "fedavgm"])
 def test_delta_mode_adds_the_current_arrays_back(flower, grid, make):
     strategy = PacedStrategy(make(), HalfStep(), clock="reported")
     record = start(flower)

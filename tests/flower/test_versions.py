@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from federations import Federation, diary
+from flower_wheels import unpacked_wheel
 
 pytest.importorskip("flwr")
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import InputError, MissingExtraError
 from fedpace.flower import PacedServer, versions
 
 HERE = Path(__file__).resolve().parent
@@ -68,21 +69,62 @@ def test_what_a_version_lacks_is_said_at_the_start(flower):
         PacedServer("fedbuff").start(grid, flower.arrays([0.0]))
 
 
+@pytest.mark.parametrize("found", ["0.19.0", "1.20.0"])
+def test_a_flower_that_is_too_old_is_refused_with_a_sentence(monkeypatch, found):
+    monkeypatch.setattr(versions, "version", lambda name: found)
+    with pytest.raises(MissingExtraError, match=rf"{found} is here.*needs 'flwr>=1\.21'.*fedpace\[flower\]"):
+        versions.check_installed()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [("1.21.0", False), ("1.42.3", False), ("1.43.0.dev1", True), ("2.0", True)]
+)
+def test_a_flower_that_nobody_tried_is_said_at_the_start(monkeypatch, flower, caplog, found, said):
+    monkeypatch.setattr(versions, "version", lambda name: found)
+    with caplog.at_level("WARNING", "flwr"):
+        versions.check(flower.grid())
+    assert ("newer than 1.42" in caplog.text) == said
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_an_old_version_for_real(tmp_path):
+    path = os.pathsep.join([str(unpacked_wheel("1.20.0", tmp_path)), *filter(None, sys.path)])
+    command = [sys.executable, "-c", "import fedpace.flower"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert "MissingExtraError: fedpace on Flower (1.20.0 is here) needs" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.parametrize("version", TRIED)
 def test_fedpace_on_this_version(version, tmp_path):
     """Its own wheel, before the installed one on the path: the client's side, rounds, and none."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), f"flwr=={version}"]
-    subprocess.run(pip, check=False, capture_output=True)
-    wheels = list(tmp_path.glob("flwr-*.whl"))
-    if not wheels:
-        pytest.skip(f"Flower {version} cannot be downloaded here")
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        wheel.extractall(tmp_path / "flower")
-    path = os.pathsep.join([str(tmp_path / "flower"), *filter(None, sys.path)])
-    names = ("test_client.py", "test_without_rounds.py")
+    flower = unpacked_wheel(version, tmp_path)
+    path = os.pathsep.join([str(flower), *filter(None, sys.path)])
+    names = ("test_client.py", "test_strategy.py", "test_without_rounds.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / name) for name in names)]
-    command += [f"{HERE / 'test_strategy.py'}::test_equal_weights_and_everybody_is_plain_fedavg_bit_for_bit"]
+    command += [f"{HERE / 'test_parity.py'}::test_both_hosts_do_without_rounds_alike"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("scheme", ["random", "pace-async"])
+def test_a_deployment_of_the_newest_version(tmp_path, scheme):
+    """A SuperLink and SuperNodes of it, in rounds and without; other tests have the installed one's."""
+    gate, state = tmp_path / "gate", tmp_path / "state"
+    gate.mkdir()
+    with Federation(tmp_path / "federation", app=HERE / "faults_app") as federation:
+        path = [str(unpacked_wheel(TRIED[-1], tmp_path)), *filter(None, sys.path)]
+        federation.environment["PYTHONPATH"] = os.pathsep.join(path)
+        federation.start(["flwr", "--version"], "version").wait(60)
+        assert TRIED[-1] in federation.output("version")
+        federation.superlink()
+        for partition in range(4):
+            federation.supernode(partition, 4)
+        output = federation.run(selector=scheme, state=str(state), gate=str(gate), num_server_rounds=3)
+    rounds = diary(state)
+    assert [entry.number for entry in rounds] == [1, 2, 3], output[-5000:]
+    assert not any(entry.failed for entry in rounds)

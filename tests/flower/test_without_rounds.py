@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import inspect
+import logging
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -146,12 +149,82 @@ def test_a_node_that_raises_and_one_that_joins(flower):
     assert known["partition-3"] >= 1, "who joins is given a task while the others work"
 
 
+def test_a_node_that_died_is_asked_nothing_more(flower, monkeypatch):
+    """Its task fails and the SuperLink no longer lists it: who is there is looked up before anybody is given a task."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    grid = flower.grid()
+    for client, target in enumerate(TARGETS):
+        grid.add(10 + client, flower.app([report_mod()], target=target), **{"partition-id": client})
+    server, pull, looks = PacedServer("fedbuff", buffer=2, nodes_seconds=0), grid.pull_messages, []
+
+    def dying(identifiers):
+        looks.append(identifiers)
+        came = pull(identifiers) if len(looks) % 2 else []  # every other look is in vain, and the list grows old
+        for reply in came:
+            if reply.has_error():
+                grid.nodes.pop(12, None)
+        return came
+
+    grid.pull_messages = dying
+    server.start(grid, flower.arrays([0.0]), 8, evaluate_fn=lambda n, a: grid.dead.add(12) if n == 3 else None)
+    failures = dict(zip(server.coordinator.clients, server.coordinator.ledger.columns["failures"], strict=True))
+    assert failures == {"partition-0": 0, "partition-1": 0, "partition-2": 1, "partition-3": 0}
+
+
 def test_it_ends_by_the_clock_and_is_evaluated_as_often_as_was_said(flower):
     server = PacedServer("fedbuff", buffer=1, clock="reported")
     seen = values(server, fleet(flower), flower.arrays([0.0]), 1000, seconds=30.0, evaluate_every=10.0)
     assert 30.0 <= server.coordinator.now < 30.0 + max(SECONDS)
     assert 3 <= len(seen) <= 5
     assert max(seen) == server.coordinator.step, "the last step is always evaluated"
+
+
+@pytest.mark.parametrize("scheme", ["fedbuff", "pace-async"])
+def test_only_eligible_clients_are_given_tasks(flower, scheme):
+    """A function is asked anew with every step: who is allowed later is given tasks from then on."""
+    names, grid = {"partition-0", "partition-2"}, fleet(flower)
+    server = PacedServer(scheme, clock="reported", eligible=lambda name: name in names, nodes_seconds=0)
+    sent = []
+
+    def allow(number, arrays):
+        if number == 4:
+            sent.extend(grid.trained())
+            names.add("partition-3")
+
+    server.start(grid, flower.arrays([0.0]), 60, evaluate_fn=allow)
+    assert set(sent) == {10, 12}
+    assert set(grid.trained()) == {10, 12, 13}
+    assert set(server.coordinator.clients) == names
+
+
+def test_where_nobody_is_eligible_it_waits_and_says_so(flower, monkeypatch, caplog):
+    names, grid = set(), fleet(flower)
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 5:
+            names.add("partition-1")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    server = PacedServer("fedbuff", buffer=1, clock="reported", eligible=lambda name: name in names, nodes_seconds=0)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        server.start(grid, flower.arrays([0.0]), 2)
+    assert caplog.text.count("of 4 nodes, 0 are eligible and said who they are") == 1
+    assert set(grid.trained()) == {11}
+
+
+def test_it_is_called_as_flowers_strategies_are(flower, caplog):
+    """Their arguments by place, in their order; what cannot be done without rounds is said."""
+    server, seen = PacedServer("fedbuff", buffer=1, clock="reported"), []
+    config = flower.config({"lr": 0.1})
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = server.start(fleet(flower), flower.arrays([0.0]), 2, 60.0, config, config, lambda n, a: seen.append(n))
+    assert seen == [0, 1, 2]
+    assert result.arrays is not None
+    assert "evaluate_config is not used" in caplog.text
+    theirs, ours = (list(inspect.signature(kind.start).parameters) for kind in (FedAvg, PacedServer))
+    assert ours[: len(theirs)] == theirs
 
 
 def test_a_scheme_that_wants_more_clients_than_there_are_takes_all(flower):

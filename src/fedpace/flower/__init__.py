@@ -16,6 +16,7 @@ try:
 except ModuleNotFoundError as cause:
     raise MissingExtraError("fedpace on Flower", "flower", "flwr") from cause
 
+from fedpace.flower import versions  # noqa: F401  (first: it says so where Flower is too old for what follows)
 from fedpace.flower.client import report_mod
 from fedpace.flower.server import PacedServer
 from fedpace.flower.strategy import PacedStrategy

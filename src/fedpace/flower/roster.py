@@ -181,9 +181,8 @@ def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: st
             continue
         after = f"{online} nodes are connected after {seconds:g} s"
         if online < max(1, least):
-            raise InputError(
-                f"{after}, but the inner strategy wants at least {least}: start more SuperNodes, lower its "
-                "min_available_nodes, or raise nodes_seconds"
-            )
+            wanted = f"the inner strategy wants at least {least}: lower its min_available_nodes, "
+            wanted = wanted if least > 1 else "there is nobody to train: "
+            raise InputError(f"{after}, but {wanted}start more SuperNodes, or raise nodes_seconds")
         log.warning("fedpace: %s, and %s chooses %d: going on with those that are there", after, scheme, k)
         return

@@ -57,6 +57,7 @@ class PacedServer(Federation):
         num_rounds: int = 3,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
         *,
         seconds: float = math.inf,
@@ -70,6 +71,7 @@ class PacedServer(Federation):
             num_rounds: steps of the model.
             timeout: seconds after which a node that says nothing has failed.
             train_config: goes with every task; `server-round` is added to it, the number of the step being made.
+            evaluate_config: not used, since nodes would have to wait for one another; a warning says so.
             evaluate_fn: called before the first step and after steps, with their number and the model. Nodes go on
                 working meanwhile, but what they answer waits.
             seconds: stop after the step at which so many have passed, those before a restart included.
@@ -78,6 +80,8 @@ class PacedServer(Federation):
         versions.check(grid)
         above(seconds, 0, "seconds")
         at_least(evaluate_every, 0, "evaluate_every")
+        if evaluate_config is not None:
+            log.warning("fedpace: evaluate_config is not used: without rounds nodes evaluate nothing, evaluate_fn does")
         self._grid, self._config = grid, ConfigRecord() if train_config is None else train_config
         self._server.courier.patience, self._ttl = timeout, timeout if math.isfinite(timeout) else None
         result = Result()
@@ -105,6 +109,7 @@ class PacedServer(Federation):
 
     def _next_step(self) -> Step:
         """Return the next step; where nobody is there, wait for somebody."""
+        said = False
         while True:
             if not self._nodes:
                 with self._server.watch("waiting for nodes and names"):
@@ -114,6 +119,10 @@ class PacedServer(Federation):
             step = self._server.next_step(self._messages.on(self._grid, self._offer), self._available)
             if step is not None:
                 return step
+            if not said:
+                known, online = len(self._nodes), len(versions.nodes(self._grid))
+                log.warning("fedpace: waiting: of %d nodes, %d are eligible and said who they are", online, known)
+                said = True
             time.sleep(POLL)
 
     def _step(self, step: Step) -> None:
@@ -126,8 +135,9 @@ class PacedServer(Federation):
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
 
     def _available(self) -> Iterable[str]:
-        """Return who is there, by name; looked up now and then."""
-        if time.monotonic() >= self._looked + LOOK:
+        """Return who is there, by name; looked up now and then, and where somebody failed: it may have died."""
+        if self._messages.failed or time.monotonic() >= self._looked + LOOK:
+            self._messages.failed = False
             with self._server.watch("looking for nodes" if self._nodes else "waiting for nodes and names"):
                 self._nodes = self._present(self._roster.names(versions.nodes(self._grid), self._grid))
             self._looked = time.monotonic()

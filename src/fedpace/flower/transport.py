@@ -44,6 +44,8 @@ class Messages:
         self._projection = {SKETCH_WIDTH: sketch[0], SKETCH_SEED: str(sketch[1])}
         self._out: dict[str, int] = {}
         self._refused: list[int] = []
+        self.failed = False
+        """Whether a task has failed since this was last set back: its node may be gone."""
         self._grid: Any = None
         self._offer: Callable[[str], Message | None] = lambda client: None
 
@@ -67,11 +69,13 @@ class Messages:
     def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
         """Pull what has come."""
         refused, self._refused = self._refused, []
+        self.failed |= bool(refused)
         for number in refused:
             yield number, "its node is gone"
         for reply in pull(self._grid, self._out) if self._out else ():
             if (identifier := reply.metadata.reply_to_message_id) in self._out:
                 number = self._out.pop(identifier)
+                self.failed |= reply.has_error()
                 yield number, reply.error.reason or "an error" if reply.has_error() else partial(self._unpack, reply)
 
     def wait(self, seconds: float) -> None:

@@ -5,33 +5,52 @@ Tried for real: see tests/flower/test_versions.py. What a version lacks is said 
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import flwr.serverapp
-from flwr.app import Message
-from flwr.serverapp import Grid
+from fedpace.core.errors import InputError, MissingExtraError
 
-from fedpace.core.errors import InputError
+if TYPE_CHECKING:  # older versions have neither, and are to hear so in a sentence
+    from flwr.app import Message
+    from flwr.serverapp import Grid
 
-OLDEST = (1, 21)
-"""The first with the Message API of `flwr.serverapp.strategy`."""
+log = logging.getLogger("flwr")
+
+OLDEST, NEWEST = (1, 21), (1, 42)
+"""The first with the Message API of `flwr.serverapp.strategy`, and the last that was tried."""
 CALLS = ("get_node_ids", "push_messages", "pull_messages")
 """Of the Grid."""
 
 
+def installed() -> tuple[int, int]:
+    """Return the installed version of Flower, without its patch level."""
+    first, second = re.findall(r"\d+", version("flwr"))[:2]
+    return int(first), int(second)
+
+
+def check_installed() -> None:
+    """Refuse a Flower that is too old to be imported from."""
+    if installed() < OLDEST:
+        raise MissingExtraError(
+            f"fedpace on Flower ({version('flwr')} is here)", "flower", f"flwr>={OLDEST[0]}.{OLDEST[1]}"
+        )
+
+
 def check(grid: Grid) -> None:
-    """Refuse a Flower that cannot be worked with."""
+    """Refuse a Flower that cannot be worked with, and say so of one that nobody tried."""
     found = version("flwr")
     missing = [call for call in CALLS if not callable(getattr(grid, call, None))]
-    if not hasattr(flwr.serverapp, "strategy"):
-        missing.append("flwr.serverapp.strategy")
     if missing:
         raise InputError(
             f"fedpace works with Flower {'.'.join(map(str, OLDEST))} and later, but {found} is installed, which has no "
             f"{', '.join(missing)}: install another version"
         )
+    if installed() > NEWEST:
+        tried = ".".join(map(str, NEWEST))
+        log.warning("fedpace: Flower %s is newer than %s, the last that fedpace was tried with", found, tried)
 
 
 def nodes(grid: Grid) -> list[int]:
@@ -53,3 +72,6 @@ def pull(grid: Grid, identifiers: Iterable[str]) -> list[Any]:
     """Return the replies that have come, each once."""
     # By position: the name of the argument is not the same in all versions.
     return list(grid.pull_messages(list(identifiers)))
+
+
+check_installed()

@@ -1,0 +1,1 @@
+"""What tests/flower/test_faults.py runs on a real federation."""

@@ -1,0 +1,63 @@
+"""pace-async where a client fails again and again: it is tried again, and nobody waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedpace.core.coordinator import Coordinator
+from fedpace.core.roster import Settings
+from fedpace.core.types import Outcome
+from fedpace.selectors.pace_async import PaceAsync
+
+CLIENTS, FAILING = 4, 3
+
+
+def played(steps, *, fails):
+    """Clients answer together, one second after they began; the last fails a second later, where it fails at all.
+
+    Whatever is in hand, the memory is said to err so much that no number of answers would do.
+    """
+    one = Coordinator(PaceAsync(), Settings(seed=0))
+    one.join(range(CLIENTS))
+    rng, now, made, failed = np.random.default_rng(0), 0.0, [], 0
+
+    def answer(client, seconds):
+        moment = np.random.default_rng(client).normal(size=(3, 3))
+        return Outcome(client, seconds=seconds, update=rng.normal(size=4), moment=moment)
+
+    for _ in range(200):
+        one.state = replace(one.state, drift=100.0)
+        due = one.due(now, range(CLIENTS))
+        if due.step is not None:
+            made.append([task.client for task, weight in due.step.answers if weight])
+            one.stepped()
+            if len(made) == steps:
+                return made, failed
+        tasks = one.tasks
+        now += 1.0
+        late = [task for task in tasks if task.client == FAILING]
+        for task in tasks:
+            if task.client != FAILING:
+                one.receive(task.id, answer(task.client, 1.0), now)
+        if late and not any(task.client != FAILING for task in tasks):
+            if fails:
+                one.lost(late[0].id, now)
+                failed += 1
+            else:
+                one.receive(late[0].id, answer(FAILING, 2.0), now)
+    return made, failed
+
+
+def test_steps_are_made_although_a_client_fails_every_time():
+    made, failed = played(6, fails=True)
+    assert len(made) == 6, "it waited for a client that never answers"
+    assert failed >= 6, "it is tried again with every model"
+    assert not any(FAILING in clients for clients in made)
+
+
+def test_who_has_not_failed_is_waited_for():
+    made, _ = played(6, fails=False)
+    assert len(made) == 6
+    assert all(FAILING in clients for clients in made)
