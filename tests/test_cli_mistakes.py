@@ -27,7 +27,7 @@ def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
     before = {name: (out / name).read_bytes() for name in everything(out)}
     code, _, errors = call("run", tiny, "--out", out)
     assert code == 2
-    assert errors == f"error: {out} holds runs already: give another folder, or --overwrite\n"
+    assert errors == f"error: {out} holds runs already: give another folder, or overwrite them (--overwrite)\n"
     assert {name: (out / name).read_bytes() for name in everything(out)} == before
     assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
     assert len(find_runs(out)) == 1, "the runs that were there are gone"
