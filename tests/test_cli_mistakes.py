@@ -75,7 +75,7 @@ def test_an_empty_folder_is_taken(call, tiny, tmp_path):
     ("change", "options", "words"),
     [
         (("lr = 0.05", "rate = 0.05"), [], "[training] has no key 'rate'."),
-        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but input should be a valid integer"),
+        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but it should be a whole number"),
         (('name = "random"', 'name = "randm"'), [], "there is no scheme 'randm'. Did you mean 'random'?"),
         (("seeds = 2", "seeds = [1,"), [], "tiny.toml is not TOML"),
         (("k = 2", "k = 6"), [], "random is asked for k = 6 clients, but there are only 5"),
