@@ -152,7 +152,7 @@ def test_resume_of_a_comparison(call, tiny, tmp_path):
     code, printed, errors = call("resume", out)
     assert (code, errors) == (0, "")
     assert f"{out}: 4 runs, 2 finished already, 2 to go" in printed
-    assert "[2/2] submodular, seed 1: 3 rounds" in printed
+    assert "[2/2] submodular, seed 1: ended after 3 rounds" in printed
     assert {name: (out / name).read_bytes() for name in names} == before
     code, printed, errors = call("resume", out)
     assert (code, errors) == (0, "")
