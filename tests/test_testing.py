@@ -351,7 +351,7 @@ class CohortAlone(Good):
     ("selector", "sentence"),
     [
         (Heedless(), r"with clients away \(choose among view\.candidates\)"),
-        (CohortAlone(), r"select of good must return a Cohort and its state, \(cohort, None\): Cohort came"),
+        (CohortAlone(), r"select of good must return a Cohort and its state, \(cohort, None\), but Cohort came"),
         (Good, "give an object to check"),
     ],
 )
