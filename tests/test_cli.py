@@ -39,7 +39,7 @@ def test_compare_prints_a_table_and_writes_the_reports(call, tiny, tmp_path):
     assert (code, errors) == (0, "")
     assert everything(out) == sorted(["comparison.json", "plan.json", "report.html", "report.png", *RUNS])
     assert "tiny: quadratic with linear under lognormal delays; random, submodular; 2 seeds; into" in printed
-    assert "[4/4] submodular, seed 1: 3 rounds" in printed
+    assert "[4/4] submodular, seed 1: 3 rounds, ended at" in printed
     for name in ("random", "submodular", "report.html", "report.png", "comparison.json"):
         assert name in printed
     comparison = strict((out / "comparison.json").read_text())
@@ -152,7 +152,7 @@ def test_resume_of_a_comparison(call, tiny, tmp_path):
     code, printed, errors = call("resume", out)
     assert (code, errors) == (0, "")
     assert f"{out}: 4 runs, 2 finished already, 2 to go" in printed
-    assert "[2/2] submodular, seed 1: 3 rounds" in printed
+    assert "[2/2] submodular, seed 1: 3 rounds, ended at" in printed
     assert {name: (out / name).read_bytes() for name in names} == before
     code, printed, errors = call("resume", out)
     assert (code, errors) == (0, "")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from fedpace import registry
 from fedpace.cli import app
 from fedpace.cli.listing import reflowed
+from fedpace.core.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +36,36 @@ def test_needs_and_uses_are_told_apart(listed):
 
 
 def test_the_table_names_papers_and_options():
-    shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
+    shown = (
+        CliRunner().invoke(app, ["list", "selectors", "--long"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
+    )
     assert "Harshvardhan" in shown
     assert "target_heterogeneity = 0.0" in shown
 
 
 def test_options_are_readable_in_a_narrow_terminal():
-    shown = CliRunner().invoke(app, ["list", "selectors"], env={"COLUMNS": "60"}, catch_exceptions=False).stdout
+    shown = (
+        CliRunner().invoke(app, ["list", "selectors", "--long"], env={"COLUMNS": "60"}, catch_exceptions=False).stdout
+    )
     assert "target_heterogeneity" in shown
     assert max(len(line) for line in shown.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("kind", ["schemes", "delays", "datasets", "models", "servers"])
+def test_the_list_fits_a_window(kind):
+    """A name and what it is: papers and options are for --long and `show`."""
+    shown = CliRunner().invoke(app, ["list", kind], env={"COLUMNS": "100"}, catch_exceptions=False).stdout
+    names = getattr(registry, {"schemes": "selectors"}.get(kind, kind)).names()
+    assert all(any(line.startswith(f"{name} ") for line in shown.splitlines()) for name in names)
+    assert len(shown.splitlines()) <= 1.7 * len(names) + 5
+    assert "options:" not in shown
+
+
+def test_a_misspelt_command_and_a_misspelt_kind_are_guessed_once():
+    shown = CliRunner().invoke(app, ["lst"], env={"COLUMNS": "100"})
+    assert shown.output.count("Did you mean 'list'?") == 1
+    with pytest.raises(InputError, match="Did you mean 'schemes'"):
+        CliRunner().invoke(app, ["list", "schems"], catch_exceptions=False)
 
 
 def test_show_fills_paragraphs_and_items_to_the_window():

@@ -98,6 +98,21 @@ def test_explain_says_why(folder):
         explain_client(record, "9")
 
 
+def test_explain_says_of_random_that_it_is_chance(folder):
+    """Who is left out by chance was not too slow, and "fast enough, but others were chosen" would suggest a reason."""
+    known = read_run(folder / "random" / "seed-0")
+    rounds = (round_of(1, (0, 1)), round_of(2, (1, 2), failed=(1,)))
+    found = explain_client(
+        replace(known, info=replace(known.info, expected_delays=(1.0, 5.0, 9.0)), rounds=rounds), "1"
+    )
+    assert [turn.reason for turn in found.turns] == [
+        "drawn by chance, 2 of 3",
+        "crashed or late; drawn by chance, 2 of 3",
+    ]
+    assert "1.3 of 2 rounds is what chance gives a client on average" in " ".join(found.sentences())
+    assert "fast enough" not in call("explain", folder, "--client", 2, "--selector", "random")
+
+
 def test_explain_without_rounds_speaks_of_replies(folder):
     """Nobody is chosen there, a client may reply twice before a step, and what is said adds up to all steps."""
     known = read_run(folder / "pace" / "seed-0")
@@ -356,6 +371,8 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path, monkeypatch)
     assert [scheme["label"] for scheme in found["schemes"]] == ["random(k=5)", "pace"]
     assert found["schemes"][0]["clients_per_round"] == 5
     assert found["seconds"] > 0
+    shown = call("compare", "--selectors", "random(k=5)", "--max-rounds", 4, "--seeds", 2, "--dry-run")
+    assert "accuracy" not in shown, "three rounds are no result"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -27,7 +27,7 @@ def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
     before = {name: (out / name).read_bytes() for name in everything(out)}
     code, _, errors = call("run", tiny, "--out", out)
     assert code == 2
-    assert errors == f"error: {out} holds runs already: give another folder, or --overwrite\n"
+    assert errors == f"error: {out} holds runs already: give another folder, or overwrite them (--overwrite)\n"
     assert {name: (out / name).read_bytes() for name in everything(out)} == before
     assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
     assert len(find_runs(out)) == 1, "the runs that were there are gone"
@@ -75,7 +75,7 @@ def test_an_empty_folder_is_taken(call, tiny, tmp_path):
     ("change", "options", "words"),
     [
         (("lr = 0.05", "rate = 0.05"), [], "[training] has no key 'rate'."),
-        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but input should be a valid integer"),
+        (("k = 2", 'k = "2"'), [], "number 1: k is '2', but it should be a whole number"),
         (('name = "random"', 'name = "randm"'), [], "there is no scheme 'randm'. Did you mean 'random'?"),
         (("seeds = 2", "seeds = [1,"), [], "tiny.toml is not TOML"),
         (("k = 2", "k = 6"), [], "random is asked for k = 6 clients, but there are only 5"),

@@ -328,3 +328,33 @@ def test_bad_delay_models(make, words):
 def test_good_delay_models_pass():
     check_delay_model(LognormalDelays())
     check_delay_model(Delays(constant(1.0)))
+
+
+# -- what a beginner does ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heedless(Good):
+    """Forgets that clients may be away."""
+
+    def select(self, state, view, rng):
+        return even(np.argsort(view.delay, kind="stable")[: self.k]), state
+
+
+@dataclass(frozen=True)
+class CohortAlone(Good):
+    def select(self, state, view, rng):
+        return super().select(state, view, rng)[0]
+
+
+@pytest.mark.parametrize(
+    ("selector", "sentence"),
+    [
+        (Heedless(), r"with clients away \(choose among view\.candidates\)"),
+        (CohortAlone(), r"select of good must return a Cohort and its state, \(cohort, None\), but Cohort came"),
+        (Good, "give an object to check"),
+    ],
+)
+def test_slips_of_a_first_scheme_are_named(selector, sentence):
+    with pytest.raises(FedpaceError, match=sentence):
+        check_selector(selector, clients=8, rounds=3)

@@ -84,8 +84,8 @@ class RunProgress:
             if self._lines:
                 metric = "" if run.metric is None else f", {each.experiment.data.metric} {run.metric:.4g}"
                 self._console.print(
-                    f"[{self._done}/{self._runs}] {each.name}: {run.last.number} rounds, "
-                    f"{run.last.clock:,.0f} s virtual{metric}",
+                    f"[{self._done}/{self._runs}] {each.name}: {run.last.number} rounds, ended at "
+                    f"{run.last.clock:,.0f} s{metric}",
                     highlight=False,
                     markup=False,
                 )

@@ -13,6 +13,7 @@ import pytest
 from fedpace.__main__ import main
 from fedpace.core.errors import InputError
 from fedpace.data.table import Table
+from fedpace.delays.tables import read_table
 from fedpace.records.run import read_run
 
 HEAD = ("clinic", "age", "visits", "sex", "ward", "returned")
@@ -295,3 +296,12 @@ selectors = [{{ name = "random", k = 3 }}, {{ name = "pace" }}]
     experiment.write_text(experiment.read_text().replace('"visits"]', '"visit"]'))
     assert call(monkeypatch, "compare", str(experiment), "--out", str(tmp_path / "other")) != 0
     assert "no column 'visit'. Did you mean 'visits'?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_with_semicolons_says_so(path: str, tmp_path: Path) -> None:
+    other = tmp_path / "semicolons.csv"
+    other.write_text(Path(path).read_text(encoding="utf-8").replace(",", ";"), encoding="utf-8")
+    with pytest.raises(InputError, match="separated by semicolons: write it with commas"):
+        table(str(other)).build(seed=0)
+    with pytest.raises(InputError, match="separated by semicolons"):
+        read_table(str(other))

@@ -109,6 +109,15 @@ def test_the_summary_never_calls_a_partial_scheme_the_fastest(make_run):
     assert "flaky reached it in 1 of 2 runs only, so it is not ranked by time." in text
 
 
+def test_who_is_equally_good_is_named_together(make_run):
+    runs = [make_run(label, seed, [(1, 0.95 - seed)]) for label in ("a", "b") for seed in (0, 1)]
+    said = " ".join(sentences(summarise(runs)))
+    assert "most often it was reached by a (1 of 2 runs) and b (1 of 2 runs)." in said
+    assert "not ranked by time" not in said, "said already"
+    free = [make_run(label, 0, [(1, 0.5)], target=None) for label in ("a", "b")]
+    assert "a and b ended with the highest accuracy" in " ".join(sentences(summarise(free)))
+
+
 @pytest.mark.parametrize(
     ("metric", "start"),
     [(0.5, "No scheme reached the target accuracy of 0.9 in any run."), (0.95, "a reached the target")],

@@ -10,48 +10,17 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from tests.study.material import CLIENTS, RNG, TEST, Net, compare
 from torch import nn
-from torch.nn import functional
 
 import fedpace
-from fedpace.core.errors import InputError
+from fedpace.core.errors import FedpaceWarning, InputError
 from fedpace.delays.constant import ConstantDelays
 from fedpace.models.mlp import Mlp
 from fedpace.records.run import find_runs
 from fedpace.sim.layers import linear_layers
 from fedpace.sim.trainer import Trainer, Training
 from fedpace.study import parts
-
-RNG = np.random.default_rng(0)
-TRUTH = RNG.normal(size=(4, 3))
-
-
-def draw(count, shift=0.0):
-    X = RNG.normal(size=(count, 4)) + shift
-    return X, (X @ TRUTH).argmax(1)
-
-
-CLIENTS = [draw(12 + client, shift=0.3 * client) for client in range(6)]
-TEST = draw(60)
-
-
-class Net(nn.Module):
-    """A forward pass that no `nn.Sequential` has, with dropout and a batch norm."""
-
-    def __init__(self, outputs=3):
-        super().__init__()
-        self.inner = nn.Linear(4, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.last = nn.Linear(8, outputs)
-
-    def forward(self, inputs):
-        hidden = functional.dropout(self.norm(torch.relu(self.inner(inputs))), 0.2, training=self.training)
-        return self.last(hidden)
-
-
-def compare(clients=CLIENTS, test=TEST, model=Net, **options):
-    options = {"schemes": ["random(k=3)", "pace"], "delays": "lognormal", "rounds": 3, "seeds": 2} | options
-    return fedpace.compare(clients, test, model, progress=False, **options)
 
 
 def test_a_comparison_in_a_few_lines(tmp_path, capsys):
@@ -104,7 +73,7 @@ def test_runs_go_on_where_they_stopped(tmp_path):
     (cut / "rounds.jsonl").write_text("")
     again = compare(out=tmp_path / "part", resume=True)
     assert [record.rounds for record in again.records] == [record.rounds for record in whole.records]
-    with pytest.raises(InputError, match="holds runs already"):
+    with pytest.raises(InputError, match=r"holds runs already: .*\(overwrite=True\)"):
         compare(out=tmp_path / "part")
     with pytest.raises(InputError, match="another comparison, whose data differ"):
         compare(clients=CLIENTS[::-1], out=tmp_path / "part", resume=True)
@@ -182,6 +151,28 @@ def test_classes_of_any_type(targets):
     assert ground.data.build(seed=0).train[0].targets.dtype == np.int64
     assert ground.data.build(seed=0).classes == 3
     assert ground.data.build(seed=0).train[0].inputs.dtype == np.float32
+
+
+def test_names_of_classes_are_numbered_over_all_clients_and_the_test_data():
+    """Numbered client by client, a client with two classes of three would call them 0 and 1 whichever they are."""
+    names = np.array(["ash", "birch", "cedar"])
+    narrow = [(X[y > 0], y[y > 0]) for X, y in CLIENTS]
+    ground = parts.ground([(X, names[y].tolist()) for X, y in narrow], (TEST[0], names[TEST[1]]), None, Net())
+    data = ground.data.build(seed=0)
+    assert [samples.targets.tolist() for samples in data.train] == [y.tolist() for _, y in narrow]
+    assert data.test.targets.tolist() == TEST[1].tolist()
+    assert data.classes == 3
+
+
+def test_schemes_as_one_text():
+    labels = [scheme.label for scheme in parts.schemes("random(k=3, variant=md), pace")]
+    assert labels == ["random(k=3, variant=md)", "pace"]
+
+
+def test_a_softmax_at_the_end_is_warned_of():
+    """The loss takes the softmax itself: a second one makes training slow, and nothing else would tell."""
+    with pytest.warns(FedpaceWarning, match="leave its softmax out"):
+        parts.ground(CLIENTS, TEST, None, nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)))
 
 
 def test_regression_by_its_targets():
@@ -286,65 +277,6 @@ def test_plain_perceptrons_are_trained_all_at_once():
     module = ground.model.build((4,), 3, generator=torch.Generator())
     assert linear_layers(module, (4,)) is None
     assert not module.moving_features
-
-
-# -- what is refused ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("clients", "test", "model", "sentence"),
-    [
-        ([], TEST, Net, "it is empty"),
-        (3, TEST, Net, "a int came"),
-        ([CLIENTS[0][0]], TEST, Net, r"client 0 must be a pair \(X, y\)"),
-        ([(np.zeros((3, 4)), np.zeros(2, int))], TEST, Net, r"as many rows.*\(3, 4\) and \(2,\)"),
-        ([(np.zeros((0, 4)), np.zeros(0, int))], TEST, Net, "client 0 holds no samples"),
-        ([(np.full((3, 4), np.nan), np.zeros(3, int))], TEST, Net, "client 0: the inputs must be finite"),
-        ([(np.zeros((3, 4)), np.eye(3)[[0, 1, 2]].astype(int))], TEST, Net, r"y\.argmax\(1\)"),
-        ([(np.zeros((3, 4)), np.array(["a", "b", "c"]))], TEST, Net, "return_inverse"),
-        ([(np.zeros((3, 4)), np.array([1, 2, 3]))], TEST, Net, "numbered\\s+from 0"),
-        ([*CLIENTS, (np.zeros((3, 5)), np.zeros(3, int))], TEST, Net, r"client 6 has \(5,\)"),
-        ([(np.zeros((3, 2, 2)), np.zeros(3, int))], TEST, Net, r"Net does not take inputs of shape \(n, 2, 2\)"),
-        (CLIENTS, None, Net, "test is missing"),
-        (CLIENTS, CLIENTS[:2], Net, "2 pairs came for 6 clients"),
-        (CLIENTS, TEST, None, "model is missing"),
-        (CLIENTS, TEST, 3, "must be a torch.nn.Module"),
-        (CLIENTS, TEST, "mpl", "Did you mean 'mlp'"),
-        (CLIENTS, TEST, lambda: Net(outputs=1), "one output per class"),
-        (CLIENTS, TEST, nn.LSTM(4, 3), "must return one row of outputs per sample"),
-        (CLIENTS, TEST, nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 4), nn.Flatten()), "uses no nn.Linear"),
-        (CLIENTS, TEST, Net().requires_grad_(False), "nothing to train"),
-        ([(X, X) for X, _ in CLIENTS], TEST, nn.Linear(4, 1), "one target per row"),
-        ([(X, X[:, 0]) for X, _ in CLIENTS], TEST, Net, "regression needs"),
-    ],
-)
-def test_refused_with_a_sentence(clients, test, model, sentence):
-    with pytest.raises(InputError, match=sentence):
-        parts.ground(clients, test, None, model)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"target": 92}, "92 % is 0.92"),
-        ({"schemes": ["randon"]}, "Did you mean 'random'"),
-        ({"schemes": ["random(q=3)"]}, "no key 'q'"),
-        ({"schemes": ["random", "random"]}, "two schemes are called 'random'"),
-        ({"schemes": []}, "names none"),
-        ({"schemes": ["random(k=30)"]}, "only 6"),
-        ({"delays": [1.0, 2.0]}, "delays came for 2 clients"),
-        ({"delays": [0.0] * 6}, "positive seconds"),
-        ({"delays": "nycmash"}, "Did you mean 'nycmesh'"),
-        ({"seeds": 0}, "seeds must be"),
-        ({"rounds": 0}, "rounds must be at least 1"),
-        ({"head": "lost"}, "no layer 'lost'; it has inner, norm, last"),
-        ({"data": "digits"}, "either clients"),
-        ({"model": lambda: Net(), "engine": "processes"}, "cannot be sent to other processes"),
-    ],
-)
-def test_options_refused_with_a_sentence(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        compare(**options)
 
 
 def test_other_engines_give_the_same():

@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests one already
 )
 app.command()(runs.compare)
 app.command()(runs.run)

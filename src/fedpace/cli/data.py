@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -59,7 +60,9 @@ def get(
         )
         return
     console = Console()
-    table = Table(title=f"{name} ({decoded.source.repository})", title_justify="left")
+    table = Table(
+        title=f"{name} ({decoded.source.repository})", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
+    )
     table.add_column("split")
     table.add_column("rows", justify="right")
     table.add_column("")
@@ -132,9 +135,11 @@ def _completeness(rows: int, complete: int) -> str:
 
 
 def _numbers(title: str, summary: DataSummary) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False
+    )
+    table.add_column()
+    table.add_column(justify="right")
     for row in summary.rows():
         table.add_row(*row)
     return table

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -75,6 +76,9 @@ def _numbers(model: str, summary: DelaySummary) -> Table:
     table = Table(
         title=f"{model}: {summary.fleets} fleets of {summary.clients} clients, {summary.rounds} rounds each",
         title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
     )
     table.add_column("")
     table.add_column("seconds", justify="right")

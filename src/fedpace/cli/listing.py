@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from fedpace import registry
 from fedpace.cli.common import print_json
@@ -36,27 +38,43 @@ ITEM = re.compile(r"(- |\d+\. )")
 Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join([*WORDS, *KINDS[1:]])}.")]
 
 
-def list_components(kind: Kind = "schemes", as_json: AsJson = False) -> None:
-    """List what can be named in an experiment, with its options and defaults."""
+def list_components(
+    kind: Kind = "schemes",
+    long: Annotated[bool, typer.Option("--long", help="With papers, needs, options and their defaults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what can be named in an experiment, a line each."""
     kind = WORDS.get(kind, kind)
     if kind not in KINDS:
         known = [name for each in KINDS for name in _catalogue(each).names()]
+        kinds = [*WORDS, *KINDS]
         hint = f"`fedpace show {kind}` shows it" if kind in known else "`fedpace show NAME` shows one of them"
-        raise InputError(f"expected one of {', '.join([*WORDS, *KINDS])} to list, but {kind!r} came; {hint}")
+        near = did_you_mean(kind, kinds)
+        raise InputError(f"expected one of {', '.join(kinds)} to list, but {kind!r} came{near or ';'} {hint}")
     catalogue = _catalogue(kind)
     entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:
         print_json({kind: entries})
         return
     console = Console(highlight=False, markup=False)
-    said = f"{len(entries)} {kind}; `fedpace show NAME` says more of one"
+    more = "`fedpace show NAME` says all of one" + ("" if long else ", --long more of each")
+    said = f"{len(entries)} {kind}; {more}."
     if kind == "selectors":
         said = (
-            f"{len(entries)} schemes; `fedpace show NAME` says more of one. Take pace-async; where training goes in "
-            "rounds, take pace. The others are there to compare with, and for what `docs/howto/choose.md` names."
+            f"{len(entries)} schemes; {more}. Take pace-async; where training goes in rounds, take pace. The others "
+            "are there to compare with, and for what `docs/howto/choose.md` names."
         )
         entries.sort(key=lambda entry: list(ADVICE).index(entry["name"]) if entry["name"] in ADVICE else len(ADVICE))
     console.print(said)
+    if not long:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for entry in entries:
+            table.add_row(Text(entry["name"]), Text(entry["summary"]))
+        console.print()
+        console.print(table)
+        return
     for entry in entries:
         console.print(f"\n{entry['name']}", style="bold")
         for heading, text in _lines(entry):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import textwrap
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -78,7 +79,9 @@ def explain(
     for each in found:
         console.print(" ".join(each.sentences()))
         for reason, count in each.reasons:
-            console.print(f"  {count} of {each.rounds} {'rounds' if each.in_rounds else 'steps'}, {reason}")
+            line = f"- {count} of {each.rounds} {'rounds' if each.in_rounds else 'steps'}, {reason}"
+            console.print(textwrap.fill(line, console.width - 1, subsequent_indent="  ", break_on_hyphens=False))
+        console.print()
     if len(found) > 1:
         console.print("Round by round: name one run with --selector and --seed.")
         return

@@ -60,7 +60,11 @@ class Carrying:
     """How runs are carried out: none of it changes what comes out."""
 
     engine: Annotated[
-        EngineName, typer.Option(help="Where clients are trained; it changes the speed, never the outcome.")
+        EngineName,
+        typer.Option(
+            help="Where clients are trained: auto, inline, processes or ray; it changes the speed, never the outcome.",
+            metavar="NAME",  # the choices would take the width of every line of the help
+        ),
     ] = "auto"
     workers: Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")] = 0
     ray_address: Annotated[

@@ -75,13 +75,14 @@ def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bo
     """Say what would run and for how long, from a few rounds of each scheme; nothing is written."""
     plan = Plan.under(chosen)
     console = Console(stderr=as_json)
-    with RunProgress(len(chosen[0].schemes), console, quiet=as_json) as progress:
+    # On a terminal a bar; elsewhere nothing, since lines with accuracies would read like results.
+    with RunProgress(len(chosen[0].schemes), console, quiet=as_json or not console.is_terminal) as progress:
         found = runner.foretell(plan, progress.watch, execution=how, jobs=jobs)
     if as_json:
         print_json(dataclasses.asdict(found))
         return
     table = Table(title=found.title(), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("Scheme", "Clients per round", "Engine", "Seconds per round", "All its runs, at most"):
+    for heading in ("Scheme", "Clients per round", "Engine", "Real seconds per round", "All its runs, at most"):
         table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right")
     for each in found.schemes:
         cohort = f"{each.clients_per_round:.3g}"
@@ -176,17 +177,26 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
         )
         return
     console.print(
-        f"{info.label}, seed {info.seed}: {info.status} after {last.number} rounds and {last.clock:,.0f} virtual "
-        f"seconds, {info.metric} {metric:.4g}. {info.message}",
+        # It goes on until it is known that the target is held: "reached after" would name the wrong time.
+        f"{info.label}, seed {info.seed}: {'ended' if info.status == 'reached' else info.status} after {last.number} "
+        f"rounds and {last.clock:,.0f} virtual seconds, {info.metric} {metric:.4g}. {info.message}{_target(record)}",
         highlight=False,
         markup=False,
     )
-    if record.crossed is not None:
-        held = "not held" if record.reached is None else f"held from {record.reached.clock:,.0f} s on"
-        console.print(f"Target {info.target:g}: first met at {record.crossed.clock:,.0f} s, {held}", highlight=False)
     if info.engine:
         console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
     console.print(f"Recorded in {folder}", highlight=False, markup=False)
+
+
+def _target(record: RunRecord) -> str:
+    """Return what became of the target."""
+    target, crossed = record.info.target, record.crossed
+    if target is None:
+        return ""
+    if crossed is None:
+        return f"The target {target:g} was never met."
+    held = "but not held" if record.reached is None else f"and is held from {record.reached.clock:,.0f} s on"
+    return f"The target {target:g} was first met at {crossed.clock:,.0f} s, {held}."
 
 
 def _server(text: str | None) -> dict[str, Any] | None:

@@ -11,6 +11,17 @@ from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 
 Table = Mapping[str, Any]
 
+WORDS = {
+    "input should": "it should",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+    "a valid tuple": 'a list, such as ["one", "two"] or [1, 2]',
+    "a valid dictionary": "a table, such as { name = ... }",
+}
+"""What is said of types, and how a person would say it."""
+
 
 def build(cls: type[Any], options: Table, where: str) -> Any:
     """Return `cls(**options)` with every key and type checked against the dataclass."""
@@ -48,8 +59,16 @@ def typed(hint: Any, value: Any, where: str) -> Any:
     try:
         return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
     except ValidationError as cause:
-        problem = "; ".join(dict.fromkeys(error["msg"].lower() for error in cause.errors()))
+        problem = "; ".join(dict.fromkeys(_said(error["msg"]) for error in cause.errors()))
         raise InputError(f"{where} is {value!r}, but {problem}") from cause
+
+
+def _said(message: str) -> str:
+    """Return what pydantic says of a value in the words of somebody who writes TOML."""
+    said = message[:1].lower() + message[1:]
+    for theirs, ours in WORDS.items():
+        said = said.replace(theirs, ours)
+    return said
 
 
 def _tuples(value: Any) -> Any:

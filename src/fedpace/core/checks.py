@@ -161,6 +161,14 @@ def listed(values: Iterable[Any], what: str) -> list[Any]:
         raise InputError(f"{what} must be a list, but {_shorten(values)} came: put it into a list") from cause
 
 
+def check_commas(names: Sequence[str], where: str) -> None:
+    """Refuse a header that was read as one column, since something else than commas separates its columns."""
+    if len(names) == 1:
+        for sign, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+            if sign in names[0]:
+                raise InputError(f"{where}: its columns are separated by {called}: write it with commas")
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the hint that an error about an unknown word ends its sentence with; empty where nothing is close."""
     close = difflib.get_close_matches(word, known, n=1)

@@ -14,7 +14,8 @@ from fedpace.core.types import View
 def check_k(k: int, clients: int, scheme: str) -> None:
     """Refuse a cohort larger than the roster: a mistake in the configuration, not a bad moment."""
     if k > clients:
-        raise InputError(f"{scheme} is asked for k = {k} clients, but there are only {clients}: lower k or add clients")
+        only = "is only 1" if clients == 1 else f"are only {clients}"
+        raise InputError(f"{scheme} is asked for k = {k} clients, but there {only}: lower k or add clients")
 
 
 def cohort_size(k: int, view: View, scheme: str) -> int:

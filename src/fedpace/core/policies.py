@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpace.core.checks import Naming
+from fedpace.core.errors import InputError
 from fedpace.core.tasks import Apply, Move, Task, Wait
 from fedpace.core.types import Cohort, Mode, Need, Probe, Report, Selector, View
 from fedpace.core.validation import check_cohort
@@ -54,7 +55,13 @@ class Rounds:
 
     def decide(self, state: Any, view: View, rng: np.random.Generator) -> tuple[Move, Any]:
         """Choose the cohort of the next round."""
-        cohort, state = self.selector.select(state, view, rng)
+        chosen = self.selector.select(state, view, rng)
+        if not (isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[0], Cohort)):
+            came = type(chosen).__name__
+            raise InputError(
+                f"select of {self.name} must return a Cohort and its state, (cohort, None), but {came} came"
+            )
+        cohort, state = chosen
         check_cohort(cohort, view, self.name, self._name_of)
         cohort = self._bound(cohort, view)
         wait = Wait(cohort.quorum, cohort.deadline)

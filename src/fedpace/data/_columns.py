@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, did_you_mean
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, check_commas, did_you_mean
 from fedpace.core.errors import InputError, MissingExtraError
 
 MOSTLY = 0.9
@@ -111,7 +111,9 @@ def _read(path: Path, changed: int, size: int) -> Columns:
         nulls = csv.ConvertOptions(
             strings_can_be_null=True, null_values=["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
         )
-        return Columns(path, csv.read_csv(path, convert_options=nulls), first=2)
+        table = csv.read_csv(path, convert_options=nulls)
+        check_commas(table.column_names, str(path))
+        return Columns(path, table, first=2)
     except (pyarrow.ArrowException, OSError) as cause:
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a {kind} file with a header, but it cannot be read: {reason}") from cause
@@ -129,7 +131,10 @@ def _column(array: Any, where: str, first: int) -> Column:
     if types.is_null(kind):
         return Column(where, first, None, (), np.full(len(array), -1))
     hint = "; as a number of days or seconds it could be used" if types.is_temporal(kind) else ""
-    raise InputError(f"{where}: expected numbers or words, but {kind} came: leave the column out of `features`{hint}")
+    raise InputError(
+        f"{where}: expected numbers or words, but {kind} came: name the other columns in `features` to leave it "
+        f"out{hint}"
+    )
 
 
 def _numbers(array: Any, where: str, first: int, *, flags: bool = False) -> Column:

@@ -99,15 +99,47 @@ def listed(clients: Any) -> list[Any]:
 
 
 def pair_of(pair: Any, what: str) -> tuple[Array, Array]:
-    """Return X and y as arrays."""
-    if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2:
-        raise InputError(f"{what} must be a pair (X, y) of inputs and targets, but a {_kind(pair)} came")
-    X, y = (_array(part, f"{name} of {what}") for name, part in zip(("X", "y"), pair, strict=True))
+    """Return X and y as arrays; y may hold names."""
+    if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2 or _is_data_set(pair):
+        if _is_data_set(pair):
+            hint = ": stack it, X = torch.stack([x for x, _ in it]) and y = [int(y) for _, y in it]"
+        else:
+            hint = ": of two lists make one with zip(X, y)" if what == "client 0" else ""
+        raise InputError(f"{what} must be a pair (X, y) of inputs and targets, but a {_kind(pair)} came{hint}")
+    X, y = _array(pair[0], f"X of {what}"), _array(pair[1], f"y of {what}", names=True)
     if X.ndim == 0 or len(X) != y.shape[0]:
         raise InputError(f"X and y of {what} must have as many rows, but they have the shapes {X.shape} and {y.shape}")
     if len(X) == 0:
         raise InputError(f"{what} holds no samples: leave it out, or give it some")
     return X if X.ndim > 1 else X[:, None], y
+
+
+def number_names(
+    pairs: Sequence[tuple[Array, Array]], test: Any
+) -> tuple[list[tuple[Array, Array]], Any, tuple[str, ...]]:
+    """Return pairs and test data with the names of classes as numbers, and the names in their order.
+
+    They are numbered in the order of the alphabet over all clients and the test data, never client by client: who
+    holds two classes of ten would number them 0 and 1, whichever they are. No names: all is as it was.
+    """
+    named = [is_named(y) for _, y in pairs]
+    if not any(named):
+        return list(pairs), test, ()
+    if not all(named):
+        raise InputError(f"y of client {named.index(False)} holds numbers, but y of client {named.index(True)} names")
+    tests = [(what, pair_of(pair, what)) for what, pair in _tests(test, len(pairs))]
+    for what, (_, y) in tests:
+        if not is_named(y):
+            raise InputError(f"y of {what} holds numbers, but the clients' hold names")
+    known = np.unique(np.concatenate([y.ravel() for _, y in [*pairs, *(pair for _, pair in tests)]]))
+    numbered = [(X, np.searchsorted(known, y)) for X, y in pairs]
+    judged = [(X, np.searchsorted(known, y)) for _, (X, y) in tests]
+    return numbered, judged if len(judged) > 1 else judged[0], tuple(map(str, known))
+
+
+def is_named(y: Array) -> bool:
+    """Return whether these targets are names."""
+    return y.dtype.kind == "U"
 
 
 def task_of(targets: Sequence[Array], outputs: int) -> Task:
@@ -139,7 +171,8 @@ def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool
         if labels.min() < 0 or (classes is not None and labels.max() >= classes):
             raise InputError(
                 f"y of {what} has classes from {labels.min()} to {labels.max()}, but the model tells {classes} apart, "
-                "numbered from 0"
+                f"numbered from 0: number them 0 to {(classes or 2) - 1}, give the model more outputs, or hand names "
+                "over, such as y.astype(str), which are numbered for you"
             )
         return Samples(_numbers(X, what, tokens), labels)
     except (InputError, ValueError, TypeError) as cause:
@@ -169,16 +202,24 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and not np.isscalar(value[0])
 
 
-def _array(value: Any, what: str) -> Array:
+def _is_data_set(value: Any) -> bool:
+    """Whether this is one of torch's data sets, which may hold two samples and is no pair for that."""
+    return any(kind.__module__.startswith("torch.utils.data") for kind in type(value).__mro__)
+
+
+def _array(value: Any, what: str, *, names: bool = False) -> Array:
     if hasattr(value, "detach"):  # a tensor, without importing torch to know it
         value = value.detach().cpu().numpy()
     try:
         found = np.asarray(value)
     except ValueError as cause:
         raise InputError(f"{what} has rows of different shapes: {cause}") from cause
+    if names and found.size and all(isinstance(entry, str) for entry in found.ravel()[:1]) and found.dtype.kind in "OU":
+        if odd := [entry for entry in found.ravel() if not isinstance(entry, str)]:
+            raise InputError(f"{what} holds names and {odd[0]!r}: give names alone")
+        return found.astype(str)
     if found.dtype.kind not in "fiub":
-        hint = "; of names make numbers with numpy.unique(y, return_inverse=True)" if found.dtype.kind in "OUS" else ""
-        raise InputError(f"{what} must hold numbers, but its type is {found.dtype}{hint}")
+        raise InputError(f"{what} must hold numbers{' or names' if names else ''}, but its type is {found.dtype}")
     return found
 
 

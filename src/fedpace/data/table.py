@@ -214,7 +214,7 @@ class Table:
         if len(column.words) > self.max_categories:
             raise InputError(
                 f"{column.where}: {len(column.words)} different words are more than max_categories = "
-                f"{self.max_categories}: leave the column out of `features`"
+                f"{self.max_categories}: name the other columns in `features` to leave it out"
             )
         # One word says by its absence what another would say. An empty cell is none of them.
         first = 1 if len(column.words) and not column.empty.any() else 0

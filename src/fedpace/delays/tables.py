@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace.core.checks import BoolArray, FloatArray, IntArray, check_commas
 from fedpace.core.errors import InputError, MissingExtraError
 
 _YES, _NO = {"1", "true", "yes"}, {"0", "false", "no"}
@@ -95,6 +95,7 @@ def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[st
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
     names, columns, first = read(path, [*required, *optional])
+    check_commas(names, str(path))
     if not names and not required:
         raise InputError(f"{path}: expected a table with named columns, but there is none")
     missing = [column for column in required if column not in names]

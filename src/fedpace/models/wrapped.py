@@ -7,6 +7,7 @@ once per seed, with torch's generator set by it.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import FedpaceWarning, InputError
 from fedpace.models.base import FeatureModel
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -96,7 +97,14 @@ def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = Non
     if head is not None and head not in dict(made.named_modules()):
         layers = ", ".join(part for part, _ in made.named_modules() if part)
         raise InputError(f"{name} has no layer {head!r}; it has {layers or 'none'}")
-    outputs, used = _tried(made, input_shape, tokens)
+    outputs, used, probabilities = _tried(made, input_shape, tokens)
+    if probabilities:
+        warnings.warn(
+            f"{name} returns probabilities, but the loss makes them itself from what the last linear layer returns: "
+            "trained as it is, it learns slowly; leave its softmax out",
+            FedpaceWarning,
+            stacklevel=4,  # the line that called compare or simulate
+        )
     if head is None:
         if not used:
             raise InputError(
@@ -117,7 +125,13 @@ def _made(source: Source, seed: int) -> nn.Module:
     elif callable(source):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            made = source()
+            try:
+                made = source()
+            except TypeError as cause:
+                name = getattr(source, "__name__", repr(source))
+                raise InputError(
+                    f"model {name} cannot be called without arguments ({cause}): give an object, or lambda: {name}(...)"
+                ) from cause
     else:
         made = source
     if not isinstance(made, nn.Module):
@@ -128,8 +142,8 @@ def _made(source: Source, seed: int) -> nn.Module:
 
 
 @torch.no_grad()
-def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, list[str]]:
-    """Return the outputs, and the names of the linear layers in the order of their use."""
+def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, list[str], bool]:
+    """Return the number of outputs, the linear layers in the order of use, and whether outputs are probabilities."""
     used: list[str] = []
     hooks = []
     for name, part in module.named_modules():
@@ -158,4 +172,6 @@ def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tup
             f"{type(module).__name__} must return one row of outputs per sample, (n, classes) or (n, 1), but it "
             f"returned {came}"
         )
-    return (shape[1] if len(shape) == 2 else 1), used
+    columns = shape[1] if len(shape) == 2 else 1
+    sums = outputs.reshape(TRIED, -1).sum(1)
+    return columns, used, columns > 1 and bool((outputs >= 0).all() and torch.allclose(sums, torch.ones_like(sums)))

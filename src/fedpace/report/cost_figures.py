@@ -11,11 +11,16 @@ from fedpace.report import numbers
 from fedpace.report.cohort_map import participation
 from fedpace.report.curves import by_scheme
 from fedpace.report.figures import Figure, compact, escaped, log_axis, plain_layout
+from fedpace.report.placing import NAMED, sides
 from fedpace.report.style import looks
 from fedpace.report.tables import Comparison
 
 SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}
 """Marks that go with dashes, where there is no line."""
+PLOTLY = {"top": "top center", "bottom": "bottom center", "right": "middle right", "left": "middle left"}
+"""Sides of a mark, as plotly calls them."""
+LETTER = 0.0085
+"""Width of a letter of a name, as a share of the figure's: 8 of 940 pixels."""
 
 
 def front_figure(comparison: Comparison) -> Figure | None:
@@ -41,8 +46,7 @@ def front_figure(comparison: Comparison) -> Figure | None:
         traces.append(
             shared
             | {"x": [time.mean], "y": [work.mean], "marker": marker | {"size": 14}, "mode": "markers+text",
-               "text": [escaped(numbers.shortened(scheme.label, 24))], "textposition": "top center",
-               "cliponaxis": False,
+               "text": [escaped(numbers.shortened(scheme.label, 24))], "cliponaxis": False,
                "hovertemplate": f"%{{x:,.4~r}} s, %{{y:,.4~r}} s of client work<extra>{name}</extra>"}
         )  # fmt: skip
     if not traces:
@@ -53,7 +57,25 @@ def front_figure(comparison: Comparison) -> Figure | None:
         wide = bool((values > 0).all()) and values.max() > 10 * values.min()
         axis = log_axis(float(values.min()), float(values.max())) if wide else {"rangemode": "tozero"}
         layout[name] |= {"tickformat": ",.10~g"} | axis
+    _place_names(traces, [layout[name].get("type") == "log" for name in ("xaxis", "yaxis")])
     return {"data": traces, "layout": layout}
+
+
+def _place_names(traces: list[Figure], logarithmic: list[bool]) -> None:
+    """Put the names of the large marks where they cover least; small marks may lie under them."""
+    large = [trace for trace in traces if "text" in trace]
+    places = []
+    for name, log in zip("xy", logarithmic, strict=True):
+        scale = np.log if log else np.asarray
+        every = scale(np.array([value for trace in traces for value in trace[name]], dtype=float))
+        low, high = (float(every.min()) if log else 0.0), float(every.max())
+        own = scale(np.array([trace[name][0] for trace in large], dtype=float))
+        places.append((own - low) / ((high - low) or 1.0) * 0.9 + 0.05)
+    names = [trace["text"][0] for trace in large]
+    for trace, side in zip(large, sides(np.column_stack(places).tolist(), names, LETTER), strict=True):
+        trace["textposition"] = PLOTLY[side]
+        if len(large) > NAMED:
+            trace["mode"] = "markers"
 
 
 def speed_figure(runs: Sequence[RunRecord], comparison: Comparison, *, of: str) -> Figure | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedpace.report import numbers
 from fedpace.report.axes import INK, aside, readable_ticks, tidy
+from fedpace.report.placing import NAMED, sides
 from fedpace.report.style import looks
 from fedpace.report.tables import Comparison, SchemeSummary
 
@@ -15,10 +16,13 @@ MARKS = {"solid": "o", "dash": "s", "dot": "D", "dashdot": "^"}
 """By the dashes of the curves."""
 LETTER = 0.0195
 """Width of a letter of a name, as a share of the axes'."""
-Box = tuple[float, float, float, float]
-"""Left, low, right and high, as shares of the axes."""
-NAMED = 10
-"""Marks up to which each has its name beside it; the colours of the legend tell more of them apart."""
+OFFSETS = {
+    "top": (0, 9, "center", "bottom"),
+    "bottom": (0, -9, "center", "top"),
+    "right": (8, 0, "left", "center"),
+    "left": (-8, 0, "right", "center"),
+}
+"""Of a name from its mark: points to the right and up, and which of its edges that is."""
 
 
 def draw_costs(axes: Any, comparison: Comparison) -> None:
@@ -61,35 +65,15 @@ def draw_costs(axes: Any, comparison: Comparison) -> None:
 
 
 def _write_names(axes: Any, points: list[tuple[float, float]], names: list[str]) -> None:
-    """Write each mark's name beside it, where it covers least of the marks and of the names before it."""
+    """Write each mark's name beside it."""
     axes.autoscale_view()  # else the limits are set when the picture is saved, which is too late
     places = axes.transAxes.inverted().transform(axes.transData.transform(points))
-    taken = [(x - 0.02, y - 0.02, x + 0.02, y + 0.02) for x, y in places]
-    for (x, y), point, name in zip(places, points, names, strict=True):
-        wide = LETTER * len(name)
-        boxes = {
-            (0, 9, "center", "bottom"): (x - wide / 2, y + 0.03, x + wide / 2, y + 0.07),
-            (0, -9, "center", "top"): (x - wide / 2, y - 0.07, x + wide / 2, y - 0.03),
-            (8, 0, "left", "center"): (x + 0.03, y - 0.02, x + 0.03 + wide, y + 0.02),
-            (-8, 0, "right", "center"): (x - 0.03 - wide, y - 0.02, x - 0.03, y + 0.02),
-        }
-        (right, up, ha, va), box = min(boxes.items(), key=lambda side: _covered(side[1], taken))
-        taken.append(box)
+    for side, point, name in zip(sides(places.tolist(), names, LETTER), points, names, strict=True):
+        right, up, ha, va = OFFSETS[side]
         axes.annotate(
             name, point, xytext=(right, up), textcoords="offset points", ha=ha, va=va, fontsize=8, color=INK, zorder=4,
             parse_math=False,
         )  # fmt: skip
-
-
-def _covered(box: Box, taken: list[Box]) -> float:
-    """Return how much of a box others cover, or lies outside of the axes."""
-    left, low, right, high = box
-    outside = max(0.0, -left) + max(0.0, right - 1.0) + max(0.0, -low) + max(0.0, high - 1.0)
-    over = [
-        max(0.0, min(right, other[2]) - max(left, other[0])) * max(0.0, min(high, other[3]) - max(low, other[1]))
-        for other in taken
-    ]
-    return outside + sum(over)
 
 
 def _point(scheme: SchemeSummary) -> tuple[float, float] | None:

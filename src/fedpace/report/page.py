@@ -65,7 +65,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
     body = "\n".join(
         [
             f"<header><h1>{escape(title)}</h1><p class='facts'>{escape(caption(comparison))}</p></header>",
-            f"<p class='summary'>{escape(' '.join(sentences(comparison)))}</p>",
+            _summary(sentences(comparison)),
             table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
             chips(comparison),
             *map(_drawn, sections),
@@ -108,6 +108,13 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 </body>
 </html>
 """
+
+
+def _summary(said: list[str]) -> str:
+    """Return the outcome: what everybody wants to know first is the largest, and what qualifies it stands below."""
+    first, *others = said
+    rest = f"<p class='summary'>{escape(' '.join(others))}</p>" if others else ""
+    return f"<p class='lead'>{escape(first)}</p>{rest}"
 
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
@@ -153,7 +160,8 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
     if mapped:
         hint = (
             "Clients from the fastest (bottom) to the slowest, rounds from left to right; the darker or brighter, the "
-            "more a client weighed. A cross marks a task that failed or was given up. First seed."
+            "more a client weighed; without rounds, those whose replies a step was made of. A cross marks a task that "
+            "failed or was given up. First seed."
         )
         found.append(Section("map", "Who was chosen", hint, None, _choice(mapped, comparison.best)))
     speeds = {of: speed_figure(runs, comparison, of=of) for of in ("share", "metric")}

@@ -28,10 +28,15 @@ def _fastest(comparison: Comparison) -> list[str]:
         if not any(scheme.reached for scheme in comparison.schemes):
             met = any(scheme.crossed for scheme in comparison.schemes)
             return [f"No scheme {'held' if met else 'reached'} {target} in any run."]
-        most = max(comparison.schemes, key=lambda scheme: scheme.reached / scheme.runs)
+        most = max(scheme.reached / scheme.runs for scheme in comparison.schemes)
+        often = [
+            f"{scheme.label} ({scheme.reached} of {scheme.runs} runs)"
+            for scheme in comparison.schemes
+            if scheme.reached / scheme.runs == most
+        ]
         return [
             f"No scheme reached {target} in every run, so none is called the fastest; "
-            f"{most.label} reached it most often ({most.reached} of {most.runs} runs)."
+            f"most often it was reached by {numbers.listed(often)}."
         ]
     best = comparison[comparison.best]
     reach, reached = ("reach", "reached") if comparison.hold == 1 else ("reach and hold", "reached and held")
@@ -108,10 +113,11 @@ def _not_reached(comparison: Comparison) -> list[str]:
         )
     if never and len(never) < len(comparison.schemes):
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
-    said.extend(
-        f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs only, so it is not ranked by time."
-        for scheme in partly
-    )
+    if comparison.best is not None:  # else the first sentence says that nobody is ranked
+        said.extend(
+            f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs only, so it is not ranked by time."
+            for scheme in partly
+        )
     return said
 
 
@@ -124,7 +130,10 @@ def _final(comparison: Comparison) -> list[str]:
     if len(comparison.schemes) == 1:
         return [f"No target was set; {best.label} ended with {comparison.metric} {value}."]
     extreme = "highest" if comparison.direction == "up" else "lowest"
-    return [f"No target was set; {best.label} ended with the {extreme} {comparison.metric}, {value} on average."]
+    tied = [s.label for s in comparison.schemes if s.final is not None and numbers.metric(s.final.mean) == value]
+    return [
+        f"No target was set; {numbers.listed(tied)} ended with the {extreme} {comparison.metric}, {value} on average."
+    ]
 
 
 def _caveats(comparison: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,8 @@ from fedpace.report import numbers
 
 Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no reply"]
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
+CHANCE = frozenset({"random"})
+"""Schemes that look at nothing: whoever is in or out, chance is the only reason."""
 COMMON = 5
 """Reasons that the summary names; others are counted together."""
 
@@ -69,6 +71,10 @@ class Explanation:
     """Its part of all weight, averaged over rounds: 1 / clients where everybody counts the same."""
     typical_chosen: float
     """Rounds in which the median client was chosen."""
+    by_chance: bool
+    """Whether the scheme looks at nothing."""
+    expected_chosen: float
+    """Rounds in which each client is chosen where all are as likely: the mean over the clients."""
     reasons: tuple[tuple[str, int], ...]
     """The commonest, each by an example, and in how many rounds; together they are all rounds."""
     turns: tuple[Turn, ...]
@@ -83,6 +89,11 @@ class Explanation:
             f"{self.label}, seed {self.seed}: client {self.client} {did} in {self.chosen} of {self.rounds} {units} "
             f"(the median client in {self.typical_chosen:g}); {speed}.",
         ]
+        if self.by_chance:
+            said.append(
+                f"The scheme draws clients whatever their speed and their data: {self.expected_chosen:.2g} of "
+                f"{self.rounds} rounds is what chance gives a client on average."
+            )
         if not self.in_rounds:
             said.append("The scheme works without rounds: clients are not chosen, but work whenever they can.")
         if self.mean_weight is not None:
@@ -111,7 +122,11 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
     rank = None if delay is None else 1 + int((expected < delay).sum())
     stated = expected if delay is not None else None
     in_rounds = _in_rounds(record)
-    turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
+    chance = record.info.selector in CHANCE
+    if chance:
+        turns = tuple(_drawn(current, client, len(known)) for current in played)
+    else:
+        turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
     weighed = [turn.weight for turn in turns if turn.part in ("chosen", "replied")]
     weights = [weight for weight in weighed if weight is not None]
     times = Counter(name for current in played for name in set(map(str, current.clients)))
@@ -130,6 +145,8 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         mean_weight=float(np.mean(weights)) if weights else None,
         influence=_influence(played, turns),
         typical_chosen=float(np.median([times[name] for name in known])),
+        by_chance=chance,
+        expected_chosen=sum(times.values()) / len(known),
         reasons=_common(turns),
         turns=turns,
     )
@@ -172,6 +189,16 @@ def _turn(current: Round, client: str, place: int, expected: FloatArray | None) 
     if client in map(str, current.warmed):
         return Turn(current.number, current.clock, "measured", None, recorded or "measured before the round")
     return Turn(current.number, current.clock, "not chosen", None, recorded or _derived(current, place, expected))
+
+
+def _drawn(current: Round, client: str, clients: int) -> Turn:
+    """Return what a client had to do with a round whose clients were drawn by chance."""
+    turn = _turn(current, client, 0, None)
+    if current.status != "ok" or turn.part == "measured":
+        return turn
+    drawn = f"drawn by chance, {len(current.clients)} of {clients}"
+    said = {"chosen": drawn, "failed": f"crashed or late; {drawn}"}
+    return replace(turn, reason=said.get(turn.part, f"not among the {len(current.clients)} of {clients} drawn"))
 
 
 def _step(current: Round, client: str, place: int, expected: FloatArray | None) -> Turn:

@@ -20,12 +20,12 @@ UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 """Name of a file that was being written when the process was killed."""
 
 
-def check_folder(folder: Path, *, overwrite: bool) -> None:
+def check_folder(folder: Path, *, overwrite: bool, how: str = "--overwrite") -> None:
     """Refuse a folder that cannot take new runs; nothing is changed yet."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder to write into")
     if _our_files(folder) and not overwrite:
-        raise InputError(f"{folder} holds runs already: give another folder, or --overwrite")
+        raise InputError(f"{folder} holds runs already: give another folder, or overwrite them ({how})")
 
 
 def clear_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ built; so do parameters that need no gradient, which are not sent at all.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedpace.core.errors import InputError
+from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
 
 EXACT = 2**24
@@ -71,6 +73,23 @@ class FlatModel:
         self.pairs = any(isinstance(part, _BatchNorm) for part in module.modules())
         """Whether a batch of one sample cannot be trained on, since it has no variance."""
         module.eval()
+
+    def check_batches(self, data: FederatedData, batch: int) -> None:
+        """Refuse a batch of one sample where a batch norm fails on it; on an image, of many pixels, it does not."""
+        alone = [client for client, held in enumerate(data.train) if len(held) == 1 or batch == 1]
+        if not self.pairs or not alone:
+            return
+        sample = torch.from_numpy(data.train[alone[0]].inputs[:1])
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                copy.deepcopy(self.module).train()(sample)
+        except ValueError as cause:
+            who = "batches of one sample" if batch == 1 else f"client {alone[0]} holds one sample"
+            raise InputError(
+                f"{who}, but the model has a batch norm, which needs two in a batch: "
+                + ("raise batch" if batch == 1 else "leave such clients out")
+                + ", or use another norm, such as nn.LayerNorm"
+            ) from cause
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:

@@ -55,6 +55,7 @@ class Trainer:
         self._flat = FlatModel(module, classification=data.classes is not None)
         self._test = _tensors(data.test)
         self.initial = self._flat.vector()
+        self._flat.check_batches(self.data, training.batch)
         layers = linear_layers(module, data.input_shape)
         self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
         self._counts = [len(samples) for samples in data.train]

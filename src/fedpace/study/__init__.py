@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,15 @@ def compare(
     """Compare schemes on data and a model of one's own under a virtual clock.
 
     Args:
-        clients: a pair (X, y) per client: arrays, tensors or lists; whole numbers from 0 on are classes.
+        clients: a pair (X, y) per client: arrays, tensors or lists; whole numbers from 0 on are classes, and so are
+            names.
         test: the pair that the shared model is judged by, or one per client.
         model: any `torch.nn.Module`, started from the weights that it has; what makes one when called, as its class
             does, which is called once per seed; or a model of fedpace, by name or as an object.
         data: instead of clients and test, a data set of fedpace, by name or as an object.
-        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either); None =
-            random, with ten clients or half of them where there are fewer, and pace.
+        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either); one text
+            with commas between names does too. None = random, with ten clients or half of them where there are fewer,
+            and pace.
         delays: a delay model by name or as an object; or seconds, one per client or rounds x clients.
         target: accuracy (or loss) to reach and hold; None = all rounds are run, and only what they end with compared.
         seeds: how many, or which.
@@ -114,11 +117,11 @@ def compare(
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
         seeds=chosen,
-        training=training or Training(epochs=epochs, batch=batch, lr=lr),
-        fleet=fleet or Fleet(),
-        availability=availability or Availability(),
-        clock=clock or CHARGED,
-        stop=stop or Stop(target=target, max_rounds=rounds),
+        training=parts.instance(training or Training(epochs=epochs, batch=batch, lr=lr), Training, "training"),
+        fleet=parts.instance(fleet, Fleet, "fleet"),
+        availability=parts.instance(availability, Availability, "availability"),
+        clock=parts.instance(clock or CHARGED, Clock, "clock"),
+        stop=parts.instance(stop or Stop(target=target, max_rounds=rounds), Stop, "stop"),
         server=parts.server_step(server),
     )
     _check_target(experiment)
@@ -169,10 +172,10 @@ def simulate(
         ground.model,
         parts.delay_model(delays),
         scheme.selector,
-        training=training,
-        fleet=fleet,
-        availability=availability,
-        clock=clock,
+        training=parts.instance(training, Training, "training"),
+        fleet=parts.instance(fleet, Fleet, "fleet"),
+        availability=parts.instance(availability, Availability, "availability"),
+        clock=parts.instance(clock, Clock, "clock"),
         engine=parts.engine_options(engine or "auto", ground.model),
         server=parts.server_step(server),
         seed=seed,
@@ -186,15 +189,16 @@ def _run(
         if resume:
             _check_same(plan, folder)
             return runner.resume(folder, bars.watch, bars.done, execution=execution, wanted=plan.jobs(folder))
-        check_folder(folder, overwrite=overwrite)
+        check_folder(folder, overwrite=overwrite, how="overwrite=True")
         return runner.run_plan(plan, folder, bars.watch, bars.done, execution=execution, overwrite=overwrite)
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
-    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given) if isinstance(given, Iterable) else ()
+    whole = all(isinstance(seed, Integral) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds must be a number of at least 1, or different whole numbers, but {given!r} came")
-    return seeds
+    return tuple(int(seed) for seed in seeds)
 
 
 def _check_target(experiment: Experiment) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 from torch import nn
@@ -14,9 +14,9 @@ from fedpace import registry
 from fedpace.config import Scheme, build
 from fedpace.core.checks import one_of
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.naming import parse_named, scheme_table
+from fedpace.core.naming import parse_named, scheme_table, split_list
 from fedpace.core.types import DelayConfig
-from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, pair_of, task_of
+from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, number_names, pair_of, task_of
 from fedpace.data.federated import DataConfig
 from fedpace.delays.arrays import give_delays
 from fedpace.models.base import ModelConfig
@@ -24,6 +24,8 @@ from fedpace.models.wrapped import OwnModel, wrap
 from fedpace.registry import Catalogue
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.names import EngineName
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,18 @@ def ground(
         return _named_ground(data, test, model, head)
     if test is None:
         raise InputError("test is missing: give test=(X, y), what the shared model is judged by")
-    pairs = [pair_of(pair, f"client {at}") for at, pair in enumerate(listed(clients))]
+    handed = [pair_of(pair, f"client {at}") for at, pair in enumerate(listed(clients))]
+    pairs, test, names = number_names(handed, test)
     shape = pairs[0][0].shape[1:]
     config = _component(registry.models, model, "model") if _is_config(model) else wrap(model, shape, head=head)
     outputs = config.outputs if isinstance(config, OwnModel) else None
     targets = [y for _, y in pairs]
+    if names and task == "regression":
+        raise InputError(f"regression needs numbers, but the targets are names, such as {names[0]!r}")
+    if outputs is not None and 1 < outputs < len(names):
+        raise InputError(
+            f"the targets are {len(names)} names, but the model has {outputs} outputs: give it one per name"
+        )
     chosen = task or task_of(targets, outputs or 1)
     classes = None if chosen == "regression" else _classes(targets, outputs, config.name)
     if chosen == "regression" and outputs not in (1, None):
@@ -98,7 +107,9 @@ def delay_model(delays: Any) -> DelayConfig:
 
 def schemes(given: Any) -> tuple[Scheme, ...]:
     """Return the schemes, each by name (`"random(k=5)"`), as an object, or as (label, either)."""
-    entries = [given] if isinstance(given, str) or hasattr(given, "name") else list(given)
+    if isinstance(given, str):
+        given = split_list(given, "schemes")  # as the command line takes them
+    entries = [given] if hasattr(given, "name") else list(given)
     if not entries:
         raise InputError("schemes names none: give some, such as ['random(k=5)', 'pace']")
     found = [_scheme(entry) for entry in entries]
@@ -120,6 +131,16 @@ def _scheme(entry: Any) -> Scheme:
     if not hasattr(entry, "name") or isinstance(entry, type):
         raise InputError(f"expected the name of a scheme or a scheme with its options, but {entry!r} came")
     return Scheme(entry.name, entry)
+
+
+def instance(given: Any, kind: type[T], what: str) -> T:
+    """Return what came for `what`, or the defaults where nothing did; refuse what is of another kind."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        named = f"{kind.__module__}.{kind.__name__}"
+        raise InputError(f"{what} must be a {named}(...), but {given!r} came")
+    return given
 
 
 def server_step(server: Any) -> Any:

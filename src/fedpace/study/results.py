@@ -55,6 +55,10 @@ class Page:
         """Open it in a browser."""
         webbrowser.open(self.path.resolve().as_uri())
 
+    def __repr__(self) -> str:
+        """Say where it is, and how to see it."""
+        return f"<Page {self.path}; .open() shows it in a browser, .html is its text>"
+
     def _repr_html_(self) -> str:
         """Return it in a frame of its own, so that it does not mix with the notebook."""
         return f'<iframe srcdoc="{html.escape(self.html)}" style="width:100%;height:80vh;border:0"></iframe>'

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.errors import FedpaceError
+from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.rng import stream
 from fedpace.core.roster import Roster
 from fedpace.core.session import Session, Warmup
@@ -110,7 +110,7 @@ class ToyFleet:
         while session.step < target:
             request = session.probe()
             if request is not None:
-                session.answer(self._answers(request))
+                session.answer(self.answers(request))
             selection = session.select()
             members = [int(client) for client in selection.clients]  # type: ignore[call-overload]
             slowest = max(self.delay(client) for client in members)
@@ -118,7 +118,8 @@ class ToyFleet:
             if not selection.warmup:
                 yield selection
 
-    def _answers(self, request: ProbeRequest) -> dict[int, Any]:
+    def answers(self, request: ProbeRequest) -> dict[int, Any]:
+        """What the probed clients answer."""
         clients = [int(client) for client in request.clients]  # type: ignore[call-overload]
         if request.kind == "loss":
             return {client: self.loss(client, request.step) for client in clients}
@@ -142,6 +143,7 @@ def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 
     _check_repeatable(selector, clients, rounds)
     _check_restored(selector, clients, rounds)
     _check_churn(selector, clients)
+    _check_away(selector, clients)
     _check_relabelled(selector, clients)
     if selector.ignores_delays:
         _check_ignores_delays(selector, clients, rounds)
@@ -173,6 +175,7 @@ def rule(holds: bool, broken: str) -> None:
 
 def check_shape(selector: Any) -> None:
     """Hold a scheme to how its class must look."""
+    rule(not isinstance(selector, type), f"give an object to check, with its options: {selector!r} is its class")
     cls = type(selector)
     rule(dataclasses.is_dataclass(selector), f"{cls.__name__} must be a dataclass: its fields are its configuration")
     frozen = cls.__dataclass_params__.frozen
@@ -237,6 +240,26 @@ def _check_churn(selector: Selector[Any], clients: int) -> None:
     for selection in fleet.play(session, 3):
         gone = [c for c in selection.clients if isinstance(c, int) and c < clients and c % 2 == 0]
         rule(not gone, f"{selector.name} chose clients that had left: {gone}")
+
+
+def _check_away(selector: Selector[Any], clients: int) -> None:
+    """Others are away in each round, and the fastest among them: a scheme may choose `view.candidates` only."""
+    fleet = ToyFleet(clients, seed=10)
+    session = fleet.session(selector, list(range(clients)))
+    list(fleet.play(session, 2))
+    by_speed = sorted(range(clients), key=fleet.delay)
+    for turn in range(3):
+        present = sorted(set(range(clients)) - set(by_speed[turn::3]))
+        request = session.probe(available=present)
+        if request is not None:
+            session.answer(fleet.answers(request))
+        try:
+            selection = session.select(available=present)
+        except InputError as cause:
+            raise ContractError(f"with clients away (choose among view.candidates): {cause}") from cause
+        members = [int(client) for client in selection.clients]  # type: ignore[call-overload]
+        rule(set(members) <= set(present), f"{selector.name} chose clients that are away: choose among view.candidates")
+        session.observe([fleet.outcome(client, selection.step) for client in members])
 
 
 def _check_relabelled(selector: Selector[Any], clients: int) -> None:

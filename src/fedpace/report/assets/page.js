@@ -12,6 +12,8 @@
   const drawn = new Set();
   const one = (id) => document.getElementById(id);
   const all = (selector) => [...document.querySelectorAll(selector)];
+  // Values that stand below each other have as many decimals each, unless they are so small that all would be 0.
+  const level = (value) => (Math.abs(value) >= 0.01 && Math.abs(value) < 100 ? value.toFixed(3) : number(value));
   const number = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
 
   // -- figures ---------------------------------------------------------------------------------------------------
@@ -38,7 +40,7 @@
     const many = data.schemes.length - hidden.size > 6;
     const band = (trace) => trace.mode === "lines" && trace.line.width === 0;
     copy.data = copy.data.filter((trace) => !hidden.has(trace.legendgroup) && !(many && band(trace)));
-    if (many || narrow.matches) for (const t of copy.data) if (t.mode === "markers+text") t.mode = "markers";
+    if (narrow.matches) for (const t of copy.data) if (t.mode === "markers+text") t.mode = "markers";
     if (narrow.matches) {
       layout.font.size = 12;
       layout.margin = Object.assign({}, layout.margin, { l: 44, r: 8 });
@@ -173,12 +175,12 @@
       const name = document.createElement("span");
       const value = document.createElement("b");
       name.textContent = scheme.label;
-      value.textContent = number(valueAt(line, seconds));
+      value.textContent = level(valueAt(line, seconds));
       entry.append(swatch, name, value);
       const [least, most] = band(scheme.group);
       if (least && most && most.fill) {
         const range = document.createElement("small");
-        range.textContent = number(valueAt(least, seconds)) + "\u2013" + number(valueAt(most, seconds));
+        range.textContent = level(valueAt(least, seconds)) + "\u2013" + level(valueAt(most, seconds));
         entry.append(range);
       }
       list.append(entry);
