@@ -6,9 +6,9 @@
 
 The experiment is the embedded one (`fedpace compare`): 60 clients with handwritten digits, long-tailed delays, a
 target accuracy that must be held; but everybody is heard in a warm-up that is free, as in the paper, so that liars are
-in from the beginning. Liars are drawn by the seed, or are the slowest clients. Times are relative to the same scheme's
-under the same seed with honest clients and the defences off. `never` = the target was not held within 10 times the
-honest time, or 100 rounds where that is longer. `not there`: the clients that would lie are left out from the
+in from the beginning. Liars are drawn by the seed, or are the slowest or fastest clients. Times are relative to the
+same scheme's under the same seed with honest clients and the defences off. `never` = the target was not held within 10
+times the honest time, or 100 rounds where that is longer. `not there`: the clients that would lie are left out from the
 beginning: what is lost with them, however well they are found.
 """
 
@@ -48,6 +48,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "pace-async": {},
 }
 WHO = ("1", "20%", "20% slowest")
+FASTEST = ("1 fastest", "20% fastest")
+"""Only where `--who` asks for them: those that answer first, before there is anybody to compare them with."""
 PATIENCE = 10.0
 """Times the honest time after which a run is given up."""
 FEWEST = 100
@@ -62,6 +64,8 @@ def liars(who: str, delays: Any, seed: int) -> IntArray:
     count = 1 if who.startswith("1") else max(1, round(0.2 * len(delays)))
     if who.endswith("slowest"):
         return np.sort(np.argsort(delays)[-count:])
+    if who.endswith("fastest"):
+        return np.sort(np.argsort(delays)[:count])
     return np.sort(stream(seed, "liars").choice(len(delays), count, replace=False))
 
 
@@ -159,7 +163,7 @@ def main() -> None:
 def show(done: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
     """Print the table, and write what was asked for."""
     found = costs(done)
-    print(markdown(found, list(SCHEMES), list(LIES), WHO))
+    print(markdown(found, list(SCHEMES), list(LIES), (*WHO, *FASTEST)))
     if options.json:
         Path(options.json).write_text(json.dumps(dict(sorted(done.items())), indent=0) + "\n")
     if options.png:

@@ -48,6 +48,7 @@ LIES: dict[str, Lie] = {
     "moment x 1e6": Lie(scale=1e6),
     "update x -10": Lie(update=-10.0),
     "update x -3": Lie(update=-3.0),
+    "update x -1": Lie(update=-1.0),
     "not there": Lie(gone=True),
 }
 

@@ -149,7 +149,7 @@ def legend(comparison: Comparison) -> str:
 def _scheme(scheme: SchemeSummary, comparison: Comparison) -> Cell:
     # In brackets: alone on its line it would read like the name of another scheme.
     # A label such as random(k=5) names its scheme already.
-    notes = [] if scheme.label.partition("(")[0] == scheme.selector else [f"({scheme.selector})"]
+    notes = [] if f"{scheme.label}(".startswith(f"{scheme.selector}(") else [f"({scheme.selector})"]
     if scheme.unfinished:
         notes.append(f"{scheme.unfinished} unfinished")
     return Cell(scheme.label, ", ".join(notes), "best" if scheme.label == comparison.best else "plain")

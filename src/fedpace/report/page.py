@@ -140,7 +140,8 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
             + instant(comparison.metric, comparison.clock),
         )
     ]
-    if comparison.target is not None:
+    # One mark in an empty figure says no more than the table does.
+    if comparison.target is not None and sum(scheme.runs for scheme in comparison.schemes) > 1:
         hint = f"One mark per seed; a cross where a run ended without reaching the target. {stopped}"
         if comparison.hold > 1:
             hint += "A dot is where the target is held, a small stroke where it was first met."

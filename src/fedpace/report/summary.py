@@ -53,23 +53,38 @@ def _fastest(comparison: Comparison) -> list[str]:
         return [f"{best.label} {reached} {target} in {took}."]
     if len(ranked) == 1:
         return [f"{best.label} was the only scheme to {reach} {target} in every run: it took {took}."]
+    if _unsettled(_runner_up(comparison)):
+        # Said first and in the largest letters, "the fastest" would be taken for a result.
+        return [f"No scheme is clearly the fastest to {reach} {target}; {best.label} took the least: {took}."]
     return [f"{best.label} was the fastest to {reach} {target}: it took {took}."]
 
 
 def _against_next(comparison: Comparison) -> list[str]:
     """How far ahead of the next: what a choice between good schemes is about, where the baseline is a bad one."""
+    following = _runner_up(comparison)
+    if following is None or following[0] == comparison.baseline:
+        return []
+    label, ratio = following
+    interval = numbers.between(ratio)
+    said = f"{label} came next: seed by seed it took {numbers.digits(ratio.mean)} times as long"
+    return [said + (f" (95 % interval {interval})" if interval else "") + f"{_settled(ratio)}."]
+
+
+def _runner_up(comparison: Comparison) -> tuple[str, Estimate] | None:
+    """Return who comes next by mean time, and how many times as long it takes, seed by seed."""
     times = {s.label: s.time_to_target.mean for s in comparison.schemes if s.always_reached and s.time_to_target}
     ranked = sorted(times, key=times.__getitem__)
-    if comparison.best is None or len(ranked) < 2 or ranked[1] == comparison.baseline:
-        return []
+    if comparison.best is None or len(ranked) < 2:
+        return None
     first = {result.seed: result.seconds for result in comparison[ranked[0]].results}
     late = {result.seed: result.seconds for result in comparison[ranked[1]].results}
     ratio = geometric_estimate([time / start for seed, time in late.items() if time and (start := first.get(seed))])
-    if ratio is None:
-        return []
-    interval = numbers.between(ratio)
-    said = f"{ranked[1]} came next: seed by seed it took {numbers.digits(ratio.mean)} times as long"
-    return [said + (f" (95 % interval {interval})" if interval else "") + f"{_settled(ratio)}."]
+    return None if ratio is None else (ranked[1], ratio)
+
+
+def _unsettled(following: tuple[str, Estimate] | None) -> str:
+    """Return what is to be said where the seeds do not settle who of the first two is faster; else nothing."""
+    return "" if following is None else _settled(following[1])
 
 
 def _settled(ratio: Estimate) -> str:
