@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.core.checks import FloatArray
-from fedpace.report.axes import BAR, INK, tidy
+from fedpace.report.axes import BAR, tidy
 from fedpace.report.plots import new_figure, save
 
 SHOWN_TICKS = 20
@@ -23,13 +23,12 @@ def write_partition_png(histograms: FloatArray, path: Path, *, title: str) -> No
     shares = 100 * histograms / np.maximum(sizes, 1)[:, None]
     # Sequential, and told apart in grey and with every common colour blindness.
     drawn = mixes.imshow(shares, aspect="auto", interpolation="nearest", cmap="cividis", vmin=0)
-    mixes.set_title(title, loc="left", fontsize=11, color=INK)
-    mixes.set_xlabel("class")
-    mixes.set_ylabel("client")
+    tidy(mixes, title, "class", "client")
+    mixes.grid(False)
     step = -(-classes // SHOWN_TICKS)
     mixes.set_xticks(range(0, classes, step))
     figure.colorbar(drawn, ax=mixes, label="% of the client's samples", pad=0.02)
-    tidy(bars, "", "samples", "")
+    tidy(bars, "samples of a client", "samples", "")
     bars.barh(np.arange(clients), sizes, height=1.0, color=BAR)
     bars.set_xlim(left=0)
     save(figure, path)

@@ -13,6 +13,8 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.files import keeping, write_atomically
 from fedpace.planning import Choice, CohortPlan
 from fedpace.report import numbers
+from fedpace.report.axes import INK, aside, readable_ticks, tidy
+from fedpace.report.style import NEUTRAL, PALETTE
 
 LISTED = 1000
 """Clients that the page lists at the most."""
@@ -100,18 +102,24 @@ def _drawn(plan: CohortPlan, kind: str) -> bytes:
     points.sort(key=lambda point: point.seconds)
     seconds = [point.seconds for point in points]
     left.plot(
-        seconds, [point.cost for point in points], color="#0b62a4", marker=".", label="cost = seconds / (1 - error)"
+        seconds, [point.cost for point in points], color=PALETTE[0], marker=".",
+        label="cost: seconds per round / (1 - error)",
+    )  # fmt: skip
+    left.plot(seconds, seconds, color=NEUTRAL, linestyle="--", label="seconds per round, were there no error")
+    left.plot(
+        [plan.chosen.seconds], [plan.chosen.cost], "o", color=PALETTE[1], markersize=9, label="the plan", zorder=3
     )
-    left.plot(seconds, seconds, color="#888", linestyle="--", label="seconds per round")
-    left.plot([plan.chosen.seconds], [plan.chosen.cost], "o", color="#c44e00", markersize=9, label="chosen")
-    left.set(xscale="log", yscale="log", xlabel="seconds per round", ylabel="cost, seconds")
+    tidy(left, f"Whom to wait for among {plan.population:,} clients", "seconds per round", "cost in seconds")
+    aside(left, "the time to a target goes as the cost")
+    left.set(xscale="log", yscale="log")
+    for y in (False, True):
+        readable_ticks(left, True, y=y)
     left.annotate(
         f"{numbers.counted(plan.chosen.clients, 'client')}, error {plan.chosen.error:.0%}",
-        (plan.chosen.seconds, plan.chosen.cost), xytext=(8, -14), textcoords="offset points",
+        (plan.chosen.seconds, plan.chosen.cost), xytext=(10, -16), textcoords="offset points",
+        color=INK, fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )  # fmt: skip
-    left.grid(alpha=0.3)
-    left.legend(frameon=False)
-    left.set_title(f"Whom to wait for among {plan.population:,} clients")
+    left.legend(frameon=False, fontsize=9)
     sink = io.BytesIO()
     figure.savefig(sink, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return sink.getvalue()
