@@ -195,6 +195,18 @@ def test_runs_says_how_to_go_on(folder, tmp_path):
     assert "go on: fedpace resume '" in shown
 
 
+def test_one_damaged_run_does_not_hide_the_others(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "whole")
+    shutil.copytree(folder, tmp_path / "broken")
+    next((tmp_path / "broken").glob("*/seed-1/run.json")).write_text("{", encoding="utf-8")
+    found = {Path(each["folder"]).name: each for each in json.loads(call("runs", tmp_path, "--json"))["comparisons"]}
+    assert found["whole"]["state"] == "finished"
+    assert found["broken"]["state"].startswith("damaged: ")
+    shown = " ".join(call("runs", tmp_path).split())
+    assert "damaged: " in shown
+    assert "4 of 4 runs" in shown
+
+
 def test_watch_sees_runs_grow(folder, tmp_path):
     from fedpace.records.watching import RunWatch
 

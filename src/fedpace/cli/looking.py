@@ -46,6 +46,9 @@ def runs(
     console = Console(highlight=False, markup=False)
     for each in found:
         console.print(each.folder, style="bold", soft_wrap=True)
+        if not each.planned:
+            console.print(Padding(each.state, (0, 0, 0, 4)))
+            continue
         begun = each.begun.replace("T", " ")[:16]
         seeds = f"{len(each.seeds)} seed{'' if len(each.seeds) == 1 else 's'}"
         facts = [

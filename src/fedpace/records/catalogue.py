@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import read_json
 from fedpace.records.run import INFO, RunInfo, read_info
 
@@ -29,7 +29,7 @@ class Comparison:
     planned: int
     ended: int
     state: str
-    """`finished`, `interrupted`, `running`, `diverged` or `begun`."""
+    """`finished`, `interrupted`, `running`, `diverged` or `begun`; `damaged` and why, where it cannot be read."""
     best: str | None
     """The fastest, where that was reported."""
     begun: str
@@ -57,6 +57,13 @@ def comparisons(folder: Path) -> list[Comparison]:
 
 
 def _described(folder: Path) -> Comparison:
+    try:
+        return _read(folder)
+    except FedpaceError as error:  # one that is damaged must not hide the others
+        return Comparison(str(folder), "", (), (), 0, 0, f"damaged: {error}", None, "")
+
+
+def _read(folder: Path) -> Comparison:
     infos = [read_info(path.parent) for path in sorted(folder.rglob(INFO))]
     tables = _tables(folder)
     first: Mapping[str, Any] = next(iter(tables.values()), infos[0].experiment if infos else {})
