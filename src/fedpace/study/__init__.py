@@ -43,6 +43,8 @@ __all__ = ["Page", "Results", "compare", "simulate"]
 
 CHARGED = Clock(charge_warmup=True)
 """The default clock: everything counts, what is measured before the first choice included."""
+QUARTER = Fleet(warmup_wait=0.25)
+"""As in the demo: who must hear of every client first goes on when a quarter has answered."""
 
 
 def compare(
@@ -94,7 +96,7 @@ def compare(
         task: `classification` or `regression`, where the type of the targets does not say it.
         head: name of the layer whose inputs are the features that moments are made of; None = the last linear layer.
         server: server step of all schemes; None = what each asks for.
-        fleet: how clients are met.
+        fleet: how clients are met; by default a warm-up waits for a quarter of them, and hears the others later.
         availability: who is away.
         clock: what is charged, by default everything.
         stop: when runs end, which replaces `target` and `rounds`.
@@ -118,7 +120,7 @@ def compare(
         schemes=parts.schemes(schemes),
         seeds=chosen,
         training=parts.instance(training or Training(epochs=epochs, batch=batch, lr=lr), Training, "training"),
-        fleet=parts.instance(fleet, Fleet, "fleet"),
+        fleet=parts.instance(fleet or QUARTER, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(clock or CHARGED, Clock, "clock"),
         stop=parts.instance(stop or Stop(target=target, max_rounds=rounds), Stop, "stop"),
