@@ -185,7 +185,9 @@ class Flight:
     @property
     def versions(self) -> frozenset[int]:
         """Versions of the model that tasks in flight or in hand were given."""
-        return frozenset(task.step for task in (*self.tasks.values(), *(task for task, _ in self._answers.values())))
+        return frozenset(
+            [task.step for task in self.tasks.values()] + [task.step for task, _ in self._answers.values()]
+        )
 
     def packed(self) -> Packed:
         """Return everything as it is saved."""

@@ -37,6 +37,8 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
 
 def whole_task(task: Any) -> int:
     """Return the id of a task, which is a whole number."""
+    if type(task) is int:
+        return task
     if isinstance(task, bool) or not isinstance(task, int | np.integer):
         raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
     return int(task)

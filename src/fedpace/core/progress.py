@@ -70,9 +70,9 @@ class Turn:
 
     def count_reported(self, outcomes: Iterable[Outcome]) -> None:
         """Count the bytes of what was reported."""
-        self.reported += sum(
-            getattr(fact, "nbytes", 0) for outcome in outcomes for fact in (outcome.moment, outcome.update)
-        )
+        for outcome in outcomes:
+            if outcome.moment is not None or outcome.update is not None:
+                self.reported += getattr(outcome.moment, "nbytes", 0) + getattr(outcome.update, "nbytes", 0)
 
     def give_up(self, tasks: int, now: float) -> Turn:
         """Return a turn that begins now, after so many tasks were given up with it: what they cost is not forgotten."""

@@ -33,7 +33,7 @@ class Speeds:
         order = np.argsort(delays, kind="stable")
         groups = np.array_split(order, min(GROUPS, order.size))
         self._samples = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
-        self._sizes = [len(targets) for _, targets in self._samples]
+        self._sizes = np.array([len(targets) for _, targets in self._samples])
         # Linear layers treat each row alike, however many there are: all groups can be judged at once.
         self._together: tuple[torch.Tensor, ...] | None = None
         if trainer.stackable and trainer.data.metric != "loss":
@@ -44,8 +44,11 @@ class Speeds:
         with one_thread():
             if self._together is None:
                 return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
-            groups = torch.split(self._trainer.correct(parameters, *self._together), self._sizes)
-            return tuple(round(int(group.sum()) / len(group), 6) for group in groups)
+            correct = self._trainer.correct(parameters, *self._together).numpy()
+            counts = np.add.reduceat(correct, np.cumsum(self._sizes) - self._sizes, dtype=np.int64)
+            return tuple(
+                round(count / size, 6) for count, size in zip(counts.tolist(), self._sizes.tolist(), strict=True)
+            )
 
     def _judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> float:
         chunk = self._trainer.chunk
