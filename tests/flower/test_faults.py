@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from federations import Federation, column, diary, saved, stop, wait_for
+from federations import PATIENCE, Federation, column, diary, saved, stop, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -116,7 +116,7 @@ def test_a_node_killed_at_work_a_client_that_raises_and_one_that_joins(federatio
         looked = fedpace_on(state, *command)  # while the server runs
         assert scheme in looked.stdout, looked.stderr
     gate.write("stop")
-    run.wait(600)
+    run.wait(PATIENCE)
     assert (gate.folder / "stopped").exists(), federation.output("run")[-5000:]
     failures, finished = column(state, "failures"), column(state, "participations")
     assert set(finished) == {f"partition-{number}" for number in range(5)}, "who came back is no stranger"
@@ -166,7 +166,7 @@ def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, 
     gate.clear(*held)
     gate.write("go")
     wait_for(lambda: gate.tasks("done") >= awaited, federation, second, "second")
-    second.wait(600)
+    second.wait(PATIENCE)
     after = diary(state)
     assert after[: len(before)] == before
     assert len(after) == last + 4, federation.output("second")[-5000:]
