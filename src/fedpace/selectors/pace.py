@@ -15,8 +15,9 @@ can be weighted to match the population are chosen, as in `moment-match`, with f
   what each end of the round would cost in expectation, and bring: it ends where seconds / (1 - error) is least
   (`fedpace.numerics.arrivals`). Who is late is owed its weight from then on.
 - Speed. The shared model carries on with what earlier rounds moved, unless clients go all of the way by themselves, and
-  while that builds up the step is as long as the cohort's disagreement and the curvature allow (`server.nesterov`). Both carry errors on as well as progress,
-  which matched cohorts can afford. What they add up to is finite, so that training ends where plain averaging would.
+  while that builds up the step is as long as the cohort's disagreement and the curvature allow (`server.nesterov`).
+  Both carry errors on as well as progress, which matched cohorts can afford. What they add up to is finite, so that
+  training ends where plain averaging would.
 
 There is nothing to tune: what is owed halves from round to round, and s and nu keep 0.7 of what they were.
 """
