@@ -156,14 +156,24 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         for family, points in families.items():
             met = [point for point in points if "seconds" in point]
             size = 13 if family == "pace" else 5
-            axis.plot([p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=family, ms=size)
+            (line,) = axis.plot(
+                [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=family, ms=size
+            )
+            # The two fronts of pace-async cross: labels of one to the left below, of the other to the right above.
+            left = family == "pace-async, priced"
             for point in met:
-                where = point["seconds"], point["work"]
-                axis.annotate(point["label"], where, textcoords="offset points", xytext=(4, 4), fontsize=7)
+                axis.annotate(
+                    point["label"],
+                    (point["seconds"], point["work"]),
+                    textcoords="offset points",
+                    xytext=(-4, -9) if left else (4, 4),
+                    ha="right" if left else "left",
+                    fontsize=7,
+                    color=line.get_color(),
+                )
         axis.set(
             xscale="log", yscale="log", title=name, xlabel="seconds to the target", ylabel="client-seconds of work"
         )
-        axis.set(xlabel="seconds to the target", ylabel="client-seconds of work")
         axis.title.set_fontsize(9)
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if side is axis.yaxis else (1.0, 3.0)))
