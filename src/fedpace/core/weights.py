@@ -43,13 +43,13 @@ def bounded(move: Move, view: View, trusted: FloatArray) -> Move:
     apply = move.apply
     if apply is None:
         return move
-    rows = dict(zip(view.in_hand.ids.tolist(), view.in_hand.clients.tolist(), strict=True))
-    weights = apply.weights * trusted[[rows[task] for task in apply.ids.tolist()]]
-    total = float(weights.sum())
-    if apply.mode == "average":
-        weights = weights * (float(apply.weights.sum()) / total) if total > 0 else apply.weights
-    if np.array_equal(trusted, np.ones(trusted.size)):
-        weights = apply.weights  # to the last bit
+    weights = apply.weights
+    if (trusted != 1).any():
+        rows = dict(zip(view.in_hand.ids.tolist(), view.in_hand.clients.tolist(), strict=True))
+        weights = weights * trusted[[rows[task] for task in apply.ids.tolist()]]
+        if apply.mode == "average":
+            total = float(weights.sum())
+            weights = weights * (float(apply.weights.sum()) / total) if total > 0 else apply.weights
     counting = np.flatnonzero(weights > 0)
     if apply.mode == "average" and view.clients >= FLEET and counting.size > 1 and weights.max() > ALONE:
         weights = weights.copy()
