@@ -87,12 +87,11 @@ def gathered(cls: type[T], *sources: Mapping[str, Any]) -> T:
 
     Lists become tuples; what no source has keeps its default.
     """
-    given: dict[str, Any] = {}
-    for name in _fields(cls):
-        found = next((source[name] for source in sources if name in source), dataclasses.MISSING)
-        if found is not dataclasses.MISSING:
-            given[name] = tuple(found) if isinstance(found, list) else found
-    return cls(**given)
+    found: dict[str, Any] = {}
+    for source in reversed(sources):
+        found |= source
+    given = {name: found[name] for name in _fields(cls) if name in found}
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def _fields(cls: type) -> tuple[str, ...]:
