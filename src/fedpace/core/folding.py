@@ -66,15 +66,8 @@ def _plain(outcome: Outcome) -> bool:
         and 0.0 <= outcome.seconds <= LONGEST
         and type(outcome.measured) is float
         and (0.0 <= outcome.measured <= LONGEST or outcome.measured != outcome.measured)
-        and _plain_facts(outcome)
+        and all(fact.plain(getattr(outcome, fact.name)) for fact in REPORTED)
     )
-
-
-def _plain_facts(outcome: Outcome) -> bool:
-    for fact in REPORTED:
-        if not fact.plain(getattr(outcome, fact.name)):
-            return False
-    return True
 
 
 def _check_numbers(outcome: Outcome, who: str, *, learn_delays: bool) -> None:
