@@ -108,7 +108,7 @@ def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path, process):
 @pytest.mark.slow
 def test_no_worker_outlives_the_process_that_started_it(tmp_path, process):
     process.kill()
-    process.communicate()
+    process.wait()
     lengths = {}
     for _ in range(100):
         before, lengths = lengths, {path: path.stat().st_size for path in (tmp_path / "out").rglob("rounds.jsonl")}
