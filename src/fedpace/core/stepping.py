@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.migrations import LATER_FIELDS, current_name
+from fedpace.core.migrations import FORMER_FIELDS, LATER_FIELDS, current_name
 
 SingleArray = NDArray[np.float32]
 Vector = Any
@@ -208,6 +208,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
         return None
     known = {item.name for item in fields(initial)}
     scalars = {current_name(name): value for name, value in scalars.items()}
+    scalars = {name: value for name, value in scalars.items() if name in known or name not in FORMER_FIELDS}
     vectors = {current_name(name): value for name, value in vectors.items()}
     if not known - LATER_FIELDS <= {*scalars, *vectors} <= known:
         raise InputError(
