@@ -10,8 +10,9 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,14 +25,12 @@ from fedpace.core.types import ClientId
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
-_hints: dict[type, dict[str, Any]] = {}
-
 
 def encode(value: Any, arrays: Arrays | None = None) -> Any:
     """Return `value` as JSON; arrays of several axes, and long ones, go into `arrays` where it is given."""
     if names := _fields(type(value)):
         hints = _hints_of(type(value))
-        return {name: _encode_id_field(hints[name], getattr(value, name), arrays) for name in names}
+        return {name: _encode_field(hints[name], getattr(value, name), arrays) for name in names}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
@@ -101,21 +100,19 @@ def _fields(cls: type) -> tuple[str, ...]:
     return getattr(cls, "_fields", ())
 
 
-def _encode_id_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
+def _encode_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
     """Encode a field; where its type says client ids, as such."""
-    one: Callable[[Any], Any] = encode_id
     if hint is ClientId:
-        return one(value)
+        return encode_id(value)
     parts = typing.get_args(hint)
     if parts and parts[0] is ClientId and not isinstance(value, Mapping):
-        return [one(item) for item in value]
+        return [encode_id(item) for item in value]
     return encode(value, arrays)
 
 
+@cache
 def _hints_of(cls: type) -> dict[str, Any]:
-    if cls not in _hints:
-        _hints[cls] = typing.get_type_hints(cls)
-    return _hints[cls]
+    return typing.get_type_hints(cls)
 
 
 def _tuples(value: Any) -> Any:
