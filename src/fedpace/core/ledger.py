@@ -201,14 +201,13 @@ class Ledger:
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        seconds = [ordinary(self.trust.seconds(outcome)) for outcome in outcomes]
-        took = np.array(seconds)
+        took = np.array([ordinary(self.trust.seconds(outcome)) for outcome in outcomes])
         if self.trust.on and not self.learn_delays:
             self.trust.time(at, self.columns["delay"][at], took, done, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
-            self._learn_delays(rows, seconds, done.tolist(), step)
+            self._learn_delays(rows, took.tolist(), done.tolist(), step)
 
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""
