@@ -145,8 +145,8 @@ def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as cause:
         raise InputError(f"{source} is not TOML: {cause}") from cause
-    table = table if path is None else _beside(table, path.parent)
-    return [parse_experiment(table, source, each) for each in overrides]
+    found = table if path is None else _beside(table, path.parent)
+    return [parse_experiment(found, source, each) for each in overrides]
 
 
 def _beside(table: Table, folder: Path) -> Table:

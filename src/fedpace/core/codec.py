@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,8 @@ from fedpace.core.types import ClientId
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
+
+_hints: dict[type, dict[str, Any]] = {}
 
 
 def encode(value: Any, arrays: Arrays | None = None) -> Any:
@@ -110,9 +111,10 @@ def _encode_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
     return encode(value, arrays)
 
 
-@cache
 def _hints_of(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _hints:
+        _hints[cls] = typing.get_type_hints(cls)
+    return _hints[cls]
 
 
 def _tuples(value: Any) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import typing
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from fedpace.core.checks import frozen
+
+_arrays: dict[type, dict[str, Any]] = {}
 
 
 def freeze(instance: object) -> None:
@@ -19,11 +20,13 @@ def freeze(instance: object) -> None:
             object.__setattr__(instance, name, frozen(value, dtype))
 
 
-@cache
 def array_fields(cls: type) -> dict[str, Any]:
     """Return the fields of a dataclass that are arrays, and the type of their entries."""
-    hints = typing.get_type_hints(cls)
-    return {name: dtype for name, hint in hints.items() if (dtype := _entries(hint)) is not None}
+    if cls not in _arrays:
+        hints = typing.get_type_hints(cls)
+        found = {name: dtype for name, hint in hints.items() if (dtype := _entries(hint)) is not None}
+        _arrays[cls] = found
+    return _arrays[cls]
 
 
 def _entries(hint: Any) -> Any:

@@ -145,7 +145,7 @@ def solution_of_set(block: FloatArray, delay: FloatArray, shares: FloatArray, me
     """Return weights and objective of a given set of rows of a rectangular B, feasible or not, unchecked."""
     members = members[np.lexsort((members, delay[members]))]
     proxy = np.argmin(block[members], axis=0)  # the first of equals: the fastest, then the lowest row
-    weights = np.bincount(proxy, weights=shares, minlength=len(members))
+    weights: FloatArray = np.bincount(proxy, weights=shares, minlength=len(members)).astype(np.float64)
     return PrefixSolution.of_set(members, weights, delay, float(block[members].min(axis=0) @ shares))
 
 
