@@ -9,7 +9,6 @@ from typing import Any
 
 from fedpace.core.checks import listed, real
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.outcomes import check_client
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
@@ -24,7 +23,6 @@ class Hearing(Standing):
 
     def checked(self, task: Task, outcome: Outcome) -> Outcome:
         """Return a report that can be folded; where most clients disagree with the width in use, theirs is used."""
-        check_client(outcome, task)
         if task.kind == "probe":  # it takes no time, and what is not finite was not answered
             loss = real(outcome.loss, f"the loss of client {task.client!r}")
             loss = loss if math.isfinite(loss) else math.nan
