@@ -131,6 +131,7 @@ def test_a_state_that_was_saved_before_the_curvature_was_measured_is_read():
         del scalars[name]
     for name in ("move", "move_before"):
         del vectors[name]
+    scalars["moved"] = 0.3  # the length of the move stood beside it
     restored = join_state(rule.init(zero), scalars, vectors)
     assert restored.age == states[-1].age
     np.testing.assert_array_equal(restored.momentum, states[-1].momentum)

@@ -222,11 +222,13 @@ def step_of(weights, clients=30, mode="average"):
 
 
 def test_one_client_does_not_weigh_a_whole_step_without_rounds():
-    from fedpace.core.weights import ALONE, bounded
+    from fedpace.core.weights import CAP_WITHOUT_ROUNDS, bounded
 
     everybody = np.ones(30)
     move, view = step_of([0.98, 0.02, 0.0, 0.0])
-    np.testing.assert_allclose(bounded(move, view, everybody).apply.weights, [ALONE, 1 - ALONE, 0, 0])
+    np.testing.assert_allclose(
+        bounded(move, view, everybody).apply.weights, [CAP_WITHOUT_ROUNDS, 1 - CAP_WITHOUT_ROUNDS, 0, 0]
+    )
     move, view = step_of([0.98, 0.02, 0.0, 0.0], clients=5)
     assert bounded(move, view, np.ones(5)) is move, "a small roster may need one that is most of it"
     move, view = step_of([1.0, 0.0, 0.0, 0.0])

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flower_fleet import NODES, mod
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -135,3 +136,13 @@ def flower(monkeypatch):
     for name, value in (("_task_id", 1), ("_run_id", 1), ("_node_id", 1)):
         monkeypatch.setattr(TaskIdentity, name, value)
     return Tools
+
+
+@pytest.fixture
+def grid(flower):
+    """Ten clients with equal counts and targets of their own, which all report."""
+    grid = flower.grid()
+    for client in range(NODES):
+        app = flower.app([mod(flower)], target=1.0 + 0.37 * client)
+        grid.add(500 + client, app, **{"partition-id": client})
+    return grid

@@ -102,7 +102,7 @@ def test_fedpace_on_this_version(version, tmp_path):
     """Its own wheel, before the installed one on the path: the client's side, rounds, and none."""
     flower = unpacked_wheel(version, tmp_path)
     path = os.pathsep.join([str(flower), *filter(None, sys.path)])
-    names = ("test_client.py", "test_strategy.py", "test_without_rounds.py")
+    names = ("test_client.py", "test_strategy.py", "test_warmups.py", "test_asking.py", "test_without_rounds.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / name) for name in names)]
     command += [f"{HERE / 'test_parity.py'}::test_both_hosts_do_without_rounds_alike"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)

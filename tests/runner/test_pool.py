@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -62,15 +63,23 @@ def test_jobs_that_make_no_sense(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def begun(folder, process):
-    """Wait until two runs are under way."""
-    for _ in range(1200):
-        lengths = [path.stat().st_size for path in folder.rglob("rounds.jsonl")]
-        if len(lengths) == 2 and min(lengths) > 3000:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    pytest.fail("the runs did not begin")
+@pytest.fixture
+def process(tmp_path):
+    """A comparison of which two runs are under way."""
+    started = start(tmp_path)
+    try:
+        while not under_way(tmp_path / "out"):
+            assert started.poll() is None, started.communicate()
+            time.sleep(0.1)
+        yield started
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)  # whatever a test that failed has left of it
+
+
+def under_way(folder):
+    lengths = [path.stat().st_size for path in folder.rglob("rounds.jsonl")]
+    return len(lengths) == 2 and min(lengths) > 3000
 
 
 def start(tmp_path):
@@ -88,25 +97,18 @@ def start(tmp_path):
     )
 
 
-def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path):
-    process = start(tmp_path)
-    begun(tmp_path / "out", process)
+def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path, process):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
-    try:
-        printed, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
+    printed, errors = process.communicate()
     assert (process.returncode, printed) == (130, "")
     assert errors == "interrupted: what was recorded so far is kept; `fedpace resume out` goes on\n"
     assert [run.info.status for run in find_runs(tmp_path / "out")] == ["interrupted"] * 2
 
 
 @pytest.mark.slow
-def test_no_worker_outlives_the_process_that_started_it(tmp_path):
-    process = start(tmp_path)
-    begun(tmp_path / "out", process)
+def test_no_worker_outlives_the_process_that_started_it(tmp_path, process):
     process.kill()
-    process.communicate(timeout=60)
+    process.wait()
     lengths = {}
     for _ in range(100):
         before, lengths = lengths, {path: path.stat().st_size for path in (tmp_path / "out").rglob("rounds.jsonl")}

@@ -24,7 +24,7 @@ from fedpace import runner
 from fedpace.cli.common import print_json
 from fedpace.cli.options import Carrying, Changes
 from fedpace.cli.reporting import report_folder
-from fedpace.config import Experiment, Overrides, load_experiment
+from fedpace.config import Experiment, Overrides, load_experiments
 from fedpace.core.errors import StorageError
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
@@ -52,9 +52,9 @@ def overrides(changes: Changes, **which: Any) -> Overrides:
 
 
 def load_under(path: Path | None, overrides: Overrides, delays: Sequence[str] | None = None) -> list[Experiment]:
-    """Read an experiment, once for each of `delays`; None = its own."""
+    """Read an experiment, and make one of it for each of `delays`; None = its own."""
     each = [overrides] if delays is None else [dataclasses.replace(overrides, delays=name) for name in delays]
-    return [load_experiment(path, one) for one in each]
+    return load_experiments(path, each)
 
 
 def compare(
@@ -105,18 +105,17 @@ def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, 
 def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
     """Go on with what is in a folder, and report."""
     console = Console(stderr=as_json)
-    plan, wanted = pending(folder)
-    runs = [each for job in wanted for each in job.all]
-    left = [job for job in runs if not job.ended]
+    begun = pending(folder)
+    runs, done = len(begun.runs), len(begun.records)
     if not as_json:
-        state = "all finished already" if not left else f"{len(runs) - len(left)} finished already, {len(left)} to go"
-        console.print(f"{folder}: {counted(len(runs), 'run')}, {state}", highlight=False, markup=False)
-    with _resumable(folder), RunProgress(len(left), console, quiet=as_json) as progress:
-        records = runner.resume(folder, progress.watch, progress.done, execution=how, jobs=jobs, wanted=wanted)
+        state = "all finished already" if done == runs else f"{done} finished already, {runs - done} to go"
+        console.print(f"{folder}: {counted(runs, 'run')}, {state}", highlight=False, markup=False)
+    with _resumable(folder), RunProgress(runs - done, console, quiet=as_json) as progress:
+        records = runner.resume(folder, progress.watch, progress.done, execution=how, jobs=jobs, begun=begun)
     if (folder / INFO).exists():
         _show_run(records[0], folder, console, as_json=as_json)
     else:
-        report_folder(folder, console, as_json=as_json, plan=plan, records=records)
+        report_folder(folder, console, as_json=as_json, plan=begun.plan, records=records)
 
 
 @contextmanager

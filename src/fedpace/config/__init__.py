@@ -1,7 +1,23 @@
 """Experiments: read from TOML, changed by the command line, built into typed objects."""
 
-from fedpace.config.experiment import Experiment, Scheme, folder_name, load_experiment, parse_experiment
+from fedpace.config.experiment import (
+    Experiment,
+    Scheme,
+    folder_name,
+    load_experiment,
+    load_experiments,
+    parse_experiment,
+)
 from fedpace.config.options import build
 from fedpace.config.overrides import Overrides
 
-__all__ = ["Experiment", "Overrides", "Scheme", "build", "folder_name", "load_experiment", "parse_experiment"]
+__all__ = [
+    "Experiment",
+    "Overrides",
+    "Scheme",
+    "build",
+    "folder_name",
+    "load_experiment",
+    "load_experiments",
+    "parse_experiment",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -125,6 +125,11 @@ def _options(component: Any) -> dict[str, Any]:
 
 def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Experiment:
     """Read an experiment; None = the embedded default."""
+    return load_experiments(path, [overrides])[0]
+
+
+def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -> list[Experiment]:
+    """Read a file once, and make an experiment of it for each of `overrides`."""
     source = f"the embedded {DEFAULT}" if path is None else str(path)
     try:
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
@@ -140,7 +145,8 @@ def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Ex
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as cause:
         raise InputError(f"{source} is not TOML: {cause}") from cause
-    return parse_experiment(table if path is None else _beside(table, path.parent), source, overrides)
+    found = table if path is None else _beside(table, path.parent)
+    return [parse_experiment(found, source, each) for each in overrides]
 
 
 def _beside(table: Table, folder: Path) -> Table:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ def encode(value: Any, arrays: Arrays | None = None) -> Any:
     """Return `value` as JSON; arrays of several axes, and long ones, go into `arrays` where it is given."""
     if names := _fields(type(value)):
         hints = _hints_of(type(value))
-        return {name: _encode_id_field(hints[name], getattr(value, name), arrays) for name in names}
+        return {name: _encode_field(hints[name], getattr(value, name), arrays) for name in names}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
@@ -87,12 +87,11 @@ def gathered(cls: type[T], *sources: Mapping[str, Any]) -> T:
 
     Lists become tuples; what no source has keeps its default.
     """
-    given: dict[str, Any] = {}
-    for name in _fields(cls):
-        found = next((source[name] for source in sources if name in source), dataclasses.MISSING)
-        if found is not dataclasses.MISSING:
-            given[name] = tuple(found) if isinstance(found, list) else found
-    return cls(**given)
+    found: dict[str, Any] = {}
+    for source in reversed(sources):
+        found |= source
+    given = {name: found[name] for name in _fields(cls) if name in found}
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def _fields(cls: type) -> tuple[str, ...]:
@@ -102,14 +101,13 @@ def _fields(cls: type) -> tuple[str, ...]:
     return getattr(cls, "_fields", ())
 
 
-def _encode_id_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
+def _encode_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
     """Encode a field; where its type says client ids, as such."""
-    one: Callable[[Any], Any] = encode_id
     if hint is ClientId:
-        return one(value)
+        return encode_id(value)
     parts = typing.get_args(hint)
     if parts and parts[0] is ClientId and not isinstance(value, Mapping):
-        return [one(item) for item in value]
+        return [encode_id(item) for item in value]
     return encode(value, arrays)
 
 

@@ -31,7 +31,7 @@ from fedpace.core.errors import InputError, OrderError
 from fedpace.core.facts import ordinary, valid_seconds
 from fedpace.core.files import folder_of
 from fedpace.core.hearing import Hearing
-from fedpace.core.outcomes import check_answer, make_report, whole_task
+from fedpace.core.outcomes import check_client, make_report, whole_task
 from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
@@ -100,9 +100,11 @@ class Coordinator(Hearing):
         started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
-        check_answer(answer, started)
         if isinstance(answer, Outcome):
+            check_client(answer, started)
             answer = self.checked(started, answer)
+        elif not callable(answer):
+            raise InputError(f"expected the Outcome of task {task}, but a {type(answer).__name__} came")
         if now is not None:
             self.advance(now)
         self.flight.settle(task, answer, None if now is None else self.now)

@@ -49,24 +49,23 @@ class StepLength:
     """What the last averaged step was multiplied by."""
     curvature: float = 0.0
     """The largest |u - u'| / |y - y'| of late; 0 = not seen yet."""
-    moved: float = 0.0
-    """|y - y'| of the last step; 0 = there was none."""
     longest: float = 0.0
     """The longest averaged step so far."""
     lengthened: int = 0
     """Steps so far that went beyond the average."""
 
-    def next(self, wanted: float, *, change: float, length: float) -> Self:
+    def next(self, wanted: float, *, change: float, moved: float, length: float) -> Self:
         """Return how long the next step is.
 
         Args:
             wanted: the factor that is asked for; less than 1 counts as 1.
             change: |u - u'|, how far the averaged update is from that of the last step.
+            moved: |y - y'|, how far the last step went; 0 = there was none.
             length: |u|.
         """
         curvature = CURVATURE_KEPT * self.curvature
-        if self.moved > 0:
-            curvature = max(curvature, change / self.moved)
+        if moved > 0:
+            curvature = max(curvature, change / moved)
         step_factor = min(wanted, GROWTH * self.step_factor)
         if curvature > 0:
             step_factor = min(step_factor, 1.0 / curvature)

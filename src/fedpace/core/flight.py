@@ -53,10 +53,12 @@ class Flight:
     def settle(self, task: int, answer: Answer, now: float | None = None) -> None:
         """Note what came of a task; by the server's clock at `now`, where it is known."""
         ended = self.tasks.pop(task)
-        if now is not None and isinstance(answer, Outcome) and math.isnan(answer.measured):
-            answer = replace(answer, measured=ordinary(now - ended.began))
+        failed = False
+        if isinstance(answer, Outcome):
+            failed = not answer.finished
+            if now is not None and math.isnan(answer.measured):
+                answer = replace(answer, measured=ordinary(now - ended.began))
         self._answers[task] = (ended, answer)
-        failed = isinstance(answer, Outcome) and not answer.finished
         if failed:
             self._lost.add(task)
         if ended.kind == MINE:
@@ -123,9 +125,8 @@ class Flight:
 
     def _resolved(self, task: int) -> tuple[Task, Outcome]:
         self._lost.discard(task)
-        resolved = self._answer_to(task)
-        del self._answers[task]
-        return resolved
+        ended, answer = self._answers.pop(task)
+        return ended, answer() if callable(answer) else answer
 
     def answered(self, ids: Iterable[int]) -> int:
         """How many of these tasks were answered."""

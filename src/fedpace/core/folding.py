@@ -96,6 +96,8 @@ def screened(
 
     Where the updates themselves came, they were `judged` already.
     """
+    if not trust.on:
+        return outcomes
     sketches = {
         place: np.asarray(outcome.update, dtype=np.float64)
         for place, outcome in enumerate(outcomes)

@@ -193,21 +193,21 @@ class Ledger:
 
     def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
         """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
-        rows = [self.row(outcome.client) for outcome in outcomes]
+        at = self.rows(outcome.client for outcome in outcomes)
+        rows: list[int] = at.tolist()
         outcomes = screened(self.trust, rows, outcomes, step, judged)
-        at, done = np.array(rows, np.int64), np.array([o.finished for o in outcomes], np.bool_)
+        done = np.array([outcome.finished for outcome in outcomes], np.bool_)
         self._fold_facts(at, done, outcomes, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        seconds = [ordinary(self.trust.seconds(outcome)) for outcome in outcomes]
-        took = np.array(seconds)
-        if not self.learn_delays:
+        took = np.array([ordinary(self.trust.seconds(outcome)) for outcome in outcomes])
+        if self.trust.on and not self.learn_delays:
             self.trust.time(at, self.columns["delay"][at], took, done, step)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
-            self._learn_delays(rows, seconds, done.tolist(), step)
+            self._learn_delays(rows, took.tolist(), done.tolist(), step)
 
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""

@@ -50,6 +50,10 @@ LATER_FIELDS = frozenset({"move", "move_before", "bends", "ways"})
 """Fields of server steps' states that earlier ones lack; they begin as if no step had been made."""
 
 
+FORMER_FIELDS = frozenset({"moved"})
+"""Fields that some of these states once had, beside what they follow from."""
+
+
 def current_name(name: str) -> str:
     """Return what a field on disk is called now."""
     return FORMER_NAMES.get(name, name)

@@ -44,13 +44,10 @@ def whole_task(task: Any) -> int:
     return int(task)
 
 
-def check_answer(answer: Any, task: Task) -> None:
-    """Refuse what is no answer to a task."""
-    if not isinstance(answer, Outcome):
-        if not callable(answer):
-            raise InputError(f"expected the Outcome of task {task.id}, but a {type(answer).__name__} came")
-    elif task.kind != "probe" and not _same(answer.client, task.client):
-        raise InputError(f"task {task.id} is client {task.client!r}'s, not {answer.client!r}'s")
+def check_client(outcome: Outcome, task: Task) -> None:
+    """Refuse the answer of another client than the task's; answers to probes need not say whose they are."""
+    if task.kind != "probe" and not _same(outcome.client, task.client):
+        raise InputError(f"task {task.id} is client {task.client!r}'s, not {outcome.client!r}'s")
 
 
 def _same(told: Any, client: ClientId) -> bool:

@@ -65,13 +65,14 @@ def _name(seed: int, *key: Key) -> bytes:
 
 
 def _part(part: Key) -> bytes:
-    if isinstance(part, str):
-        encoded = part.encode()
-        return b"s%d:%s" % (len(encoded), encoded)
-    if isinstance(part, bool) or not isinstance(part, WHOLE):
-        raise InputError(f"a stream key is made of strings and integers, but {part!r} came")
+    if type(part) is not int:  # as nearly all are
+        if isinstance(part, str):
+            encoded = part.encode()
+            return b"s%d:%b" % (len(encoded), encoded)
+        if isinstance(part, bool) or not isinstance(part, WHOLE):
+            raise InputError(f"a stream key is made of strings and integers, but {part!r} came")
     encoded = b"%d" % part
-    return b"i%d:%s" % (len(encoded), encoded)
+    return b"i%d:%b" % (len(encoded), encoded)
 
 
 class _Seeded(ISeedSequence):
@@ -93,37 +94,47 @@ def _seeded_states(entropy: NDArray[np.uint32]) -> NDArray[np.uint64]:
     NumPy promises never to change this algorithm (O'Neill's `randutils::seed_seq_fe`). Trailing words of 0, which an
     integer would not have, hash alike only by an accident of 1 in 2**32; such rows are left to NumPy.
     """
-    with np.errstate(over="ignore"):
-        constant = np.uint32(0x43B0D7E5)
-
-        def scrambled(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-            nonlocal constant
-            values = values ^ constant
-            constant = constant * np.uint32(0x931E8875)
-            values = values * constant
-            return values ^ (values >> np.uint32(16))
-
-        def mixed(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.uint32]:
-            values: NDArray[np.uint32] = left * np.uint32(0xCA01F9DD) - right * np.uint32(0x4973F715)
-            return values ^ (values >> np.uint32(16))
-
-        pool = [scrambled(entropy[:, word]) for word in range(4)]
-        for source in range(4):
-            for target in range(4):
-                if source != target:
-                    pool[target] = mixed(pool[target], scrambled(pool[source]))
-        for word in range(4, entropy.shape[1]):
-            for target in range(4):
-                pool[target] = mixed(pool[target], scrambled(entropy[:, word]))
-        state = np.empty(entropy.shape, dtype=np.uint32)
-        constant = np.uint32(0x8B51F9DD)
-        for word in range(8):
-            values = pool[word % 4] ^ constant
-            constant = constant * np.uint32(0x58F38DED)
-            values = values * constant
-            state[:, word] = values ^ (values >> np.uint32(16))
-    seeded = state.view("<u8").astype(np.uint64, copy=False)
-    for row in np.flatnonzero(entropy[:, -1] == 0):
+    words = np.ascontiguousarray(entropy.T)
+    pool = _scrambled(words[:4], 0)
+    done = 4
+    for source, others in enumerate(_OTHERS):
+        pool[others] = _mixed(pool[others], _scrambled(pool[source], done, 3))
+        done += 3
+    for word in words[4:]:
+        pool = _mixed(pool, _scrambled(word, done, 4))
+        done += 4
+    state = _scrambled(np.concatenate([pool, pool]), 0, constants=_LAST)
+    seeded = np.ascontiguousarray(state.T).view("<u8").astype(np.uint64, copy=False)
+    for row in np.flatnonzero(words[-1] == 0):
         whole = np.random.SeedSequence(int.from_bytes(entropy[row].tobytes(), "little"))
         seeded[row] = whole.generate_state(4, np.uint64)
     return seeded
+
+
+def _constants(first: int, factor: int, count: int) -> NDArray[np.uint32]:
+    """Return (count + 1, 1): what the algorithm's hash constant is before and after each word that it scrambles."""
+    powers = [first]
+    for _ in range(count):
+        powers.append(powers[-1] * factor % 2**32)
+    return np.array(powers, dtype=np.uint32)[:, None]
+
+
+_FIRST = _constants(0x43B0D7E5, 0x931E8875, 4 + 4 * 3 + 4 * 4)
+_LAST = _constants(0x8B51F9DD, 0x58F38DED, 8)
+_OTHERS = [[target for target in range(4) if target != source] for source in range(4)]
+
+
+def _scrambled(
+    words: NDArray[np.uint32], done: int, count: int = 0, constants: NDArray[np.uint32] = _FIRST
+) -> NDArray[np.uint32]:
+    """Return words scrambled each in its turn, or one of them `count` times, after `done` that were before."""
+    count = count or len(words)
+    values = (words ^ constants[done : done + count]) * constants[done + 1 : done + 1 + count]
+    values ^= values >> np.uint32(16)
+    return values
+
+
+def _mixed(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    values = left * np.uint32(0xCA01F9DD) - right * np.uint32(0x4973F715)
+    values ^= values >> np.uint32(16)
+    return values

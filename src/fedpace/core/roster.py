@@ -22,6 +22,7 @@ from fedpace.core.checks import (
     listed,
     one_of,
     shares,
+    shares_among,
 )
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.ledger import Ledger
@@ -191,5 +192,4 @@ class Roster:
 
     def among(self, rows: IntArray) -> FloatArray:
         """Shares of `rows` among themselves; even where none of them counts in the objective."""
-        own = self.shares()[rows]
-        return shares(own if own.any() else None, rows.size)
+        return shares_among(self.shares(), rows)

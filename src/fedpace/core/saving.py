@@ -40,7 +40,7 @@ def save(coordinator: Coordinator, folder: Path, shell: Mapping[str, Any] | None
     arrays: Arrays = {}
     index = {
         "format": FORMAT,
-        "selector": {"name": scheme.name, "options": _options_out(scheme)},
+        "selector": {"name": scheme.name, "options": _encode_options(scheme)},
         "state": _encode_state(coordinator.state, scheme.name),
         "settings": encode(coordinator.settings),
         "clients": [encode_id(client) for client in coordinator.clients],
@@ -97,7 +97,7 @@ def restore(
     return coordinator, remembered
 
 
-def _options_out(scheme: Any) -> dict[str, Any]:
+def _encode_options(scheme: Any) -> dict[str, Any]:
     return {name: encode(value) for name, value in configuration(scheme).items()}
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
-from fedpace.core.migrations import LATER_FIELDS, current_name
+from fedpace.core.migrations import FORMER_FIELDS, LATER_FIELDS, current_name
 
 SingleArray = NDArray[np.float32]
 Vector = Any
@@ -130,6 +130,7 @@ class Gather:
         self._squares = "squares" in rule.takes
         self._keeps = "rows" in rule.takes
         self._total = zero
+        self._in_place = hasattr(zero, "add_")
         self._mean_square = 0.0
         self._weights: list[float] = []
         self._rows: list[Vector] = []
@@ -141,14 +142,20 @@ class Gather:
         if source is not None:
             self._sources.append(source)
         if self._models:
-            _add(self._total, trained, weight)
+            self._add(trained, weight)
             return
         update = double(trained) - sent
-        _add(self._total, update, weight)
+        self._add(update, weight)
         if self._squares:
             self._mean_square += weight * float(update @ update)
         if self._keeps:
             self._rows.append(update)
+
+    def _add(self, vector: Vector, weight: float) -> None:
+        if self._in_place:  # torch, in one pass
+            self._total.add_(vector, alpha=weight)
+        else:
+            self._total += weight * vector
 
     def answers(
         self, version: int = 0, awaited: frozenset[int] | None = None, share_of: ShareOf | None = None
@@ -165,13 +172,6 @@ class Gather:
 def double(vector: Vector) -> Vector:
     """Return it in double precision."""
     return vector.double() if hasattr(vector, "double") else np.asarray(vector, dtype=np.float64)
-
-
-def _add(total: Vector, vector: Vector, weight: float) -> None:
-    if hasattr(total, "add_"):  # torch, in one pass
-        total.add_(vector, alpha=weight)
-    else:
-        total += weight * vector
 
 
 def norm(vector: Vector) -> float:
@@ -208,6 +208,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
         return None
     known = {item.name for item in fields(initial)}
     scalars = {current_name(name): value for name, value in scalars.items()}
+    scalars = {name: value for name, value in scalars.items() if name in known or name not in FORMER_FIELDS}
     vectors = {current_name(name): value for name, value in vectors.items()}
     if not known - LATER_FIELDS <= {*scalars, *vectors} <= known:
         raise InputError(

@@ -169,6 +169,10 @@ class Stateless(Scheme):
         """Learn nothing: the ledger already has it."""
 
 
+TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "fixed_k", "server")
+"""What `Traits` has the defaults of."""
+
+
 def check_traits(policy: Any) -> None:
     """Refuse a scheme or a policy that does not say all that hosts ask of it."""
     if isinstance(policy, type):
@@ -181,9 +185,6 @@ def check_traits(policy: Any) -> None:
             f"{type(policy).__name__} says nothing of {', '.join(missing)}: derive it from Scheme or Stateless of "
             "fedpace, which have the defaults"
         )
-
-
-TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "fixed_k", "server")
 
 
 def facts_wanted(selector: Any) -> frozenset[Need]:

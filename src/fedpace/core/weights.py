@@ -14,9 +14,8 @@ from fedpace.core.types import View
 CAP, FLEET = 0.5, 20
 """Of a cohort's weight, and clients in a roster below which there is no limit. At least 0.5, so that one client at the
 most can be above it."""
-ALONE = 0.75
-"""Where a scheme works without rounds: its steps may be of two answers, of which one may well be worth more."""
-
+CAP_WITHOUT_ROUNDS = 0.75
+"""The same where a scheme works without rounds: its steps may be of two answers, of which one may be worth more."""
 
 MOST_SAMPLES, SPREADS = 10.0, 5.0
 """Times the median number of samples, and robust standard deviations of the logarithms above it, beyond which a claimed
@@ -51,9 +50,9 @@ def bounded(move: Move, view: View, trusted: FloatArray) -> Move:
             total = float(weights.sum())
             weights = weights * (float(apply.weights.sum()) / total) if total > 0 else apply.weights
     counting = np.flatnonzero(weights > 0)
-    if apply.mode == "average" and view.clients >= FLEET and counting.size > 1 and weights.max() > ALONE:
+    if apply.mode == "average" and view.clients >= FLEET and counting.size > 1 and weights.max() > CAP_WITHOUT_ROUNDS:
         weights = weights.copy()
-        weights[counting] = capped(weights[counting], ALONE)
+        weights[counting] = capped(weights[counting], CAP_WITHOUT_ROUNDS)
     return move if weights is apply.weights else replace(move, apply=replace(apply, weights=weights))
 
 

@@ -46,16 +46,22 @@ class ChurnModel:
         """Take each client's rounds on and off, where in its period it starts, and the round it joins in."""
         self._on, self._period, self._phase = on, on + off, phase
         self._joins, self._crash, self._seed = joins, crash, seed
+        self._always = not (off.any() or joins.any())
 
     def available(self, step: int) -> BoolArray:
         """(n,) True where the client has joined and is in an on period."""
         step = step_of(step)
+        if self._always:
+            return _read_only(np.ones(self._joins.size, dtype=np.bool_))
         present = (step + self._phase) % self._period < self._on
         return _read_only(present & (step >= self._joins))
 
     def crashes(self, step: int) -> BoolArray:
         """(n,) True where the client, if chosen, never answers."""
-        uniform = stream(self._seed, "availability", "crash", step_of(step)).random(self._joins.size)
+        step = step_of(step)
+        if not self._crash:
+            return _read_only(np.zeros(self._joins.size, dtype=np.bool_))
+        uniform = stream(self._seed, "availability", "crash", step).random(self._joins.size)
         return _read_only(uniform < self._crash)
 
 

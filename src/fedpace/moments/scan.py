@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, IntArray, frozen
+from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.numerics.prefix import PrefixSolution
 
@@ -86,17 +86,7 @@ def scan_clusters(
             "add candidates, raise the ridge, or rescale B by a target below 0.7071"
         )
     members = order[:length]
-    weights = _weights(fleet, members)
-    kept = weights > 0
-    slowest = float(delay[members[kept]].max())
-    return PrefixSolution(
-        clients=frozen(members[kept], np.int64),
-        weights=frozen(weights[kept] / weights.sum()),
-        heterogeneity=h_best,
-        bound=2 * h_best * h_best,
-        objective=slowest / (1 - 2 * h_best * h_best),
-        delay=slowest,
-    )
+    return PrefixSolution.of_set(members, _weights(fleet, members), delay, h_best)
 
 
 def distances(fleet: Clusters, rows: IntArray, spread: NDArray[Any]) -> NDArray[Any]:

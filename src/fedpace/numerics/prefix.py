@@ -37,6 +37,20 @@ class PrefixSolution:
     delay: float
     """The largest delay in the set."""
 
+    @staticmethod
+    def of_set(members: IntArray, weights: FloatArray, delay: FloatArray, heterogeneity: float) -> PrefixSolution:
+        """Return a set of rows, fastest first, with what each stands for; who stands for nobody is left out."""
+        kept = weights > 0
+        slowest, bound = float(delay[members[kept]].max()), 2 * heterogeneity * heterogeneity
+        return PrefixSolution(
+            clients=frozen(members[kept], np.int64),
+            weights=frozen(weights[kept] / weights.sum()),
+            heterogeneity=heterogeneity,
+            bound=bound,
+            objective=slowest / (1 - bound),
+            delay=slowest,
+        )
+
 
 def best_prefix(
     B: ArrayLike,
@@ -131,18 +145,8 @@ def solution_of_set(block: FloatArray, delay: FloatArray, shares: FloatArray, me
     """Return weights and objective of a given set of rows of a rectangular B, feasible or not, unchecked."""
     members = members[np.lexsort((members, delay[members]))]
     proxy = np.argmin(block[members], axis=0)  # the first of equals: the fastest, then the lowest row
-    weights = np.bincount(proxy, weights=shares, minlength=len(members))
-    kept = weights > 0
-    h = float(block[members].min(axis=0) @ shares)
-    slowest = float(delay[members[kept]].max())
-    return PrefixSolution(
-        clients=frozen(members[kept], np.int64),
-        weights=frozen(weights[kept] / weights.sum()),
-        heterogeneity=h,
-        bound=2 * h * h,
-        objective=slowest / (1 - 2 * h * h),
-        delay=slowest,
-    )
+    weights: FloatArray = np.bincount(proxy, weights=shares, minlength=len(members)).astype(np.float64)
+    return PrefixSolution.of_set(members, weights, delay, float(block[members].min(axis=0) @ shares))
 
 
 def candidate_rows(candidates: ArrayLike | None, count: int) -> IntArray:

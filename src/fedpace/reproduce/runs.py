@@ -83,7 +83,7 @@ class Run:
         )
 
     @property
-    def blind(self) -> bool:
+    def ignores_delays(self) -> bool:
         """Whether it looks neither at delays nor at time."""
         found, scheme = self.experiment, self.experiment.schemes[0]
         reason = depends_on_delays(scheme.selector, fleet=found.fleet, clock=found.clock, stop=found.stop)
@@ -99,7 +99,7 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs in their order, those that differ only in their delays and look at none in one list."""
     groups: dict[Any, list[Run]] = {}
     for run in runs:
-        alone = run.blind and not run.delay_options
-        key = (replace(run, delays=DELAYS[0]).key, "blind") if alone else (run.key, run.delays)
+        alone = run.ignores_delays and not run.delay_options
+        key = (replace(run, delays=DELAYS[0]).key, "") if alone else (run.key, run.delays)
         groups.setdefault(key, []).append(run)
     return list(groups.values())

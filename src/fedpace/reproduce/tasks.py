@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from fedpace.core.errors import InputError
 from fedpace.reproduce.paper import PAPER
 from fedpace.reproduce.tuned import Tuned
 
 Profile = Literal["quick", "paper", "tiny"]
-PROFILES = get_args(Profile)
 DELAYS = ("synthetic", "nycmesh")
 
 PATIENCE = 3

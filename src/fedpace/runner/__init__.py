@@ -7,11 +7,12 @@ records = resume(Path("runs/mine"))
 from fedpace.runner.folders import check_folder, clear_folder
 from fedpace.runner.forecast import Forecast, foretell, span_of
 from fedpace.runner.jobs import Job, SharedData
-from fedpace.runner.many import pending, resume, run_all, run_plan
-from fedpace.runner.plan import Plan, planned, read_plan
+from fedpace.runner.many import resume, run_all, run_plan
+from fedpace.runner.plan import Begun, Plan, pending, planned, read_plan
 from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
 
 __all__ = [
+    "Begun",
     "Execution",
     "Forecast",
     "Job",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fedpace.config import Experiment
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.records.run import INFO, RunRecord, read_run
+from fedpace.records.run import RunRecord, read_run
 from fedpace.runner.folders import clear_folder, sweep, take_back_plan
 from fedpace.runner.jobs import Job, sharing, unshared
-from fedpace.runner.plan import Plan, read_plan, recorded_jobs
+from fedpace.runner.plan import Begun, Plan, pending
 from fedpace.runner.pool import run_together
 from fedpace.runner.running import Execution, Watcher, run_job, time_of
 from fedpace.sim.clock import VirtualTime
@@ -82,29 +82,22 @@ def resume(
     *,
     execution: Execution | None = None,
     jobs: int = 1,
-    wanted: list[Job] | None = None,
+    begun: Begun | None = None,
 ) -> list[RunRecord]:
     """Finish what was begun in `folder`, a run's or a comparison's, and return all its records.
 
     Each unfinished run goes on from its last checkpoint; those not yet begun are begun. Arguments as for `run_plan`;
-    `wanted` are the jobs that `pending(folder)` gave, where it was called already.
+    `begun` is what `pending(folder)` gave, where it was called already.
     """
     execution = execution or Execution()
-    wanted = pending(folder)[1] if wanted is None else wanted
+    begun = begun or pending(folder)
     if folder.is_dir():
         sweep(folder)
-    left = sharing([job for job in wanted if not all(each.ended for each in job.all)])
-    found: dict[Path, RunRecord] = {}
-    if left:
+    found = dict(begun.records)
+    if left := sharing(begun.left):
         records = _run_jobs(left, execution, check_jobs(left, execution, jobs), watch, done, spread_later=jobs == 0)
-        found = dict(zip((each.folder for job in left for each in job.all), records, strict=True))
-    return [found.get(each.folder) or read_run(each.folder) for job in wanted for each in job.all]
-
-
-def pending(folder: Path) -> tuple[Plan | None, list[Job]]:
-    """Return the plan of `folder`, where it has one, and all its jobs, done or not."""
-    plan = None if (folder / INFO).exists() else read_plan(folder)
-    return plan, recorded_jobs(folder) if plan is None else plan.jobs(folder)
+        found |= zip((each.folder for job in left for each in job.all), records, strict=True)
+    return [found[each.folder] for each in begun.runs]
 
 
 def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
@@ -125,24 +118,24 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
     grounds: list[tuple[Experiment, Trainer, VirtualTime]] = []
     engines = set()
     for job in first.values():
-        trainer, clocked = _grounds(job, grounds)
+        trainer, clocked = _grounds(job.experiment, jobs[0].seed, grounds)
         settings(job.scheme.selector, trainer, clocked, job.experiment.fleet, seed=job.seed)
         engines.add(check_scheme(job.scheme.selector, trainer, execution.engine).name)
     useful = cores() if engines == {"inline"} else 1
     return min(at_a_time or useful, len(jobs))
 
 
-def _grounds(job: Job, known: list[tuple[Experiment, Trainer, VirtualTime]]) -> tuple[Trainer, VirtualTime]:
+def _grounds(
+    asked: Experiment, seed: int, known: list[tuple[Experiment, Trainer, VirtualTime]]
+) -> tuple[Trainer, VirtualTime]:
     """Return what schemes of a seed train with, and the time that they train in; each is built once."""
-    asked, seed = job.experiment, job.seed
     for experiment, trainer, clocked in known:
-        if experiment is asked and trainer.seed == seed:
+        if experiment is asked:
             return trainer, clocked
     alike = (
         trainer
         for experiment, trainer, _ in known
         if (experiment.data, experiment.model, experiment.training) == (asked.data, asked.model, asked.training)
-        and trainer.seed == seed
     )
     trainer = next(alike, None) or Trainer(asked.data.build(seed=seed), asked.model, asked.training, seed=seed)
     known.append((asked, trainer, time_of(asked, seed, trainer.message_bytes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from fedpace.config import Experiment, Scheme, parse_experiment
 from fedpace.core.errors import InputError
 from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.records.catalogue import PLAN
-from fedpace.records.run import INFO, plain, read_info
+from fedpace.records.run import INFO, RunRecord, plain, read_run
 from fedpace.runner.jobs import Job
 from fedpace.sim.reclock import depends_on_delays
 
@@ -73,6 +73,41 @@ class Plan:
         return found
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What was begun in a folder, and how far it is."""
+
+    plan: Plan | None
+    """None: runs that no comparison planned."""
+    jobs: Sequence[Job]
+    """All of them, done or not."""
+    records: Mapping[Path, RunRecord]
+    """The runs that are on disk from their first round to their last, by their folders."""
+
+    @staticmethod
+    def of(plan: Plan, folder: Path) -> Begun:
+        """Return how far a plan is in `folder`."""
+        jobs = plan.jobs(folder)
+        there = [each.folder for job in jobs for each in job.all if (each.folder / INFO).exists()]
+        return Begun(plan, jobs, _ended(map(read_run, there), there))
+
+    @property
+    def runs(self) -> list[Job]:
+        """All of them, those that are clocked from others included."""
+        return [each for job in self.jobs for each in job.all]
+
+    @property
+    def left(self) -> list[Job]:
+        """Jobs of which anything is to be done."""
+        return [job for job in self.jobs if not all(each.folder in self.records for each in job.all)]
+
+
+def pending(folder: Path) -> Begun:
+    """Return what was begun in `folder`, a run's or a comparison's; each run is read once."""
+    plan = None if (folder / INFO).exists() else read_plan(folder)
+    return _recorded(folder) if plan is None else Begun.of(plan, folder)
+
+
 def read_plan(folder: Path) -> Plan | None:
     """Return what was planned in `folder`; None where no plan is."""
     tables = planned(folder)
@@ -95,19 +130,27 @@ def planned(folder: Path) -> dict[str, Any] | None:
     return dict(raw["experiments"])
 
 
-def recorded_jobs(folder: Path) -> list[Job]:
+def _recorded(folder: Path) -> Begun:
     """Return the runs that are recorded in `folder` or below it."""
-    found = []
-    for path in sorted(folder.rglob(INFO)):
-        info = read_info(path.parent)
-        experiment = _experiment(info.experiment, path)
-        scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
-        if scheme is None:
-            raise InputError(f"{path} is damaged: the scheme {info.label!r} is not in its experiment")
-        found.append(Job(experiment, scheme, info.seed, path.parent))
-    if not found:
+    places = sorted(path.parent for path in folder.rglob(INFO))
+    if not places:
         raise InputError(f"expected a run to resume in {folder} or below it (a folder with a {INFO}): there is none")
-    return found
+    records = [read_run(place) for place in places]
+    jobs = [_job(record, place) for record, place in zip(records, places, strict=True)]
+    return Begun(None, jobs, _ended(records, places))
+
+
+def _job(record: RunRecord, place: Path) -> Job:
+    """Return the job of a run that is recorded."""
+    experiment = _experiment(record.info.experiment, place / INFO)
+    scheme = next((scheme for scheme in experiment.schemes if scheme.label == record.info.label), None)
+    if scheme is None:
+        raise InputError(f"{place / INFO} is damaged: the scheme {record.info.label!r} is not in its experiment")
+    return Job(experiment, scheme, record.info.seed, place)
+
+
+def _ended(records: Iterable[RunRecord], places: Iterable[Path]) -> dict[Path, RunRecord]:
+    return {place: record for place, record in zip(places, records, strict=True) if record.info.ended}
 
 
 def _experiment(table: Any, path: Path) -> Experiment:

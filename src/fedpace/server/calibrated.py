@@ -18,6 +18,7 @@ import numpy as np
 
 from fedpace.core.checks import above, finite
 from fedpace.core.stepping import Answers, Part, Vector, like
+from fedpace.server._counting import still_counting
 
 ROOM = 2**30
 """Bytes of updates; beyond them those of the clients that were heard of longest ago are forgotten."""
@@ -61,12 +62,10 @@ class Calibrated:
         """Return the model after the step. Where the host does not say whose answers they are, nothing is cached."""
         if len(answers.sources) != len(answers.rows):
             return model + self.lr * answers.step, state
-        cached = dict(zip(state.cached_clients, np.asarray(state.cached), strict=True))
-        shares = dict(zip(state.cached_clients, state.cached_shares, strict=True))
-        if answers.share_of is not None:  # what who has left sent last must not move the model for ever
-            now = {client: answers.share_of(client) for client in cached}
-            shares = {client: share for client, share in now.items() if share is not None}
-            cached = {client: cached[client] for client in shares}
+        places, weighed = still_counting(state.cached_clients, state.cached_shares, answers.share_of)
+        heard = [state.cached_clients[place] for place in places]
+        cached = dict(zip(heard, np.asarray(state.cached)[places], strict=True))
+        shares = dict(zip(heard, weighed, strict=True))
         step = np.asarray(answers.step).copy()
         for client, update in cached.items():
             step += shares[client] * update

@@ -23,6 +23,8 @@ class Stretched(StepLength):
 
     last: Vector
     """The averaged update of the last step."""
+    moved: float = 0.0
+    """How far it went; 0 = there was none."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Fedexp:
         if not self.guarded:
             return model + wanted * update, replace(state, last=update, step_factor=wanted)
         size = math.sqrt(square)
-        after = state.next(wanted, change=norm(update - state.last), length=size)
+        after = state.next(wanted, change=norm(update - state.last), moved=state.moved, length=size)
         part, after = after.within_budget((after.step_factor - 1) * size)
         factor = 1 + part * (after.step_factor - 1)
         return model + factor * update, replace(after, last=update, moved=factor * size)

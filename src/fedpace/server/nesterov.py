@@ -36,11 +36,16 @@ class Lead(StepLength):
     move: Vector
     """The last move of the model that is sent."""
     move_before: Vector
-    """The one before it."""
+    """The one before that."""
     bends: float = 0.0
     """Sum over steps of how much updates changed along a move, times the move; what is older counts for less."""
     ways: float = 0.0
     """The same sum of the moves' squares: the curvature is the quotient."""
+
+    @property
+    def moved(self) -> float:
+        """How far that was; 0 = there was none."""
+        return norm(self.move)
 
     def with_curvature(self, update: Vector) -> tuple[float, float, float]:
         """Return the curvature along the way, as the newest update tells it, and the two sums.
@@ -88,7 +93,7 @@ class Nesterov:
         curvature, bends, ways = state.with_curvature(update)
         carried, age = carried_part(state.age, square + float(update @ state.momentum), curvature)
         allowed = fedexp_factor(answers.mean_square, square, self.power) * (1 - carried) if self.power else 1.0
-        after = state.next(allowed, change=norm(update - state.last), length=math.sqrt(square))
+        after = state.next(allowed, change=norm(update - state.last), moved=state.moved, length=math.sqrt(square))
         step = after.step_factor * update
         momentum = (state.momentum + step) * carried
         part, after = after.within_budget(norm(step + momentum - update))
@@ -100,7 +105,6 @@ class Nesterov:
             last=update,
             age=age,
             carried=carried,
-            moved=norm(move),
             move=move,
             move_before=state.move,
             bends=bends,

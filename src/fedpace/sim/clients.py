@@ -92,12 +92,13 @@ class Clients:
 
         Only where more models were asked for early than there is room for, those beyond it are.
         """
-        mine = list(tasks)
-        for task in mine:
-            if (early := self._results.pop(task.id, None)) is not None:
-                yield task, early
-                mine = [other for other in mine if other is not task]
-        yield from self._train(mine)
+        late: list[Task] = []
+        for task in tasks:
+            if task.id in self._results:
+                yield task, self._results.pop(task.id)
+            else:
+                late.append(task)
+        yield from self._train(late)
 
     def _train_early(self) -> None:
         """Train everything that has arrived, since its reports are asked for before it is applied."""

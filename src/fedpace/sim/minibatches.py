@@ -71,23 +71,25 @@ def plan(
     number = np.arange(steps[0])[:, None]
     taken = np.where((number + 1) % many == 0, counts - (many - 1) * own, own)
     taken[number >= steps] = 0
-    rows = np.empty((len(clients), steps[0], width), dtype=np.int64)
-    rows[:] = starts[:, None, None]
+    rows = np.zeros((len(clients), steps[0], width), dtype=np.int64)
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
     keys = [(turns[position], clients[position]) for position in shuffled]
+    # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
+    runs, sizes, lengths = rows.reshape(len(clients), -1), counts.tolist(), (many * width).tolist()
     # One at a time: hundreds of generators that live at once would have Python look for garbage in every round.
     for position, generator in zip(shuffled, streams(seed, "train", last=keys), strict=True):
-        # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
-        flat, count, length = rows[position].reshape(-1), int(counts[position]), int(many[position]) * width
+        size, length = sizes[position], lengths[position]
         for begin in range(0, epochs * length, length):
-            flat[begin : begin + count] += generator.permutation(count)
+            runs[position, begin : begin + size] = generator.permutation(size)
     for position in np.flatnonzero(many == 1).tolist():
-        rows[position, :, : counts[position]] += np.arange(counts[position])
-    weights = (np.arange(width) < taken[..., None]) / np.maximum(taken, 1)[..., None]
+        rows[position, :, : sizes[position]] = np.arange(sizes[position])
+    rows += starts[:, None, None]
+    each = (1 / np.maximum(taken, 1)).astype(np.float32)
+    weights = np.where(np.arange(width) < taken[..., None], each[..., None], np.float32(0))
     longest = int(many.max())
     return Plan(
         rows=torch.from_numpy(rows),
-        weights=torch.from_numpy(weights.astype(np.float32)).unsqueeze(3),
+        weights=torch.from_numpy(weights).unsqueeze(3),
         training=tuple((taken > 0).sum(1).tolist()),
         first_epoch=torch.from_numpy(np.where(number[:longest] < many, taken[:longest] / counts, 0.0)),
         steps=tuple(steps.tolist()),

@@ -139,7 +139,7 @@ class Simulation:
         """Carry tasks out and bring answers back until the model has stepped."""
         began = self.time.now
         tick, rows = self.time.wait(self.coordinator.step)
-        present: list[int] = rows.tolist()
+        present = None if rows.size == self.time.clients else rows.tolist()
         while True:
             self._deliver()
             due = self.coordinator.due(self.time.now, present)

@@ -28,7 +28,7 @@ from fedpace.delays.availability import Availability
 from fedpace.progress import RunProgress
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord, in_order
-from fedpace.runner import Execution, Plan, check_folder
+from fedpace.runner import Begun, Execution, Plan, check_folder
 from fedpace.sim import rounds as simulator
 from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
@@ -190,7 +190,7 @@ def _run(
     with threadpool_limits(limits=1), RunProgress(plan.runs, Console(stderr=True), quiet=not progress) as bars:
         if resume:
             _check_same(plan, folder)
-            return runner.resume(folder, bars.watch, bars.done, execution=execution, wanted=plan.jobs(folder))
+            return runner.resume(folder, bars.watch, bars.done, execution=execution, begun=Begun.of(plan, folder))
         check_folder(folder, overwrite=overwrite, how="overwrite=True")
         return runner.run_plan(plan, folder, bars.watch, bars.done, execution=execution, overwrite=overwrite)
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpace.core.errors import InputError
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
-
-@pytest.fixture(scope="module")
-def tables():
-    """The module; its folder must not stay on the path, where a file shadows Python's `selectors`."""
-    sys.path.append(str(BENCHMARKS))
-    try:
-        from grid import tables
-
-        yield tables
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+@pytest.fixture
+def tables(grid):
+    return grid.tables
 
 
 @pytest.fixture

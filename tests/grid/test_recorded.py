@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CELL = "toy/synthetic/independent"
-
-
-@pytest.fixture(scope="module")
-def grid():
-    """The benchmark's package; its folder must not stay on the path, where a file shadows Python's `selectors`."""
-    sys.path.append(str(BENCHMARKS))
-    try:
-        from grid import analysis, recorded, sceptic, store, tuning
-
-        parts = {part.__name__.split(".")[1]: part for part in (analysis, recorded, sceptic, store, tuning)}
-        yield type("Grid", (), parts)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 def row(label, seed, seconds, *, beyond=None, selector="", cell=CELL):
