@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -17,7 +17,9 @@ from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
 from fedpace.core.naming import key_values
 from fedpace.data import hub
-from fedpace.data.summary import DataSummary, summarise
+
+if TYPE_CHECKING:
+    from fedpace.data.summary import DataSummary
 
 app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True)
 
@@ -88,6 +90,7 @@ def show(
 ) -> None:
     """Show what the clients of a data set hold, as numbers and as a picture."""
     from fedpace.config import build
+    from fedpace.data.summary import summarise
 
     cls = registry.datasets[name]
     options = key_values(option or [])
