@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -93,7 +93,7 @@ def show(
     from fedpace.data.summary import summarise
 
     cls = registry.datasets[name]
-    options = key_values(option or [])
+    options = _lists(cls, key_values(option or []))
     if data:
         if "folder" not in {field.name for field in dataclasses.fields(cls)}:
             raise InputError(f"--data is for data sets of parquet files, but {name} has none: leave it out")
@@ -131,6 +131,15 @@ def _refuse(name: str) -> None:
     if name in registry.datasets.names():
         raise InputError(f"there is nothing to fetch for {name!r}: it is made or stored inside the package")
     raise InputError(f"there is no data set {name!r} to fetch. Known: {', '.join(hub.SOURCES)}")
+
+
+def _lists(cls: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return options in which `features=age,visits` is a list: a shell takes the quotes of TOML's away."""
+    several = {field.name for field in dataclasses.fields(cls) if str(field.type) == "tuple[str, ...]"}
+    return {
+        key: [part.strip() for part in value.split(",")] if key in several and isinstance(value, str) else value
+        for key, value in options.items()
+    }
 
 
 def _completeness(rows: int, complete: int) -> str:

@@ -67,7 +67,7 @@ def runs(
 
 def explain(
     folder: Runs,
-    client: Annotated[str, typer.Option(help="The client, as the run names it: a number in the simulator.")],
+    client: Annotated[str, typer.Option(help="The client: its name in the data or at the server, or its number.")],
     selector: Label = None,
     seed: Seed = None,
     all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
