@@ -52,7 +52,7 @@ def report_folder(
     `plan` and `records` are what is in it, where that is at hand. `question` asks for another target, or for a time.
     """
     asked = question or Question()
-    if records is None and (below := _comparisons(folder)):
+    if records is None and (below := comparisons_below(folder)):
         _report_each(below, console, as_json=as_json, question=asked)
         return
     runs = retarget(find_runs(folder) if records is None else in_order(records), asked.target, asked.hold, asked.looks)
@@ -93,7 +93,7 @@ def report_folder(
     console.print(f"  {figures}", highlight=False, markup=False)
 
 
-def _comparisons(folder: Path) -> list[Path]:
+def comparisons_below(folder: Path) -> list[Path]:
     """Return the comparisons below a folder that is none itself."""
     if (folder / INFO).exists() or (folder / PLAN).exists():
         return []

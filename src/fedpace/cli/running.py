@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedpace import runner
 from fedpace.cli.common import print_json
 from fedpace.cli.options import Carrying, Changes
-from fedpace.cli.reporting import report_folder
+from fedpace.cli.reporting import comparisons_below, report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
-from fedpace.core.errors import StorageError
+from fedpace.core.errors import InputError, StorageError
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
 from fedpace.records.run import INFO, ROUNDS, RunRecord
@@ -82,8 +82,8 @@ def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bo
         print_json(dataclasses.asdict(found))
         return
     table = Table(title=found.title(), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("Scheme", "Clients per round", "Engine", "Real seconds per round", "All its runs, at most"):
-        table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right")
+    for heading in ("Scheme", "Clients\nper round", "Engine", "Real seconds\nper round", "All its runs,\nat most"):
+        table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right", overflow="fold")
     for each in found.schemes:
         cohort = f"{each.clients_per_round:.3g}"
         table.add_row(each.label, cohort, each.engine, f"{each.seconds_per_round:.2g}", span_of(each.seconds))
@@ -105,6 +105,11 @@ def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, 
 def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
     """Go on with what is in a folder, and report."""
     console = Console(stderr=as_json)
+    below = comparisons_below(folder)
+    if len(below) > 1:  # their schemes share labels: taken together they would be one another's runs
+        named = "".join(f"\n  fedpace resume {shlex.quote(str(place))}" for place in below)
+        raise InputError(f"{folder} holds {len(below)} comparisons; go on with one of them:{named}")
+    folder = below[0] if below else folder
     plan, wanted = pending(folder)
     runs = [each for job in wanted for each in job.all]
     left = [job for job in runs if not job.ended]
