@@ -82,7 +82,8 @@ def show(
     name: Annotated[str, typer.Argument(help="Name of a data set; `fedpace list datasets` shows them.")],
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="KEY=VALUE of the set, VALUE as in TOML; repeatable.")
+        list[str] | None,
+        typer.Option("--option", "-o", help="KEY=VALUE of the set, VALUE as in TOML, lists with commas; repeatable."),
     ] = None,
     data: Folder = "",
     png: Annotated[Path | None, typer.Option(help="Draw clients x classes into this file.", show_default=False)] = None,

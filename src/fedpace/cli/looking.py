@@ -73,7 +73,7 @@ def explain(
     all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a client was or was not chosen: summed up for every run, and round by round where one is meant."""
+    """Say why a client was or was not chosen: in short for every run, round by round for one."""
     from fedpace.report.why import explain_client
 
     chosen = _chosen(folder, selector, seed)
