@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from fedpace import Outcome, Session, make_selector
+from fedpace import Coordinator, Outcome, Session, Settings, make_selector
 from fedpace.core import saving
 from fedpace.selectors.random import Random
 
@@ -61,3 +61,15 @@ def test_a_session_of_format_4_goes_on_in_mid_round(tmp_path):
     assert index["flight"]["outcomes"]
     (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 4}))
     assert Session.restore(tmp_path).pending.clients == chosen.clients
+
+
+def test_a_coordinator_of_format_5_goes_on(tmp_path):
+    """pace-async kept rows of clients in its state then."""
+    one = Coordinator(make_selector("pace-async"), Settings(seed=1))
+    one.join(["a", "b", "c"])
+    started = one.due(0.0, ["a", "b", "c"]).tasks
+    one.save(tmp_path)
+    index = json.loads((tmp_path / saving.INDEX).read_text())
+    index["state"]["begun"] = [0, 1, 2]
+    (tmp_path / saving.INDEX).write_text(json.dumps(index | {"format": 5}))
+    assert Coordinator.restore(tmp_path).tasks == started

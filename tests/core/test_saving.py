@@ -302,7 +302,7 @@ def test_a_cut_index(saved):
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}', "null"])
 def test_another_format(saved, content):
     (saved / "session.json").write_text(content)
-    with pytest.raises(InputError, match=r"session\.json is not a session of format 5"):
+    with pytest.raises(InputError, match=r"session\.json is not a session of format 6"):
         Session.restore(saved, Patient())
 
 

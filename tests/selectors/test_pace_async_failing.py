@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
@@ -61,3 +62,32 @@ def test_who_has_not_failed_is_waited_for():
     made, _ = played(6, fails=False)
     assert len(made) == 6
     assert all(FAILING in clients for clients in made)
+
+
+def with_a_leaver(*, answered):
+    """The last of five clients fails and is tried again, then client 0 leaves, whose answer may be in hand."""
+    one = Coordinator(PaceAsync(), Settings(seed=0))
+    one.join(range(5))
+    rng = np.random.default_rng(0)
+    tasks = {task.client: task.id for task in one.due(0.0, range(5)).tasks}
+
+    def answers(client, now):
+        moment = rng.normal(size=(3, 3))
+        one.receive(tasks[client], Outcome(client, seconds=now, update=rng.normal(size=4), moment=moment), now)
+
+    for client in (0, 1, 2) if answered else (1, 2):
+        answers(client, 1.0)
+    one.lost(tasks[4], 1.0)
+    one.state = replace(one.state, drift=100.0, awaited=9, look=100.0)
+    assert [task.client for task in one.due(1.0, range(5)).tasks] == [4], "it is tried again"
+    one.leave([0])
+    answers(3, 2.0)
+    return one.due(2.0, range(1, 5)).step
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_who_has_failed_is_known_although_another_client_leaves(answered):
+    """Rows move up when a client leaves: what is known of the current model's tasks must move with them."""
+    step = with_a_leaver(answered=answered)
+    assert step is not None, "it waited for a client that has failed, or for one more answer than are to come"
+    assert {task.client for task, _ in step.answers} == {1, 2, 3}

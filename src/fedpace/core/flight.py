@@ -158,15 +158,20 @@ class Flight:
         self,
         rows: Callable[[Iterable[ClientId]], IntArray],
         shown: Callable[[FloatArray, Sequence[int]], FloatArray],
-    ) -> tuple[InFlight, InFlight]:
-        """Return the policy's tasks in flight and in hand, as views show them.
+    ) -> tuple[InFlight, InFlight, InFlight]:
+        """Return the policy's tasks in flight, in hand, and failed since the last step, as views show them.
 
         Args:
             rows: of clients.
             shown: what is shown of the update sketches of answers in hand, given the versions of their models.
         """
         flying, held = self.mine()
-        return _table(flying, rows), _table(held, rows, partial(self._sketches, held, shown))
+        failed = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
+        return (
+            _table(flying, rows),
+            _table(held, rows, partial(self._sketches, held, shown)),
+            _table([task for task in failed if task.kind == MINE], rows),
+        )
 
     def _sketches(
         self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]

@@ -34,7 +34,13 @@ def _from_4(index: Index, arrays: Arrays) -> None:
             table[now] = table.pop(before)
 
 
-MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4}
+def _from_5(index: Index, arrays: Arrays) -> None:
+    """Of whom was given the current model, pace-async kept rows in its state, which rows are moved past."""
+    if isinstance(index["state"], dict):
+        index["state"].pop("begun", None)
+
+
+MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4, 5: _from_5}
 
 
 FORMER_NAMES = {"stretch": "step_factor", "ahead": "momentum"}

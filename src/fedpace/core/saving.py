@@ -27,7 +27,7 @@ from fedpace.core.types import Selector, configuration
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
-FORMAT = 5
+FORMAT = 6
 INDEX = "session.json"
 LEDGER = "ledger/"
 """Begins the names of the ledger's arrays in the npz."""

@@ -112,9 +112,13 @@ class Standing(Roster):
         left = set(gone)
         self.at.turn.move_up({row: self.ledger.row(c) for row, c in named.items() if c in self.ledger})
         self.widths.forget(left)
-        before = self.flight.flying + self.flight.held
+        flying, held = self.flight.flying, self.flight.held
         self.flight.lose(left)
-        self.at.turn.wasted += before - self.flight.flying - self.flight.held
+        lost = held - self.flight.held
+        self.at.turn.wasted += flying - self.flight.flying + lost
+        if lost and (wait := self.at.wait) is not None and wait.answers and not self.policy.rounds:
+            # So many more answers are awaited than are in hand: not one more for everybody who left with one.
+            self.at.wait = replace(wait, answers=max(1, wait.answers - lost))
         if (step := self._step) is not None:  # it is made, but nobody is blamed in it who left
             self._step = replace(step, dropped=tuple(task for task in step.dropped if task.client not in left))
 
@@ -203,9 +207,9 @@ class Standing(Roster):
 
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
-        flying, held = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
-        known = self.ledger.facts()
-        return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
+        flying, held, failed = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
+        tasks = {"in_flight": flying, "in_hand": held, "failed": failed}
+        return View(self.step, self.now, available, self.shares(), **self.ledger.facts(), **tasks)
 
     def decide(self, view: View) -> Move:
         """Ask the policy. Where clients are not believed, one can neither weigh all nor leave it without a choice."""

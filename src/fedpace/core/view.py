@@ -79,6 +79,8 @@ class View:
     """Tasks that may still be answered. Who has one is not available."""
     in_hand: InFlight = _NOTHING
     """Tasks that were answered and not yet applied."""
+    failed: InFlight = _NOTHING
+    """Tasks that failed since the last step. Their clients are available, and may be tried again."""
     accumulated: Mapping[str, FloatArray] = field(default_factory=dict)
     """What the scheme asked to have remembered, by the names of what it `accumulates`."""
 

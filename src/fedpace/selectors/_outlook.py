@@ -15,7 +15,7 @@ LATE = 2.0
 """Times as long as is expected of a client, after which it is not waited for any more."""
 
 
-def nobody_else(view: View, fresh: IntArray, begun: tuple[int, ...]) -> bool:
+def nobody_else(view: View, fresh: IntArray) -> bool:
     """Whether nobody works on the current model, nor is about to begin, but those who have answered to it.
 
     Who has failed on it does not count, although it is tried again: a client that fails every time would be waited for
@@ -24,17 +24,12 @@ def nobody_else(view: View, fresh: IntArray, begun: tuple[int, ...]) -> bool:
     Args:
         view: what is known.
         fresh: positions in hand of the answers to the current model.
-        begun: rows that were given the current model, as often as they were.
     """
     going = view.in_flight.clients[view.in_flight.step == view.step]
-    answered = view.in_hand.clients[fresh]
-    if len(begun) > going.size + answered.size:
-        rows, times = np.unique(np.array(begun, dtype=np.int64), return_counts=True)
-        failed = rows[(times > 1) | ~np.isin(rows, going)]
-        going, answered = going[~np.isin(going, failed)], np.concatenate([answered, failed])
-    if going.size or patience(view) > 0:
+    failed = view.failed.clients[view.failed.step == view.step]
+    if not np.isin(going, failed).all() or patience(view) > 0:
         return False
-    return bool(np.isin(view.candidates, answered).all())
+    return bool(np.isin(view.candidates, np.concatenate([view.in_hand.clients[fresh], failed])).all())
 
 
 def patience(view: View) -> float:

@@ -74,8 +74,6 @@ class Known(Measured):
     """Answers to the current model before which there is nothing to look at, unless time passes."""
     look: float = 0.0
     """When to look although they have not come."""
-    begun: tuple[int, ...] = ()
-    """Rows that were given the current model, as often as they were."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +145,7 @@ class PaceAsync(Scheme):
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
         plan = None
-        if fresh.size and (
-            fresh.size >= state.awaited or view.now >= state.look or nobody_else(view, fresh, state.begun)
-        ):
+        if fresh.size and (fresh.size >= state.awaited or view.now >= state.look or nobody_else(view, fresh)):
             points, state = self._points(state, view)
             plan = self._plan(state, view, points, fresh)
             state = replace(state, awaited=plan.awaited, look=view.now + plan.seconds)
@@ -166,7 +162,7 @@ class PaceAsync(Scheme):
                 "late": len(hand) - int(fresh.size),
                 "mean age": state.mean_age,
             }
-            state = replace(state, last=view.now, awaited=0, look=0.0, begun=())
+            state = replace(state, last=view.now, awaited=0, look=0.0)
         if apply is not None or not state.most:
             state = self._with_most(state, view)
         rows = view.candidates
@@ -175,7 +171,6 @@ class PaceAsync(Scheme):
             answered[hand.clients[fresh]] = True
             rows = rows[~answered[rows]]
         start = self._starting(view, rows, state.most)
-        state = replace(state, begun=(*state.begun, *start.tolist()))
         left = 0 if apply is not None else len(hand)
         waiting = fresh.size and apply is None and math.isfinite(state.look)
         wait = Wait(left + 1, state.look - view.now if waiting else math.inf)
@@ -247,7 +242,7 @@ class PaceAsync(Scheme):
                 best, chosen = cost, length
         assert in_hand is not None
         # Nobody else works on this model, nor can begin to: waiting brings nothing, whatever the error.
-        ended = nobody_else(view, fresh, state.begun) and (fresh.size >= FEWEST or not len(flying))
+        ended = nobody_else(view, fresh) and (fresh.size >= FEWEST or not len(flying))
         if ended or (chosen == fresh.size and math.isfinite(best)):
             return _Plan(in_hand, now=True, awaited=0, seconds=0.0)
         if not math.isfinite(best):
