@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedpace import runner
 from fedpace.cli.common import print_json
 from fedpace.cli.options import Carrying, Changes
-from fedpace.cli.reporting import comparisons_below, report_folder
+from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiment
-from fedpace.core.errors import InputError, StorageError
+from fedpace.core.errors import StorageError
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
 from fedpace.records.run import INFO, ROUNDS, RunRecord
@@ -105,11 +105,6 @@ def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, 
 def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
     """Go on with what is in a folder, and report."""
     console = Console(stderr=as_json)
-    below = comparisons_below(folder)
-    if len(below) > 1:  # their schemes share labels: taken together they would be one another's runs
-        named = "".join(f"\n  fedpace resume {shlex.quote(str(place))}" for place in below)
-        raise InputError(f"{folder} holds {len(below)} comparisons; go on with one of them:{named}")
-    folder = below[0] if below else folder
     plan, wanted = pending(folder)
     runs = [each for job in wanted for each in job.all]
     left = [job for job in runs if not job.ended]

@@ -102,8 +102,9 @@ def resume(
     for byte, however often and whenever it was killed.
     """
     from fedpace.cli import running
+    from fedpace.cli.reporting import the_comparison
 
-    running.resume(folder, running.execution(how), jobs=jobs, as_json=as_json)
+    running.resume(the_comparison(folder), running.execution(how), jobs=jobs, as_json=as_json)
 
 
 def report(
