@@ -171,6 +171,22 @@ def test_resume_of_a_run(call, tiny, tmp_path):
     assert "1 run, all finished already" in call("resume", out)[1]
 
 
+def test_resume_of_a_folder_above_comparisons(call, tiny, tmp_path):
+    """Two comparisons share the labels of their schemes: their runs must not be mixed, nor a report of both written."""
+    one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
+    call("compare", tiny, "--out", one, "--seeds", 1)
+    interrupt(one / "random" / "seed-0")
+    code, printed, _ = call("resume", tmp_path / "runs")
+    assert (code, len(find_runs(one))) == (0, 2)
+    assert f"{one}: 2 runs, 1 finished already, 1 to go" in " ".join(printed.split())
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["one"]
+    call("compare", tiny, "--out", two, "--seeds", 1)
+    code, _, errors = call("resume", tmp_path / "runs")
+    assert code == 2
+    assert "holds 2 comparisons; go on with one of them:" in errors
+    assert f"fedpace resume {two}" in errors
+
+
 def test_resume_of_nothing(call, tmp_path):
     code, _, errors = call("resume", tmp_path / "nowhere")
     assert code == 2

@@ -18,8 +18,9 @@ from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, find_runs, read_run, round_line
 from fedpace.records.writer import RunWriter
+from fedpace.report.cohort_map import cohort_map
 from fedpace.report.events import crc32c, event_file
-from fedpace.report.export import latex, round_rows
+from fedpace.report.export import latex, member_rows, round_rows
 from fedpace.report.why import explain_client
 from fedpace.runner import run_all
 
@@ -94,8 +95,24 @@ def test_explain_says_why(folder):
     assert (slow.chosen, slow.failed) == (2, 1)
     fast = explain_client(record, "0")
     assert "fast enough" in fast.turns[2].reason
-    with pytest.raises(InputError, match=r"no client '9'.*it has 0, 1, 2"):
+    with pytest.raises(InputError, match=r"no client '9'.*It has 0, 1, 2"):
         explain_client(record, "9")
+
+
+def test_clients_of_a_table_are_explained_by_name(folder):
+    """Whoever has clinics asks for a clinic: a number in the order of the alphabet tells nobody anything."""
+    known = read_run(folder / "pace" / "seed-0")
+    info = replace(known.info, expected_delays=(1.0, 5.0, 9.0), names=("clinic 1", "clinic 10", "2"))
+    record = replace(known, info=info, rounds=(round_of(1, (1,)), round_of(2, (0, 1))))
+    found = explain_client(record, "clinic 10")
+    assert (found.client, found.rank, found.chosen) == ("clinic 10", 2, 2)
+    assert explain_client(record, "1").client == "clinic 10 (number 1)"
+    assert explain_client(record, "1").turns == found.turns
+    assert explain_client(record, "2").rank == 3, "a name comes before a number"
+    with pytest.raises(InputError, match=r"Did you mean 'clinic 10'. It has clinic 1, clinic 10, 2"):
+        explain_client(record, "clinic_10")
+    assert [row["client"] for row in member_rows([record])] == ["clinic 10", "clinic 1", "clinic 10"]
+    assert cohort_map(record).rows[0] == "client clinic 1, 1.00 s"
 
 
 def test_explain_says_of_random_that_it_is_chance(folder):

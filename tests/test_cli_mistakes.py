@@ -107,6 +107,7 @@ def test_a_missing_experiment(call, tmp_path):
     code, _, errors = call("compare", tmp_path / "none.toml")
     assert code == 2
     assert errors == f"error: expected an experiment in {tmp_path / 'none.toml'}, but there is no such file\n"
+    assert "for the scheme of that name say --selectors pace" in call("compare", "pace")[2]
 
 
 def test_a_report_of_nothing(call, tmp_path):

@@ -288,7 +288,9 @@ def test_bad_seeds(seeds, words):
 
 def test_two_schemes_of_one_label():
     raw = table() | {"selectors": [{"name": "random", "k": 1}, {"name": "random", "k": 2}]}
-    with pytest.raises(InputError, match=r"my\.toml: two schemes are called 'random'; give each a label of its own"):
+    with pytest.raises(
+        InputError, match=r"my\.toml: two schemes are called 'random': name one once, or give it another label"
+    ):
         parse(raw)
 
 

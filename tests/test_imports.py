@@ -105,6 +105,24 @@ def test_the_simulator_is_loaded_when_it_is_named():
     assert "torch" in loaded_by("import fedpace; fedpace.simulate")
 
 
+def test_modules_that_documents_name_need_no_import_of_their_own():
+    """`fedpace.planning.plan_cohort` and `fedpace.testing.check_model` stand in documents beside `import fedpace`."""
+    import fedpace
+
+    for part in ("numerics", "moments", "planning", "testing"):
+        assert getattr(fedpace, part) is sys.modules[f"fedpace.{part}"]
+        assert part in dir(fedpace)
+    assert loaded_by("import fedpace; fedpace.planning; fedpace.testing; fedpace.moments") == []
+
+
+def test_help_does_not_load_the_core():
+    """What a server needs is loaded when a command has a server to run."""
+    listed = "import json, sys\nfrom fedpace.cli import app\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, timeout=120, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"fedpace.core.coordinator", "fedpace.core.types", "fedpace.records.run", "fedpace.moments"}
+
+
 def test_other_names_are_not_there():
     import fedpace
 

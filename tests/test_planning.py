@@ -210,6 +210,29 @@ def test_columns_of_other_names(files, tmp_path):
         call("--delays", tmp_path / "numbers.csv")  # and not two clients called id and latency_ms
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("delay\n1\n2\n", "the columns are delay: say which is which, as in --seconds delay$"),
+        ("battery,device,latency\n9,a,1\n", "as in --seconds latency --client device$"),
+        # Two rows of one client must not become two clients.
+        ("client_id,seconds\na,1\na,3\n", "if 'client_id' names the clients, say --client client_id$"),
+        ("1\n2\n3\n", "first line must name the columns, such as client,seconds, but it is 1$"),
+        ("a,1\nb,2\n", "first line must name the columns, such as client,seconds, but it is a,1$"),
+        ("1.5,2,3\n2,3,4\n", "first line must name the columns"),
+    ],
+)
+def test_what_would_be_misread_is_refused(tmp_path, text, sentence):
+    (tmp_path / "delays.csv").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        call("--delays", tmp_path / "delays.csv")
+
+
+def test_clients_may_be_called_by_numbers(tmp_path):
+    (tmp_path / "rounds.csv").write_text("0,1\n1,20\n3,30\n")
+    assert json.loads(call("--delays", tmp_path / "rounds.csv", "--json"))["clients"] == ["0"]
+
+
 def test_files_that_do_not_fit_are_refused(files):
     np.savez(files / "other.npz", other=np.zeros(3))
     with pytest.raises(InputError, match="it holds other"):

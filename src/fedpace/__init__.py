@@ -11,34 +11,34 @@ named. What is exported here is what README shows; the rest has modules of its o
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedpace import registry
 from fedpace.core import providers
-from fedpace.core.cohorts import cohort_size
-from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import FedpaceError, MissingExtraError
-from fedpace.core.rng import stream
-from fedpace.core.roster import Settings
-from fedpace.core.session import Session
-from fedpace.core.types import (
-    Cohort,
-    Diagnostics,
-    Need,
-    Outcome,
-    Probe,
-    Report,
-    Scheme,
-    Selection,
-    Selector,
-    Stateless,
-    View,
-)
-from fedpace.delays.estimator import DelayEstimator
-from fedpace.hosting.shared_model import SharedModel
-from fedpace.moments.bank import MomentBank
 
 if TYPE_CHECKING:
+    from fedpace.core.cohorts import cohort_size
+    from fedpace.core.coordinator import Coordinator
+    from fedpace.core.protocols import DelayEstimator, MomentStore
+    from fedpace.core.rng import stream
+    from fedpace.core.roster import Settings
+    from fedpace.core.session import Session
+    from fedpace.core.types import (
+        Cohort,
+        Diagnostics,
+        Need,
+        Outcome,
+        Probe,
+        Report,
+        Scheme,
+        Selection,
+        Selector,
+        Stateless,
+        View,
+    )
+    from fedpace.hosting.shared_model import SharedModel
     from fedpace.study import compare, simulate
 
 __version__ = "0.1.0"
@@ -68,29 +68,62 @@ __all__ = [
     "stream",
 ]
 
+_TYPES = ("Cohort", "Diagnostics", "Need", "Outcome", "Probe", "Report", "Scheme", "Selection", "Selector", "Stateless")
+_HOMES = {
+    **dict.fromkeys((*_TYPES, "View"), "fedpace.core.types"),
+    "Coordinator": "fedpace.core.coordinator",
+    "Session": "fedpace.core.session",
+    "Settings": "fedpace.core.roster",
+    "SharedModel": "fedpace.hosting.shared_model",
+    "cohort_size": "fedpace.core.cohorts",
+    "compare": "fedpace.study",
+    "simulate": "fedpace.study",
+    "stream": "fedpace.core.rng",
+}
+"""Where what is exported lives. It is loaded when it is first named: `fedpace --help` needs none of it."""
+_PARTS = ("delays", "hosting", "moments", "numerics", "planning", "server", "testing")
+"""Modules that `import fedpace` is enough for."""
+
+
+def _moment_bank() -> MomentStore:
+    from fedpace.moments.bank import MomentBank
+
+    return MomentBank()
+
+
+def _delay_estimator() -> DelayEstimator:
+    from fedpace.delays.estimator import DelayEstimator as Estimator
+
+    return Estimator()
+
+
 providers.provide(
     selector_class=registry.selectors.__getitem__,
     server_class=registry.servers.__getitem__,
-    moment_store=MomentBank,
-    delay_estimator=DelayEstimator,
+    moment_store=_moment_bank,
+    delay_estimator=_delay_estimator,
 )
 
 
 def __getattr__(name: str) -> Any:
-    """Load the simulator when it is first named: it needs torch."""
-    if name not in ("compare", "simulate"):
+    """Load what is first named here; the simulator needs torch."""
+    if name in _PARTS:
+        return import_module(f"fedpace.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'fedpace' has no attribute {name!r}")
     try:
-        from fedpace import study
+        home = import_module(_HOMES[name])
     except ModuleNotFoundError as cause:
+        if _HOMES[name] != "fedpace.study":
+            raise
         raise MissingExtraError("the simulator", "sim", cause.name or "torch") from cause
-    globals()[name] = getattr(study, name)
+    globals()[name] = getattr(home, name)
     return globals()[name]
 
 
 def __dir__() -> list[str]:
-    """Show the simulator although it is not loaded yet."""
-    return sorted({*globals(), *__all__})
+    """Show what is not loaded yet too."""
+    return sorted({*globals(), *__all__, *_PARTS})
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:

@@ -15,6 +15,30 @@ for (const figure of document.querySelectorAll('.figure')) {
 return found;
 }
 
+// Titles of axes that lie over the labels of their ticks, or over those of a colour bar; and numbers that are broken.
+function crossed() {
+const found = [];
+for (const figure of document.querySelectorAll('.figure')) {
+  const labels = [...figure.querySelectorAll('.xtick text, .ytick text, .colorbar text')];
+  for (const title of figure.querySelectorAll('.xtitle, .ytitle')) {
+    const a = title.getBoundingClientRect();
+    for (const label of labels) {
+      const b = label.getBoundingClientRect();
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 0 && high > 0) found.push(figure.id + ': ' + title.textContent + ' over ' + label.textContent);
+    }
+    for (const bar of figure.querySelectorAll('.colorbar .cbfills')) {
+      if (title.matches('.xtitle') && bar.getBoundingClientRect().top - a.bottom < 4) found.push(figure.id + ': ' + title.textContent + ' on the colour bar');
+    }
+  }
+}
+for (const value of document.querySelectorAll('.instant li b, .instant li small')) {
+  if (value.getClientRects().length > 1 || value.getBoundingClientRect().height > 30) found.push('broken: ' + value.textContent);
+}
+return found;
+}
+
 // Text whose contrast is below the 4.5 of WCAG's level AA.
 function faint() {
 const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);

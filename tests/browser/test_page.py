@@ -44,6 +44,7 @@ def test_every_page_on_every_screen(browser, pages, case, width, dark):
         browser.screenshot(Path(SHOTS) / f"{case}-{width}-{'dark' if dark else 'light'}.png")
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run(CHECKS + "return overlaps()") == []
+    assert browser.run(CHECKS + "return crossed()") == []
     assert browser.run(CHECKS + "return faint()") == []
     assert errors(browser) == []
 

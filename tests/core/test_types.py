@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from fedpace import Cohort, Diagnostics, Need, Probe, Report, Selection, Session, View
+from fedpace import Cohort, Diagnostics, Need, Probe, Report, Scheme, Selection, Session, Stateless, View
 from fedpace.core.errors import InputError
 from fedpace.core.freezing import array_fields
 from fedpace.core.types import configuration
 from fedpace.selectors.random import Random
+from fedpace.testing import check_selector
 
 
 def make_view(**changes):
@@ -146,3 +149,28 @@ def test_the_former_name_of_a_trait_is_refused():
 
     with pytest.raises(InputError, match="called `ignores_delays` now"):
         Session(Old())
+
+
+def test_a_scheme_that_lacks_a_method_is_told_which():
+    """Whoever takes Scheme where Stateless was meant gets a sentence, and not an AttributeError from within."""
+
+    @dataclass(frozen=True)
+    class Forgetful(Scheme):
+        name: ClassVar[str] = "forgetful"
+        needs: ClassVar[frozenset[Need]] = frozenset()
+
+        def select(self, state, view, rng):
+            return Cohort(view.candidates[:1], np.ones(1)), state
+
+    with pytest.raises(InputError, match=r"Forgetful has no init\(\) and no observe\(\): .* fedpace\.Stateless"):
+        Session(Forgetful(), seed=0)
+    with pytest.raises(InputError, match=r"Forgetful has no init\(\)"):
+        check_selector(Forgetful())
+
+    @dataclass(frozen=True)
+    class Idle(Stateless):
+        name: ClassVar[str] = "idle"
+        needs: ClassVar[frozenset[Need]] = frozenset()
+
+    with pytest.raises(InputError, match=r"Idle has no select\(\)"):
+        Session(Idle(), seed=0)

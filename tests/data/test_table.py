@@ -202,7 +202,7 @@ def test_names_may_mix_numbers_and_words(tmp_path: Path) -> None:
 
 def test_dates_and_broken_files_are_refused(path: str, tmp_path: Path) -> None:
     rows = [(*row[:4], f"2026-01-{1 + n % 28:02d}", row[5]) for n, row in enumerate(clinics())]
-    with pytest.raises(InputError, match="expected numbers or words, but date32"):
+    with pytest.raises(InputError, match="expected numbers or words, but dates or times came: name it in `leave_out`"):
         table(write(tmp_path / "dates.csv", rows)).build(seed=0)
     ragged = tmp_path / "ragged.csv"
     ragged.write_text("clinic,age,returned\na,1,yes\nb,2\n")
@@ -305,3 +305,41 @@ def test_a_file_with_semicolons_says_so(path: str, tmp_path: Path) -> None:
         table(str(other)).build(seed=0)
     with pytest.raises(InputError, match="separated by semicolons"):
         read_table(str(other))
+
+
+def test_columns_are_left_out_by_name(path: str) -> None:
+    chosen = table(path, features=("age", "visits")).build(seed=0)
+    others = table(path, leave_out=("sex", "ward")).build(seed=0)
+    assert np.array_equal(others.test.inputs, chosen.test.inputs)
+    with pytest.raises(InputError, match=r"no column 'sxe'. Did you mean 'sex'"):
+        table(path, leave_out=("sxe",)).build(seed=0)
+    with pytest.raises(InputError, match="leave_out of table may not name the column 'clinic', which is needed"):
+        table(path, leave_out=("clinic",))
+    with pytest.raises(InputError, match="give one of them"):
+        table(path, features=("age",), leave_out=("sex",))
+
+
+def test_clients_keep_their_names(path: str) -> None:
+    data = table(path).build(seed=0)
+    assert data.names == tuple(f"clinic {number}" for number in range(6))
+    few = table(path, clients=3).build(seed=1)
+    assert few.names is not None
+    _, *rows = csv.reader(Path(path).read_text(encoding="utf-8").splitlines())
+    for name, client in zip(few.names, few.train, strict=True):
+        assert len(client) == 16
+        assert name in {row[0] for row in rows}
+
+
+def test_a_list_is_written_with_commas_on_the_command_line(path: str) -> None:
+    """A shell takes away the quotes of TOML's lists."""
+    from typer.testing import CliRunner
+
+    from fedpace.cli import app
+
+    asked = ["data", "show", "table", "-o", f"path={path}", "-o", "client=clinic", "-o", "target=returned"]
+    shown = CliRunner().invoke(app, [*asked, "-o", "features=age, visits", "--json"], catch_exceptions=False).stdout
+    other = CliRunner().invoke(app, [*asked, "-o", "leave_out=sex,ward", "--json"], catch_exceptions=False).stdout
+    first, second = json.loads(shown), json.loads(other)
+    assert first.pop("options")["features"] == ["age", "visits"]
+    assert second.pop("options")["leave_out"] == ["sex", "ward"]
+    assert first == second

@@ -201,7 +201,9 @@ def test_whole_numbers_for_an_embedding():
 
 def test_a_test_set_per_client_and_clients_by_name():
     ground = parts.ground(dict(zip("abcdef", CLIENTS, strict=True)), CLIENTS, None, Net())
-    assert ground.data.build(seed=0).test_sizes == tuple(len(y) for _, y in CLIENTS)
+    data = ground.data.build(seed=0)
+    assert data.test_sizes == tuple(len(y) for _, y in CLIENTS)
+    assert data.names == tuple("abcdef"), "explain and the page call clients by their keys"
 
 
 def test_a_data_set_of_ours_under_a_module_of_yours():

@@ -6,9 +6,9 @@ import json
 import sys
 from typing import Any
 
-from fedpace.records.run import plain
-
 
 def print_json(value: Any) -> None:
     """Write one JSON object to standard output."""
+    from fedpace.records.run import plain
+
     sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -17,7 +17,9 @@ from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
 from fedpace.core.naming import key_values
 from fedpace.data import hub
-from fedpace.data.summary import DataSummary, summarise
+
+if TYPE_CHECKING:
+    from fedpace.data.summary import DataSummary
 
 app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True)
 
@@ -80,7 +82,8 @@ def show(
     name: Annotated[str, typer.Argument(help="Name of a data set; `fedpace list datasets` shows them.")],
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="KEY=VALUE of the set, VALUE as in TOML; repeatable.")
+        list[str] | None,
+        typer.Option("--option", "-o", help="KEY=VALUE of the set, VALUE as in TOML, lists with commas; repeatable."),
     ] = None,
     data: Folder = "",
     png: Annotated[Path | None, typer.Option(help="Draw clients x classes into this file.", show_default=False)] = None,
@@ -88,9 +91,10 @@ def show(
 ) -> None:
     """Show what the clients of a data set hold, as numbers and as a picture."""
     from fedpace.config import build
+    from fedpace.data.summary import summarise
 
     cls = registry.datasets[name]
-    options = key_values(option or [])
+    options = _lists(cls, key_values(option or []))
     if data:
         if "folder" not in {field.name for field in dataclasses.fields(cls)}:
             raise InputError(f"--data is for data sets of parquet files, but {name} has none: leave it out")
@@ -128,6 +132,15 @@ def _refuse(name: str) -> None:
     if name in registry.datasets.names():
         raise InputError(f"there is nothing to fetch for {name!r}: it is made or stored inside the package")
     raise InputError(f"there is no data set {name!r} to fetch. Known: {', '.join(hub.SOURCES)}")
+
+
+def _lists(cls: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return options in which `features=age,visits` is a list: a shell takes the quotes of TOML's away."""
+    several = {field.name for field in dataclasses.fields(cls) if str(field.type) == "tuple[str, ...]"}
+    return {
+        key: [part.strip() for part in value.split(",")] if key in several and isinstance(value, str) else value
+        for key, value in options.items()
+    }
 
 
 def _completeness(rows: int, complete: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -15,7 +15,9 @@ from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
 from fedpace.core.naming import key_values
-from fedpace.delays.summary import DelaySummary, summarise
+
+if TYPE_CHECKING:
+    from fedpace.delays.summary import DelaySummary
 
 app = typer.Typer(help="Look at delay models.", no_args_is_help=True)
 
@@ -45,6 +47,7 @@ def show(
     if clients < 1 or fleets < 1:
         raise InputError(f"--clients and --fleets must be at least 1, but {clients} and {fleets} came")
     from fedpace.config import build
+    from fedpace.delays.summary import summarise
 
     config = build(registry.delays[model], key_values(option or []), f"delays show {model}")
     drawn = (config.build(clients, model_bytes=model_bytes, seed=seed) for seed in range(fleets))

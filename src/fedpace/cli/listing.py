@@ -20,8 +20,6 @@ from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 from fedpace.core.checks import did_you_mean
 from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.types import facts_wanted
-from fedpace.records.run import plain
 
 KINDS = ("selectors", "delays", "datasets", "models", "servers")
 """What `fedpace list` can list, as the registry calls it."""
@@ -208,6 +206,8 @@ def _meanings(cls: Any) -> dict[str, str]:
 
 
 def _describe(name: str, cls: Any) -> dict[str, Any]:
+    from fedpace.core.types import facts_wanted
+
     summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
     options = {item.name: _default(item) for item in dataclasses.fields(cls)}
     entry = {"name": name, "summary": summary, "options": options}
@@ -220,6 +220,8 @@ def _describe(name: str, cls: Any) -> dict[str, Any]:
 
 def _default(item: Any) -> Any:
     """Return an option's default as it is written in TOML, where JSON has no word for it."""
+    from fedpace.records.run import plain
+
     if item.default is dataclasses.MISSING:
         return "required" if item.default_factory is dataclasses.MISSING else plain(item.default_factory())
     if isinstance(item.default, float) and math.isinf(item.default):

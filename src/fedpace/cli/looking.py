@@ -7,7 +7,7 @@ import shlex
 import textwrap
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
@@ -19,9 +19,10 @@ from rich.table import Table
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 from fedpace.core.errors import InputError
-from fedpace.records.catalogue import comparisons
-from fedpace.records.run import RunRecord, find_runs
-from fedpace.records.watching import RunWatch, Sight
+
+if TYPE_CHECKING:
+    from fedpace.records.run import RunRecord
+    from fedpace.records.watching import Sight
 
 Runs = Annotated[Path, typer.Argument(help="Folder of runs, or of one run.", metavar="DIR")]
 Label = Annotated[
@@ -39,6 +40,8 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the comparisons and runs below a folder: what they are, how far they got, who was fastest."""
+    from fedpace.records.catalogue import comparisons
+
     found = comparisons(folder)
     if as_json:
         print_json({"folder": str(folder), "comparisons": [dataclasses.asdict(each) for each in found]})
@@ -64,13 +67,13 @@ def runs(
 
 def explain(
     folder: Runs,
-    client: Annotated[str, typer.Option(help="The client, as the run names it: a number in the simulator.")],
+    client: Annotated[str, typer.Option(help="The client: its name in the data or at the server, or its number.")],
     selector: Label = None,
     seed: Seed = None,
     all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a client was or was not chosen: summed up for every run, and round by round where one is meant."""
+    """Say why a client was or was not chosen: in short for every run, round by round for one."""
     from fedpace.report.why import explain_client
 
     chosen = _chosen(folder, selector, seed)
@@ -110,6 +113,8 @@ def watch(
         raise InputError(f"--every must be above 0 seconds, but {every} came")
     if not folder.is_dir():
         raise InputError(f"expected the folder of a run or of a server to watch, but there is no folder {folder}")
+    from fedpace.records.watching import RunWatch
+
     watching = RunWatch(folder)
     if once or as_json:
         sights = watching.look()
@@ -154,6 +159,8 @@ def export(
 
 
 def _chosen(folder: Path, selector: str | None, seed: int | None) -> list[RunRecord]:
+    from fedpace.records.run import find_runs
+
     found = find_runs(folder)
     chosen = [
         record

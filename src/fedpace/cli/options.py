@@ -45,13 +45,11 @@ class Changes:
         None
     )
     charge_warmup: Annotated[
-        bool, typer.Option("--charge-warmup", help="Let the measuring rounds count on the clock.")
+        bool, typer.Option("--charge-warmup", help="Count the warm-up, which measures clients, on the clock.")
     ] = False
     warmup_wait: Annotated[
         float | None,
-        described(
-            "Share of the clients that a charged warm-up waits for; others are known when they answer (default 1)."
-        ),
+        described("Share of the clients that a charged warm-up waits for; others join when they reply (default 1)."),
     ] = None
 
 
@@ -68,7 +66,7 @@ class Carrying:
     ] = "auto"
     workers: Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")] = 0
     ray_address: Annotated[
-        str | None, described("Ray cluster to use with --engine ray; `auto` finds the one around.")
+        str | None, described("Ray cluster to use with --engine ray; `auto` finds one that runs.")
     ] = None
     checkpoint_every: Annotated[
         float | None,

@@ -27,7 +27,10 @@ LISTED = 20
 """Clients of the cohort that the terminal shows."""
 DELAYS = {"seconds", "second", "secs", "sec", "delay", "delays", "latency", "duration", "elapsed", "time", "ms"}
 """Words in the name of a column that holds delays: such a table has no column per client."""
+CLIENTS = {"client", "clients", "device", "node", "user", "phone", "worker", "site", "name", "id", "uuid"}
+"""Words in the name of a column that says whose a row is."""
 WORD = re.compile("[a-z]+")
+NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def plan(
@@ -111,6 +114,7 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
     from fedpace.delays.tables import read_table
 
     table = read_table(str(path))
+    _check_header(path, table)
     for name, option in ((column, "seconds"), (client, "client")):
         if name not in table and name != option:
             known = list(table.columns)
@@ -121,6 +125,9 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
         return _by_rounds(path, table, client)
     seconds = table.numbers(column, low=0.0, above=True)
     if client not in table:
+        # Rows without names are clients of their own; rows with other names for them would silently become so.
+        if (owner := _worded(table, CLIENTS)) is not None:
+            raise InputError(f"{path} has no column {client!r}; if {owner!r} names the clients, say --client {owner}")
         return [str(row) for row in range(seconds.size)], seconds
     place: dict[str, int] = {}
     rows = np.array([place.setdefault(str(name), len(place)) for name in table.columns[client]])
@@ -132,16 +139,31 @@ def _by_rounds(path: Path, table: DelayTable, client: str) -> tuple[list[str], F
     """Return the delays of a table with a row per round; one whose columns do not read so is refused."""
     names = list(table.columns)
     clients = [name for name in names if name not in ("round", "step")]
-    meant = next((name for name in names if set(WORD.findall(name.lower())) & DELAYS), None)
+    meant = _worded(table, DELAYS)
     if not clients or client in clients or meant is not None:
         others = [name for name in names if name != meant]
-        hint = (
-            "" if meant is None or not others else f": say which is which, as in --seconds {meant} --client {others[0]}"
-        )
+        hint = "" if meant is None else f": say which is which, as in --seconds {meant}"
+        if hint and others:
+            hint += f" --client {_worded(table, CLIENTS) or others[0]}"
         raise InputError(
             f"{path}: expected a column seconds, or a column per client, but the columns are {', '.join(names)}{hint}"
         )
     return clients, np.column_stack([table.numbers(name, low=0.0, above=True) for name in clients])
+
+
+def _worded(table: DelayTable, words: set[str]) -> str | None:
+    """Return the first column with one of the words in its name."""
+    return next((name for name in table.columns if set(WORD.findall(name.lower())) & words), None)
+
+
+def _check_header(path: Path, table: DelayTable) -> None:
+    """Refuse a file that begins with a row of delays: the first client would be lost as the name of a column."""
+    names = list(table.columns)
+    numbers = [name for name in names if NUMBER.fullmatch(name)]  # of clients 0, 1, 2, perhaps
+    if any("." in name for name in numbers) or (len(numbers) == 1 and len(names) < 3):
+        raise InputError(
+            f"{path}: the first line must name the columns, such as client,seconds, but it is {','.join(names)}"
+        )
 
 
 def _moments(path: Path, names: list[str]) -> NDArray[Any]:

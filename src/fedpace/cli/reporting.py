@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,15 @@ def _comparisons(folder: Path) -> list[Path]:
     if (folder / INFO).exists() or (folder / PLAN).exists():
         return []
     return [place for place in comparison_folders(folder) if any(place.rglob(INFO))]
+
+
+def the_comparison(folder: Path) -> Path:
+    """Return the folder of the one comparison below a folder that is none itself; else the folder."""
+    below = _comparisons(folder)
+    if len(below) > 1:  # their schemes share labels: taken together they would be one another's runs
+        named = "".join(f"\n  fedpace resume {shlex.quote(str(place))}" for place in below)
+        raise InputError(f"{folder} holds {len(below)} comparisons; go on with one of them:{named}")
+    return below[0] if below else folder
 
 
 def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:

@@ -47,8 +47,9 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, and print ours beside the paper's.
 
-    Runs are kept by what decides their outcome, so that a second call goes on where the first was stopped, and tables
-    that share runs share them. Tables in Markdown, LaTeX and CSV, pictures and a page are written into the folder.
+    A second call goes on where the first was stopped, and tables share runs.
+    Tables in Markdown, LaTeX and CSV, pictures and a page are written into the
+    folder.
     """
     for name in what:
         if name not in WHAT:

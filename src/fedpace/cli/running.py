@@ -82,8 +82,8 @@ def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bo
         print_json(dataclasses.asdict(found))
         return
     table = Table(title=found.title(), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("Scheme", "Clients per round", "Engine", "Real seconds per round", "All its runs, at most"):
-        table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right")
+    for heading in ("Scheme", "Clients\nper round", "Engine", "Real seconds\nper round", "All its runs,\nat most"):
+        table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right", overflow="fold")
     for each in found.schemes:
         cohort = f"{each.clients_per_round:.3g}"
         table.add_row(each.label, cohort, each.engine, f"{each.seconds_per_round:.2g}", span_of(each.seconds))

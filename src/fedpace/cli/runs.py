@@ -95,14 +95,16 @@ def resume(
     how: Carrying,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where a run or a comparison was stopped, as if it never had been.
+    """Go on where a run or a comparison was stopped.
 
-    Each unfinished run goes on from its last checkpoint, and runs that had not begun are begun. The records and the
-    models are those of an uninterrupted run, byte for byte, however often and at whatever instant it was killed.
+    Unfinished runs go on from their last checkpoint, and runs that had not
+    begun are begun. Records and models are those of an uninterrupted run, byte
+    for byte, however often and whenever it was killed.
     """
     from fedpace.cli import running
+    from fedpace.cli.reporting import the_comparison
 
-    running.resume(folder, running.execution(how), jobs=jobs, as_json=as_json)
+    running.resume(the_comparison(folder), running.execution(how), jobs=jobs, as_json=as_json)
 
 
 def report(
@@ -112,11 +114,14 @@ def report(
     ] = None,
     hold: Annotated[
         int | None,
-        typer.Option(help="Instants over which it must be held.", show_default=False),
+        typer.Option(help="Instants over which the target must be held.", show_default=False),
     ] = None,
     looks: Annotated[
         str | None,
-        typer.Option(help="Where it may be held from: rounds, or a grid of instants.", show_default=False),
+        typer.Option(
+            help="Let a target count from any round (rounds), or from instants alike for all schemes (grid).",
+            show_default=False,
+        ),
     ] = None,
     at: Annotated[
         float | None, typer.Option(help="Say how far every scheme was after so many seconds.", show_default=False)

@@ -134,7 +134,9 @@ def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -
     try:
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:
-        raise InputError(f"expected an experiment in {path}, but there is no such file") from cause
+        known = str(path) in registry.selectors.names()
+        hint = f"; for the scheme of that name say --selectors {path}" if known else ""
+        raise InputError(f"expected an experiment in {path}, but there is no such file{hint}") from cause
     except IsADirectoryError as cause:
         raise InputError(
             f"expected an experiment in TOML, but {path} is a folder: `fedpace report` shows the runs in one"
@@ -238,10 +240,10 @@ def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Sch
     labels = [scheme.label for scheme in schemes]
     for label in labels:
         if labels.count(label) > 1:
-            raise InputError(
-                f"{origins.get('selectors 1', source)}: two schemes are called {label!r}; give each a label of its own"
-            )
-        folder_name(label, f"{source}: the label")
+            place = origins.get("selectors 1", source)
+            raise InputError(f"{place}: two schemes are called {label!r}: name one once, or give it another label")
+    for position, label in enumerate(labels, start=1):
+        folder_name(label, f"{origins.get(f'selectors {position}', source)}: the label")
     return tuple(schemes)
 
 

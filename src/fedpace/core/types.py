@@ -185,6 +185,14 @@ def check_traits(policy: Any) -> None:
             f"{type(policy).__name__} says nothing of {', '.join(missing)}: derive it from Scheme or Stateless of "
             "fedpace, which have the defaults"
         )
+    unwritten = [name for name in ("init", "observe") if not hasattr(policy, name)]
+    if not (hasattr(policy, "select") or hasattr(policy, "decide")):
+        unwritten.append("select")
+    if unwritten:
+        raise InputError(
+            f"{type(policy).__name__} has no {' and no '.join(f'{name}()' for name in unwritten)}: a scheme that "
+            "remembers nothing derives from fedpace.Stateless and writes select(); one with a state writes all three"
+        )
 
 
 def facts_wanted(selector: Any) -> frozenset[Need]:

@@ -77,12 +77,16 @@ class Columns:
             raise InputError(column.stray)
         return column
 
+    def check(self, name: str) -> None:
+        """Refuse the name of a column that is not there."""
+        if name not in self.names:
+            known = f"{did_you_mean(name, self.names)} It has {', '.join(self.names)}"
+            raise InputError(f"{self.path} has no column {name!r}.{known}")
+
     def named(self, name: str) -> Column:
         """Return a column that may mix numbers and words: its cells are names."""
         if name not in self._known:
-            if name not in self.names:
-                known = f"{did_you_mean(name, self.names)} It has {', '.join(self.names)}"
-                raise InputError(f"{self.path} has no column {name!r}.{known}")
+            self.check(name)
             array = self._table.column(self.names.index(name)).combine_chunks()
             self._known[name] = _column(array, f"{self.path}, column {name!r}", self._first)
         return self._known[name]
@@ -130,10 +134,11 @@ def _column(array: Any, where: str, first: int) -> Column:
         return _words(array, where, first)
     if types.is_null(kind):
         return Column(where, first, None, (), np.full(len(array), -1))
-    hint = "; as a number of days or seconds it could be used" if types.is_temporal(kind) else ""
+    times = types.is_temporal(kind)
+    hint = "; as a number of days or seconds it could be used" if times else ""
     raise InputError(
-        f"{where}: expected numbers or words, but {kind} came: name the other columns in `features` to leave it "
-        f"out{hint}"
+        f"{where}: expected numbers or words, but {'dates or times' if times else kind} came: name it in `leave_out`"
+        f"{hint}"
     )
 
 

@@ -42,7 +42,13 @@ class ArrayData:
 
 
 def give_arrays(
-    clients: Sequence[Any] | Mapping[Any, Any], test: Any, *, task: Task, classes: int | None, tokens: bool = False
+    clients: Sequence[Any] | Mapping[Any, Any],
+    test: Any,
+    *,
+    task: Task,
+    classes: int | None,
+    tokens: bool = False,
+    names: tuple[str, ...] | None = None,
 ) -> ArrayData:
     """Return a data set of these pairs (X, y), checked and brought to the types that are trained on.
 
@@ -52,6 +58,7 @@ def give_arrays(
         task: classes to tell apart, or numbers to predict.
         classes: how many a model tells apart; None for regression.
         tokens: whether inputs are whole numbers that stand for something, as an embedding takes them.
+        names: what the clients are called; None: by their numbers.
     """
     train = [_samples(pair, f"client {at}", task, classes, tokens) for at, pair in enumerate(listed(clients))]
     tests = [_samples(pair, what, task, classes, tokens) for what, pair in _tests(test, len(train))]
@@ -73,6 +80,7 @@ def give_arrays(
         classes=classes,
         metric="loss" if classes is None else "accuracy",
         test_sizes=tuple(len(t) for t in tests) if len(tests) > 1 else None,
+        names=names,
     )
     found = ArrayData(
         clients=len(train),

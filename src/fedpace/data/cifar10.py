@@ -13,7 +13,7 @@ from fedpace.data._images import LabelledImages
 
 @dataclass(frozen=True)
 class Cifar10(LabelledImages):
-    """CIFAR-10 over clients: `dirichlet`, `rotated`, `iid` or `power-law`."""
+    """CIFAR-10 over clients: dirichlet, rotated, iid or power-law."""
 
     name: ClassVar[str] = "cifar10"
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)

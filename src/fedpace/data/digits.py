@@ -24,7 +24,9 @@ SIDE = 8
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits split over clients with a Dirichlet label mix, upright or each client's turned by its own angle.
+    """Handwritten digits: a Dirichlet label mix per client.
+
+    Upright, or each client's turned by an angle of its own.
 
     Args:
         clients: number of clients.

@@ -13,7 +13,7 @@ from fedpace.data._images import LabelledImages
 
 @dataclass(frozen=True)
 class FashionMnist(LabelledImages):
-    """FashionMNIST over clients: `dirichlet`, `rotated`, `iid` or `power-law`."""
+    """FashionMNIST over clients: dirichlet, rotated, iid or power-law."""
 
     name: ClassVar[str] = "fashion-mnist"
     mean: ClassVar[tuple[float, ...]] = (0.2860,)

@@ -50,6 +50,8 @@ class FederatedData:
     """The reported test loss is the plain one times this."""
     test_sizes: tuple[int, ...] | None = None
     """Test samples of each client, which lie in `test` in the clients' order; None: they are nobody's in particular."""
+    names: tuple[str, ...] | None = None
+    """What each client is called; None: by its number."""
 
     def __post_init__(self) -> None:
         """Refuse a client without data: it could neither train nor report a moment."""
@@ -69,6 +71,9 @@ class FederatedData:
                 f"{self.name} has {len(self.train)} clients and {len(self.test)} test samples, but test_sizes names "
                 f"{len(self.test_sizes)} clients and {sum(self.test_sizes)} samples"
             )
+
+        if self.names is not None and len(self.names) != len(self.train):
+            raise InputError(f"{self.name} has {len(self.train)} clients, but names of {len(self.names)}")
 
     @property
     def clients(self) -> int:

@@ -30,7 +30,9 @@ SIDE = 28
 
 @dataclass(frozen=True)
 class Femnist(OwnedRows):
-    """FEMNIST over its writers (`natural`), their clones (`cloned`), or its images dealt out evenly (`iid`).
+    """FEMNIST: a client per writer, or per clone of one, or iid.
+
+    `natural` are the writers, `cloned` their clones; `iid` deals the images out evenly.
 
     Args:
         clients: writers, drawn from those with enough images; 0 = all of them. Clones may be any number.

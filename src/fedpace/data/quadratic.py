@@ -23,7 +23,7 @@ from fedpace.data.federated import FederatedData, Metric, Samples
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Linear regression over clients whose features have different covariances."""
+    """Linear regression; clients differ in their features' covariance."""
 
     name: ClassVar[str] = "quadratic"
     metric: ClassVar[Metric] = "loss"

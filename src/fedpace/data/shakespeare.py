@@ -23,7 +23,9 @@ WINDOW = 80
 
 @dataclass(frozen=True)
 class Shakespeare(OwnedRows):
-    """Shakespeare over its speaking roles (`natural`), or its windows dealt out evenly (`iid`).
+    """Shakespeare: a client per speaking role, or iid.
+
+    `natural` are the roles; `iid` deals the windows out evenly.
 
     Args:
         clients: roles, drawn from those with enough windows; 0 = all of them.

@@ -39,6 +39,7 @@ class Table:
         client: column that says whose a row is.
         target: column to predict.
         features: columns to predict it from; empty = all others.
+        leave_out: columns that are not used.
         categories: columns of numbers that are names, such as a postcode; words need not be listed.
         task: `classification`, `regression`, or `auto`: words are classes, numbers are not.
         missing: rows with empty cells: `refuse` them, `drop` them, or `fill` in the mean, or a word of its own.
@@ -55,6 +56,7 @@ class Table:
     client: str
     target: str
     features: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     task: Literal["auto", "classification", "regression"] = "auto"
     missing: Literal["refuse", "drop", "fill"] = "refuse"
@@ -76,12 +78,17 @@ class Table:
         # A run that is resumed or reported elsewhere still means this file.
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
         object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "leave_out", tuple(self.leave_out))
         object.__setattr__(self, "categories", tuple(self.categories))
         for column in (self.client, self.target, self.split):
             if column and column in self.features:
                 raise InputError(
                     f"features of table may not name the column {column!r}, which has another part to play"
                 )
+            if column and column in self.leave_out:
+                raise InputError(f"leave_out of table may not name the column {column!r}, which is needed")
+        if self.features and self.leave_out:
+            raise InputError("features of table names the columns to use, and leave_out those not to: give one of them")
         if stray := set(self.categories) & {self.client, self.target, self.split}:
             raise InputError(f"categories of table are features, but {sorted(stray)[0]!r} is none")
 
@@ -98,7 +105,8 @@ class Table:
             name: columns.named(name) if name in self.categories else columns[name] for name in self._features(columns)
         }
         complete = self._complete(columns, features)
-        held = [self._hold_out(columns, rows, number, seed) for number, rows in self._owners(columns, complete, seed)]
+        owners = self._owners(columns, complete, seed)
+        held = [self._hold_out(columns, rows, number, seed) for number, rows in owners]
         trains, tests = [train for train, _ in held], [test for _, test in held]
         training = np.concatenate(trains)
         inputs = np.concatenate([self._encoded(column, name, training) for name, column in features.items()], axis=1)
@@ -118,6 +126,7 @@ class Table:
             # The plain loss is half a square, and that of always saying the mean is half the variance.
             loss_scale=1.0 if classifies else 2.0,
             test_sizes=tuple(len(rows) for rows in tests),
+            names=tuple(columns.named(self.client).words[number] for number, _ in owners),
         )
 
     def _classifies(self, columns: Columns) -> bool:
@@ -145,8 +154,10 @@ class Table:
         return target.values is None or target.flags
 
     def _features(self, columns: Columns) -> tuple[str, ...]:
-        others = tuple(name for name in columns.names if name not in (self.client, self.target, self.split))
-        columns.named(self.client)  # a misspelt name is told before anything else
+        unused = {self.client, self.target, self.split, *self.leave_out}
+        others = tuple(name for name in columns.names if name not in unused)
+        for name in (self.client, *self.leave_out):
+            columns.check(name)  # a misspelt name is told before anything else
         chosen = self.features or others
         if not chosen:
             raise InputError(
@@ -214,7 +225,7 @@ class Table:
         if len(column.words) > self.max_categories:
             raise InputError(
                 f"{column.where}: {len(column.words)} different words are more than max_categories = "
-                f"{self.max_categories}: name the other columns in `features` to leave it out"
+                f"{self.max_categories}: name it in `leave_out`, or raise max_categories"
             )
         # One word says by its absence what another would say. An empty cell is none of them.
         first = 1 if len(column.words) and not column.empty.any() else 0

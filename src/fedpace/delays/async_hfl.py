@@ -30,7 +30,7 @@ LINK_QUANTILES = np.array([51.5, 52.4, 53.8, 55.3, 56.7, 62.9, 64.1, 79.1, 79.1,
 
 @dataclass(frozen=True)
 class AsyncHflDelays:
-    """Link seconds plus long-tailed compute seconds, with a log-normal part each round."""
+    """Link seconds plus long-tailed compute; log-normal over rounds."""
 
     name: ClassVar[str] = "async-hfl"
 

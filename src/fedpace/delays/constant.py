@@ -13,7 +13,7 @@ from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_o
 
 @dataclass(frozen=True)
 class ConstantDelays:
-    """One number for all clients, with a log-normal factor each round where asked for."""
+    """One number for all clients; a log-normal factor per round if asked."""
 
     name: ClassVar[str] = "constant"
 

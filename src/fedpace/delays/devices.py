@@ -84,7 +84,7 @@ class DeviceModel:
 
 @dataclass(frozen=True)
 class DevicesDelays:
-    """Real phones: seconds of training by the client's own samples, and of transfer by the model's bytes."""
+    """Real phones: training by samples, transfer by the model's bytes."""
 
     name: ClassVar[str] = "devices"
 

@@ -59,7 +59,7 @@ CLUSTERS = np.array(
 
 @dataclass(frozen=True)
 class NycmeshDelays:
-    """Position -> path loss -> rate -> seconds, with a log-normal part each round."""
+    """Position -> path loss -> rate -> seconds; log-normal over rounds."""
 
     name: ClassVar[str] = "nycmesh"
 

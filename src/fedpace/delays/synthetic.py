@@ -20,7 +20,7 @@ from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_o
 
 @dataclass(frozen=True)
 class SyntheticDelays:
-    """Uniform link speeds and uniform compute times, constant over the rounds."""
+    """Uniform link speeds and compute times, the same in every round."""
 
     name: ClassVar[str] = "synthetic"
 

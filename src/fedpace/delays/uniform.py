@@ -15,7 +15,7 @@ from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_o
 
 @dataclass(frozen=True)
 class UniformDelays:
-    """Client means are uniform; a round adds a log-normal factor where asked for."""
+    """Uniform means of clients; a log-normal factor per round if asked."""
 
     name: ClassVar[str] = "uniform"
 

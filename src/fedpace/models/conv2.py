@@ -22,7 +22,7 @@ KERNEL = 5
 
 @dataclass(frozen=True)
 class Conv2:
-    """Two 5x5 convolutions with ReLU and max-pooling, one hidden layer, a linear head.
+    """Two 5x5 convolutions with max-pooling, one hidden layer, a head.
 
     Args:
         channels: of the two convolutions.

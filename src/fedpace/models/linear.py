@@ -14,7 +14,10 @@ from fedpace.models.base import FeatureModel, zero_layer
 
 @dataclass(frozen=True)
 class Linear:
-    """One linear layer on the raw inputs, no bias unless asked for (the paper's labels have none)."""
+    """One linear layer on the raw inputs; no bias unless asked for.
+
+    The paper's labels have none.
+    """
 
     name: ClassVar[str] = "linear"
 

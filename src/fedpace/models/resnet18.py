@@ -51,7 +51,9 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Resnet18:
-    """ResNet18 with a stem for small images and group normalisation; `width = 16` is the thin one for CPUs.
+    """ResNet18 for small images, with group normalisation.
+
+    `width = 16` is the thin one for CPUs.
 
     Args:
         width: channels of the first stage; the features are 8 times as many.

@@ -36,7 +36,7 @@ class LastState(nn.Module):
 
 @dataclass(frozen=True)
 class StackedLstm:
-    """Embedding, stacked LSTM layers, and a linear head on the last state: predicts the next character.
+    """Embedding, stacked LSTM, linear head: the next character.
 
     Args:
         embedding: width of a character's embedding.

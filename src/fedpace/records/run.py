@@ -53,6 +53,8 @@ class RunInfo:
     """Name and options of the server step."""
     expected_delays: tuple[float, ...] = ()
     """Mean seconds of each client."""
+    names: tuple[str, ...] = ()
+    """What the data calls each client, which rounds call by its number; empty = nothing else."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Where the clients were trained, and why there: it changes nothing in the rounds."""
     status: str = "running"
@@ -144,7 +146,9 @@ def read_info(folder: Path) -> RunInfo:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
     try:
-        info = RunInfo(**{**raw, "expected_delays": tuple(raw["expected_delays"])})
+        info = RunInfo(
+            **{**raw, "expected_delays": tuple(raw["expected_delays"]), "names": tuple(raw.get("names", ()))}
+        )
         check_types(info)
         return info
     except (KeyError, TypeError, InputError) as cause:

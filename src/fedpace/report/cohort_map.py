@@ -72,7 +72,7 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
                 cell[2] = known.setdefault(reason, len(known))
     rows = [order[start : start + per_row] for start in range(0, len(order), per_row)]
     return CohortMap(
-        rows=[_named(row) for row in rows],
+        rows=[_named(row, run.info.names) for row in rows],
         ticks=["" if row[0][1] is None else numbers.seconds(row[0][1]) for row in rows],
         per_row=per_row,
         per_column=per_column,
@@ -121,8 +121,10 @@ def _by_delay(run: RunRecord) -> list[tuple[ClientId, float | None]]:
     return [(names[key], None) for key in sorted(names, key=lambda key: (-chosen[key], str(key)))]
 
 
-def _named(row: Sequence[tuple[ClientId, float | None]]) -> str:
+def _named(row: Sequence[tuple[ClientId, float | None]], names: Sequence[str]) -> str:
     (first, fast), (last, slow) = row[0], row[-1]
+    if isinstance(first, int) and first < len(names):
+        first = names[first]
     if len(row) == 1:
         return f"client {first}" + ("" if fast is None else f", {numbers.seconds(fast)}")
     between = "" if fast is None or slow is None else f", {numbers.seconds(fast)} to {numbers.seconds(slow)}"

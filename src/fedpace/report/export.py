@@ -67,8 +67,9 @@ def member_rows(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
         for current in run.rounds:
             late = set(current.failed)
             for client, weight in zip(current.clients, current.weights or [None] * len(current.clients), strict=True):
+                called = run.info.names[client] if run.info.names and isinstance(client, int) else str(client)
                 found.append(
-                    {**_named(run), "round": current.number, "client": str(client), "weight": weight}
+                    {**_named(run), "round": current.number, "client": called, "weight": weight}
                     | {"failed": client in late}
                 )
     return found

@@ -223,7 +223,7 @@ def plain_layout(x: str, y: str, *, legend: bool = False) -> Figure:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
         "xaxis": {"title": {"text": x}, "zeroline": False, "automargin": True, "tickformat": ",.10~g"},
-        "yaxis": {"title": {"text": y}, "zeroline": False, "automargin": True},
+        "yaxis": {"title": {"text": y, "standoff": 12}, "zeroline": False, "automargin": True},
         "showlegend": legend,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
         "hovermode": "closest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -26,6 +27,9 @@ from fedpace.report.tables import Comparison
 # The browser itself refuses whatever a page under this policy would fetch.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 MAP_HEIGHT = 440
+UNITS = re.compile(r"(?<=\d) (?=s\b|%)|(?<=[≥≤]) ")
+"""Between a number and its unit or sign, where no line may end."""
+TOGETHER = "\u00a0"
 OVER = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
 
 
@@ -64,7 +68,8 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
     sections = _sections(runs, comparison, list(maps))
     body = "\n".join(
         [
-            f"<header><h1>{escape(title)}</h1><p class='facts'>{escape(caption(comparison))}</p></header>",
+            f"<header><h1>{escape(title)}</h1>"
+            f"<p class='facts'>{UNITS.sub(TOGETHER, escape(caption(comparison)))}</p></header>",
             _summary(sentences(comparison)),
             table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
             chips(comparison),
@@ -114,7 +119,7 @@ def _summary(said: list[str]) -> str:
     """Return the outcome: what everybody wants to know first is the largest, and what qualifies it stands below."""
     first, *others = said
     rest = f"<p class='summary'>{escape(' '.join(others))}</p>" if others else ""
-    return f"<p class='lead'>{escape(first)}</p>{rest}"
+    return UNITS.sub(TOGETHER, f"<p class='lead'>{escape(first)}</p>{rest}")
 
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
@@ -160,8 +165,8 @@ def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[st
             found[place] = replace(found[place], above=above)
     if mapped:
         hint = (
-            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the darker or brighter, the "
-            "more a client weighed; without rounds, those whose replies a step was made of. A cross marks a task that "
+            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the stronger the colour, the "
+            "more a client weighed. Without rounds: the clients whose replies made a step. A cross marks a task that "
             "failed or was given up. First seed."
         )
         found.append(Section("map", "Who was chosen", hint, None, _choice(mapped, comparison.best)))

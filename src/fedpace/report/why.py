@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, did_you_mean
 from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
@@ -105,16 +105,23 @@ class Explanation:
         if self.failed:
             said.append(f"In {self.failed} of them it crashed or came too late.")
         if self.measured:
-            said.append(f"It measured before {self.measured} rounds without training in them.")
+            said.append(f"It measured before {numbers.counted(self.measured, 'round')} without training in them.")
         return said
 
 
 def explain_client(record: RunRecord, client: str) -> Explanation:
     """Return what a run says of one client, named as the host names it."""
-    known = _known(record)
+    known, names = _known(record), record.info.names
+    called = client
+    if client in names:
+        client = known[names.index(client)]
+    elif names and client in known:
+        called = f"{names[known.index(client)]} (number {client})"
     if client not in known:
-        some = ", ".join(list(known)[:8]) + (", ..." if len(known) > 8 else "")
-        raise InputError(f"there is no client {client!r} in the run of {record.info.label!r}; it has {some}")
+        there = names or known
+        some = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+        near = did_you_mean(client, there)
+        raise InputError(f"there is no client {client!r} in the run of {record.info.label!r}.{near} It has {some}")
     played = [current for current in record.rounds if current.number > 0]
     expected = np.array(record.info.expected_delays)
     place = known.index(client)
@@ -133,7 +140,7 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
     return Explanation(
         label=record.info.label,
         seed=record.info.seed,
-        client=client,
+        client=called,
         clients=len(known),
         delay=delay,
         rank=rank,

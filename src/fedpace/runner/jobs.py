@@ -79,6 +79,7 @@ class Job:
             hold_every=self.experiment.stop.spacing(simulation.expected_delays.tolist()),
             experiment=self.experiment.as_table(),
             expected_delays=tuple(simulation.expected_delays.tolist()),
+            names=simulation.trainer.data.names or (),
             message_bytes=simulation.trainer.message_bytes,
             engine=simulation.engine_choice.facts(),
         )

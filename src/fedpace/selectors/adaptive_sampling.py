@@ -43,7 +43,9 @@ class Pilots:
 
 @dataclass(frozen=True)
 class AdaptiveSampling(Scheme):
-    """Draws that prefer fast clients and large gradients, as much as is right for this federation.
+    """Prefers fast clients and large gradients, self-tuned.
+
+    How much it prefers them is set by what this federation reports.
 
     Args:
         k: draws in a round; a client drawn twice trains once and weighs double.

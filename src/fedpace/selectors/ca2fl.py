@@ -32,7 +32,7 @@ from fedpace.server.calibrated import Calibrated
 
 @dataclass(frozen=True)
 class Ca2fl(Stateless):
-    """A step whenever the buffer is full, with everybody's last update in it.
+    """A full buffer, corrected by everybody's last update.
 
     Args:
         buffer: answers that make a step; the authors' 10.

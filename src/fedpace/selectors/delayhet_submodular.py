@@ -34,7 +34,7 @@ LEAST_MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class DelayhetSubmodular(Stateless):
-    """The fastest clients that represent the rest well enough.
+    """The fastest clients that represent the rest well.
 
     Args:
         solver: `exact` (prefix scan) or `min-norm` (as in the paper, with g(empty) = the largest singleton value).

@@ -31,7 +31,7 @@ from fedpace.selectors._optimised import cohort_from, remember_last
 
 @dataclass(frozen=True)
 class DelayhetTransport(Stateless):
-    """Clients drawn from a distribution that can be carried to the population's at little cost.
+    """Draws that stand for the population at little cost.
 
     Args:
         k: draws in a round; a client drawn twice trains once and weighs double.

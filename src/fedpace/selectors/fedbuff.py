@@ -29,7 +29,7 @@ from fedpace.server.fedavgm import Fedavgm
 
 @dataclass(frozen=True)
 class Fedbuff(Stateless):
-    """A step whenever the buffer is full, and nobody is waited for.
+    """A step whenever the buffer is full; without rounds.
 
     Args:
         buffer: answers that make a step; the authors' K = 10.

@@ -28,7 +28,7 @@ from fedpace.selectors._optimised import cohort_from, remember_last
 
 @dataclass(frozen=True)
 class MomentSampling(Stateless):
-    """Clients drawn so that speed, bias and variance are in balance.
+    """Draws that balance speed, bias and variance.
 
     Args:
         k: draws in a round; a client drawn twice trains once and weighs double.

@@ -30,7 +30,7 @@ from fedpace.selectors._drawing import share_weights, slowest
 
 @dataclass(frozen=True)
 class OptimalClientSampling(Scheme):
-    """Independent draws, most likely where the update is largest.
+    """Independent draws, likeliest where updates are large.
 
     Args:
         k: clients in a cohort on average.

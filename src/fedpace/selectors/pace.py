@@ -84,7 +84,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Pace(Scheme):
-    """The fastest clients that match everybody as well as this stage of training needs.
+    """The fastest clients that match everybody well enough.
+
+    How well that is depends on the stage of training, and is measured as it goes on.
 
     Args:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.

@@ -91,7 +91,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class PaceAsync(Scheme):
-    """A step whenever waiting for one more answer does not pay, with all that is known of everybody.
+    """A step whenever waiting for more replies does not pay.
 
     Args:
         in_flight: most clients at work at a time; 0 = all that can be reached.

@@ -72,7 +72,7 @@ class Paced:
 
 @dataclass(frozen=True)
 class Pisces(Scheme):
-    """Useful and fresh clients work, and steps are paced by the slowest of them.
+    """Useful, fresh clients; the slowest of them paces steps.
 
     Args:
         in_flight: C: clients at work at any time, 0 = all that can be reached; the authors' 20 of 200.

@@ -41,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Refl(Scheme):
-    """Rounds of the first k answers, which late ones join when they come.
+    """Rounds of the first k replies; late ones join later.
 
     Args:
         k: answers on the current model that end a round.

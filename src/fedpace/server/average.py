@@ -13,7 +13,10 @@ from fedpace.core.stepping import Answers, Part, Vector
 
 @dataclass(frozen=True)
 class Average:
-    """x <- sum a_i x_i, or x + sum a_i u_i where weights do not sum to 1 or answers are stale."""
+    """x <- sum a_i x_i: the weighted mean of the clients' models.
+
+    Where the weights do not sum to 1, or replies are stale: x + sum a_i u_i, the updates.
+    """
 
     name: ClassVar[str] = "average"
     takes: ClassVar[frozenset[Part]] = frozenset({"models"})

@@ -11,7 +11,7 @@ from fedpace.server._adaptive import Adaptive
 
 @dataclass(frozen=True)
 class Fedyogi(Adaptive):
-    """Adam with a variance that grows and shrinks by sums: large updates are not forgotten so fast."""
+    """Adam whose variance moves in sums: large updates last longer."""
 
     name: ClassVar[str] = "fedyogi"
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Mixing:
-    """x <- (1 - sum a_i) x + sum a_i x_i: the average where the weights sum to 1."""
+    """x <- (1 - sum a_i) x + sum a_i x_i: the average at sum 1."""
 
     name: ClassVar[str] = "mixing"
     takes: ClassVar[frozenset[Part]] = frozenset({"mixture"})

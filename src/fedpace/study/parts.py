@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
@@ -50,6 +50,7 @@ def ground(
         return _named_ground(data, test, model, head)
     if test is None:
         raise InputError("test is missing: give test=(X, y), what the shared model is judged by")
+    named = tuple(map(str, clients)) if isinstance(clients, Mapping) else None
     handed = [pair_of(pair, f"client {at}") for at, pair in enumerate(listed(clients))]
     pairs, test, names = number_names(handed, test)
     shape = pairs[0][0].shape[1:]
@@ -67,7 +68,7 @@ def ground(
     if chosen == "regression" and outputs not in (1, None):
         raise InputError(f"regression needs a model with one output, but {config.module} has {outputs}")
     tokens = isinstance(config, OwnModel) and config.tokens
-    found: ArrayData = give_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens)
+    found: ArrayData = give_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens, names=named)
     return Ground(cast("DataConfig", found), config)
 
 

@@ -27,6 +27,7 @@ from fedpace.core.types import (
     ProbeRequest,
     Selection,
     Selector,
+    check_traits,
     configuration,
 )
 
@@ -178,13 +179,13 @@ def check_shape(selector: Any) -> None:
     rule(not isinstance(selector, type), f"give an object to check, with its options: {selector!r} is its class")
     cls = type(selector)
     rule(dataclasses.is_dataclass(selector), f"{cls.__name__} must be a dataclass: its fields are its configuration")
-    frozen = cls.__dataclass_params__.frozen
-    rule(bool(frozen), f"{cls.__name__} must be a frozen dataclass")
+    rule(bool(cls.__dataclass_params__.frozen), f"{cls.__name__} must be a frozen dataclass")
     rule(isinstance(getattr(cls, "name", None), str) and bool(cls.name), f"{cls.__name__} must have a name")
     rule(
         isinstance(getattr(cls, "needs", None), frozenset) and all(isinstance(need, Need) for need in cls.needs),
         f"needs of {cls.name} must be a frozenset of Need",
     )
+    check_traits(selector)
     rule(cls(**configuration(selector)) == selector, f"{cls.name} is not rebuilt from its own fields")
     state = selector.init()
     rule(_is_state(state), f"the state of {cls.name} must be None or a frozen dataclass of scalars")

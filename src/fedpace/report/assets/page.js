@@ -108,15 +108,15 @@
     });
     const light = colour("--page") === "#ffffff";
     const scale = light ? [[0, "#a9c7e8"], [1, "#0b2a52"]] : [[0, "#2f4d70"], [1, "#ffe08a"]];
-    const bar = { title: { text: "weight" }, orientation: "h", y: -0.3, thickness: 8, outlinewidth: 0, nticks: narrow.matches ? 3 : 5, tickangle: 0, len: 0.6 };
+    const bar = { title: { text: "weight" }, orientation: "h", y: -0.38, thickness: 8, outlinewidth: 0, nticks: narrow.matches ? 3 : 5, tickangle: 0, len: 0.6 };
     const steps = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (height - 1)));
     const ticks = [...new Set(steps)].filter((row) => map.ticks[row]);
     const layout = structuredClone(figures.cohort.layout);
     Object.assign(layout, { height: data.map_height, showlegend: false });
-    layout.xaxis.title = { text: "round" };
+    layout.xaxis.title = { text: "round", standoff: 6 };
     Object.assign(layout.xaxis, { showgrid: false, type: "linear", dtick: null });
     layout.yaxis = {
-      title: { text: ticks.length ? "clients by delay" : "clients, most often chosen first" },
+      title: { text: ticks.length ? "clients by delay" : "clients, most often chosen first", standoff: 12 },
       automargin: true, zeroline: false, showgrid: false, range: [-0.5, height - 0.5],
       tickvals: ticks, ticktext: ticks.map((row) => map.ticks[row]),
     };
