@@ -20,7 +20,9 @@ WHATS = (
     "waiting",
     "reading replies",
     "deciding",
+    "screening",
     "stepping",
+    "settling",
     "saving",
     "evaluating",
 )
@@ -90,21 +92,23 @@ def _journeys(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[s
 
 
 def _server(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
-    """Yield where fedpace's servers spent their seconds: what it is, and for each scheme the share and the mean."""
+    """Yield where fedpace's servers spent their seconds: the share of them, the mean time, and the mean work in it."""
     runs = {name: [r for r in found if r["contestant"] == name and r["spent"]] for name in contestants}
     shown = [name for name in contestants if runs[name]]
-    yield f"| the server, % of its seconds and ms per time | {' | '.join(shown)} |"
+    yield f"| the server, % of its seconds, ms per time (of work) | {' | '.join(shown)} |"
     yield "|---" * (len(shown) + 1) + "|"
     for what in WHATS:
         cells = []
         for name in shown:
             spent = [r["spent"][what] for r in runs[name] if what in r["spent"]]
-            share = 100 * sum(s[0] for s in spent) / sum(r["seconds"] for r in runs[name])
-            each = 1000 * sum(s[0] for s in spent) / max(1, sum(s[1] for s in spent))
-            cells.append(f"{share:.1f} %, {each:.1f} ms" if spent else "")
+            seconds, work, times = (sum(s[key] for s in spent) for key in ("seconds", "work", "times"))
+            share = 100 * seconds / sum(r["seconds"] for r in runs[name])
+            each, working = (1000 * total / max(1, times) for total in (seconds, work))
+            cells.append(f"{share:.1f} %, {each:.1f} ms ({working:.1f})" if spent else "")
         yield f"| {what} | {' | '.join(cells)} |"
-    most = {name: max(1000 * r["spent"]["deciding"][2] for r in runs[name]) for name in shown}
-    yield f"| the longest decision | {' | '.join(f'{most[name]:.0f} ms' for name in shown)} |"
+    for words, key in (("the longest decision", "longest"), ("the most work in one decision", "most_work")):
+        most = [max(1000 * r["spent"]["deciding"][key] for r in runs[name]) for name in shown]
+        yield f"| {words} | {' | '.join(f'{one:.0f} ms' for one in most)} |"
 
 
 def draw(found: Sequence[Result], contestants: Sequence[str], target: float, path: Path) -> None:

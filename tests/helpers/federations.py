@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from fedpace.core.coordinator import Coordinator
-from fedpace.records.run import read_run
+from fedpace.core.errors import InputError
+from fedpace.hosting.lock import FolderLock
+from fedpace.records.run import read_info, read_run
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower_digits"
 PATIENCE = 1200
 """Seconds after which a federation that shows no progress is given up. Where other programs keep the cores busy, Flower
 took more than ten minutes to connect three nodes."""
+ENDED = 300
+"""Seconds that remain when `flwr run` has ended."""
 
 
 def _local():
@@ -29,15 +33,34 @@ Federation, stop = local.Federation, local.stop
 
 
 def wait_for(condition, federation, run, log="run"):
-    """Wait until something has happened, not for a time; a server that has ended makes nothing happen any more."""
-    for _ in range(PATIENCE):
-        ended = run.poll() is not None
+    """Wait until something has happened, not for a time.
+
+    Where a machine is busy, `flwr run` loses the stream of the log and ends, while the server goes on: its end says
+    only that there is less to wait for.
+    """
+    patience = PATIENCE
+    while patience > 0:
         if condition():
             return
-        if ended:
-            pytest.fail(f"it ended too soon:\n{federation.output(log)[-5000:]}")
+        patience = patience - 1 if run.poll() is None else min(patience - 1, ENDED)
         time.sleep(1)
-    pytest.fail(f"no progress in {PATIENCE} s:\n{federation.output(log)[-5000:]}")
+    pytest.fail(f"no progress, `flwr run` ended with {run.poll()}:\n{federation.output(log)[-5000:]}")
+
+
+def finish(federation, folder, log="run", **config):
+    """Run the app until its server's folder says that it is done, and return the rounds."""
+    run = federation.launch(log, **config)
+    wait_for(lambda: (folder / "run.json").exists() and read_info(folder).ended, federation, run, log)
+    return diary(folder)
+
+
+def let_go(folder):
+    """Whether no server has the folder: those that had it are dead, and write nothing more."""
+    try:
+        FolderLock(folder).release()
+    except InputError:
+        return False
+    return True
 
 
 def diary(folder):

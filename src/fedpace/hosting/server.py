@@ -159,7 +159,8 @@ class Server:
                 due = self.coordinator.due(self.courier.now, present)
             if due.step is not None:
                 self._next = due.tasks
-                return self._screened(due.step)
+                with self.watch("screening"):
+                    return self._screened(due.step)
             if due.tasks:
                 self._say(due)
                 self._send(transport, due.tasks)
@@ -219,7 +220,7 @@ class Server:
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         stepping = {} if self.shared is None else step_facts(self.shared.state)
-        with self._fitting():
+        with self.watch("settling"), self._fitting():
             seconds = self.courier.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         self.courier.models[self.coordinator.step] = model
@@ -237,6 +238,17 @@ class Server:
             arrays = {**(own or {}), **vectors}
             self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
         return entry
+
+    @contextmanager
+    def sitting(self) -> Iterator[None]:
+        """Inside, the server works; how that ended is recorded, and where its seconds went is logged."""
+        status = "interrupted"
+        try:
+            yield
+            status = "finished"
+        finally:
+            self.files.close(status)
+            self._log.info("fedpace: the server's seconds: %s", self.watch)
 
     # -- inside ----------------------------------------------------------------------------------------------
 

@@ -138,12 +138,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def run(self) -> None:
         """Train, and say in the folder how it ended."""
-        status = "interrupted"
-        try:
+        with self._server.sitting():
             super().run()
-            status = "finished"
-        finally:
-            self._server.files.close(status)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
