@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.flower_shown import draw, tables
+from lib.flower_starter import start_quickly
 
 HERE = Path(__file__).resolve().parent
 APP = HERE / "flower_seconds_app"
@@ -93,15 +94,6 @@ def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, l
             path.write_text(json.dumps(result), encoding="utf-8")
             print(summary(result), flush=True)
             time.sleep(QUIET)
-
-
-def start_quickly(federation: Any) -> None:
-    """Have tasks forked, not started anew: `lib/flower_starter.py` says why."""
-    folder = federation.folder / "bin"
-    federation.start([sys.executable, str(HERE / "lib" / "flower_starter.py"), str(folder)], "starter")
-    while not (folder / "flwr-clientapp").exists():
-        time.sleep(0.2)
-    federation.environment["PATH"] = f"{folder}{os.pathsep}{federation.environment['PATH']}"
 
 
 def core_seconds(pid: int) -> tuple[float, float]:

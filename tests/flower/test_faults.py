@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from federations import Federation, column, diary, let_go, saved, stop, wait_for
+from federations import Federation, column, diary, let_go, saved, start_quickly, stop, wait_for
 
 from fedpace.records.run import read_info
 
@@ -60,6 +60,7 @@ def gate(tmp_path):
 @pytest.fixture
 def federation(tmp_path, gate):
     with Federation(tmp_path / "federation", app=APP) as federation:
+        start_quickly(federation)
         federation.superlink()
         yield federation
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from federations import Federation, finish
+from federations import Federation, finish, start_quickly
 from flower_wheels import unpacked_wheel
 
 pytest.importorskip("flwr")
@@ -119,8 +119,9 @@ def test_a_deployment_of_the_newest_version(tmp_path, scheme):
     with Federation(tmp_path / "federation", app=HERE / "faults_app") as federation:
         path = [str(unpacked_wheel(TRIED[-1], tmp_path)), *filter(None, sys.path)]
         federation.environment["PYTHONPATH"] = os.pathsep.join(path)
-        federation.start(["flwr", "--version"], "version").wait(60)
+        federation.start(["flwr", "--version"], "version").wait(600)
         assert TRIED[-1] in federation.output("version")
+        start_quickly(federation)
         federation.superlink()
         for partition in range(4):
             federation.supernode(partition, 4)

@@ -12,7 +12,7 @@ from fedpace.core.errors import InputError
 from fedpace.hosting.lock import FolderLock
 from fedpace.records.run import read_info, read_run
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower_digits"
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1200
 """Seconds after which a federation that shows no progress is given up. Where other programs keep the cores busy, Flower
 took more than ten minutes to connect three nodes."""
@@ -20,16 +20,17 @@ ENDED = 300
 """Seconds that remain when `flwr run` has ended."""
 
 
-def _local():
-    """The example's module that starts and stops federations."""
-    spec = importlib.util.spec_from_file_location("flower_digits_local", EXAMPLE / "local.py")
+def _module(path):
+    """A module that is no part of a package: the example's, and the benchmarks'."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-local = _local()
-Federation, stop = local.Federation, local.stop
+_local = _module(ROOT / "examples" / "flower_digits" / "local.py")
+Federation, stop = _local.Federation, _local.stop
+start_quickly = _module(ROOT / "benchmarks" / "lib" / "flower_starter.py").start_quickly
 
 
 def wait_for(condition, federation, run, log="run"):
