@@ -147,7 +147,7 @@ class Federation:
 
     def _present(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
         """Return those of the nodes by name that may be chosen; newcomers join."""
-        with self._server.watch("looking for nodes" if len(self.coordinator) else WAITING):
+        with self._server.watch("looking for nodes" if self._roster.notes else WAITING):
             named = self._roster.names(nodes, grid)
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in allowed})

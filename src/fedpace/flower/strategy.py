@@ -25,8 +25,7 @@ from fedpace.core.types import Selector
 from fedpace.flower import versions
 from fedpace.flower.averaging import evaluations, messages
 from fedpace.flower.federation import Federation, record, unpacked
-from fedpace.flower.inner import attribute, check_inner, has_momentum
-from fedpace.flower.own_arrays import own_arrays, put_back
+from fedpace.flower.inner import attribute, check_inner, has_momentum, own_arrays, put_back
 from fedpace.server.average import Average
 
 log = logging.getLogger("flwr")

@@ -107,10 +107,7 @@ class Server:
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
         coordinator = self.coordinator
-        moments = coordinator.ledger.moments
-        known = coordinator.ledger.ids_of(np.flatnonzero(moments.known))
-        widths = dict.fromkeys(known, moments.width or 0)
-        self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, widths, loss_key)
+        self._reader = Reader(coordinator, host.remedies, host.log, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
         self._reader.outvoted = self.courier.forget_moments
         if self.saved is not None:
