@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nvflare, pytest.mark.slow]
 
 JOB = Path(__file__).resolve().parents[2] / "examples" / "nvflare_digits" / "job.py"
 PATIENCE = 1800
-"""Seconds after which a federation is given up: where other programs keep the cores busy, sites take minutes to begin."""
+"""Seconds after which a federation is given up: where a machine is busy, sites take minutes to begin."""
 
 
 @pytest.fixture
