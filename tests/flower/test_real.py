@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from federations import Federation, column, diary, finish, let_go, saved, start_quickly, stop, wait_for
+from federations import Federation, column, diary, finish, let_go, run_until, saved, start_quickly, stop, wait_for
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -55,8 +55,7 @@ def test_a_killed_server_resumes_with_its_ledger(federation, tmp_path):
         "sleep": 1.0,
         "warmup_wait": 1.0,
     }
-    first = federation.launch("first", **config)
-    wait_for(lambda: len(diary(state)) >= 3, federation, first, "first")
+    first = run_until(lambda: len(diary(state)) >= 3, federation, "first", **config)
     stop(federation.last_superlink, hard=True)
     wait_for(lambda: let_go(state), federation, first, "first")
     before, last = diary(state), saved(state).step

@@ -18,6 +18,8 @@ PATIENCE = 1200
 took more than ten minutes to connect three nodes."""
 ENDED = 300
 """Seconds that remain when `flwr run` has ended."""
+RAY_WAS_LATE, ATTEMPTS = "An exception occured!! The current node timed out during startup", 4
+"""Ray gives up a node that has not begun after 30 s, which is no option of it, and Flower's simulation with it."""
 
 
 def _module(path):
@@ -48,10 +50,20 @@ def wait_for(condition, federation, run, log="run"):
     pytest.fail(f"no progress, `flwr run` ended with {run.poll()}:\n{federation.output(log)[-5000:]}")
 
 
+def run_until(condition, federation, log="run", **config):
+    """Start the app and wait until something has happened; start it again where only Ray was late."""
+    for attempt in range(ATTEMPTS):
+        run = federation.launch(log, **config)
+        wait_for(lambda: condition() or federation.output(log).count(RAY_WAS_LATE) > attempt, federation, run, log)
+        if condition():
+            return run
+        run.wait()
+    return pytest.fail(f"Ray did not start in {ATTEMPTS} attempts")
+
+
 def finish(federation, folder, log="run", **config):
     """Run the app until its server's folder says that it is done, and return the rounds."""
-    run = federation.launch(log, **config)
-    wait_for(lambda: (folder / "run.json").exists() and read_info(folder).ended, federation, run, log)
+    run_until(lambda: (folder / "run.json").exists() and read_info(folder).ended, federation, log, **config)
     return diary(folder)
 
 
