@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,13 +53,18 @@ def wait_for(condition, federation, run, log="run"):
 
 def run_until(condition, federation, log="run", **config):
     """Start the app and wait until something has happened; start it again where only Ray was late."""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(1, ATTEMPTS + 1):
         run = federation.launch(log, **config)
-        wait_for(lambda: condition() or federation.output(log).count(RAY_WAS_LATE) > attempt, federation, run, log)
+        late = partial(_late, federation, log, attempt)
+        wait_for(lambda late=late: condition() or late(), federation, run, log)
         if condition():
             return run
         run.wait()
     return pytest.fail(f"Ray did not start in {ATTEMPTS} attempts")
+
+
+def _late(federation, log, attempt):
+    return federation.output(log).count(RAY_WAS_LATE) >= attempt
 
 
 def finish(federation, folder, log="run", **config):
