@@ -42,6 +42,20 @@ def test_every_contestant_ran_under_every_seed_and_no_decision_took_long(shown, 
             assert deciding["longest"] >= deciding["seconds"] / deciding["times"]
 
 
+def test_no_decision_is_fifty_milliseconds_of_work(shown):
+    """By the processor time of the server's thread, on a machine that was never idle."""
+    runs = json.loads((ROOT / "benchmarks" / "flower_decisions.json").read_text(encoding="utf-8"))
+    assert {run["contestant"] for run in runs} == {"pace", "fedbuff-2", "pace-async"}
+    text = (ROOT / "docs" / "flower.md").read_text(encoding="utf-8")
+    lines = list(shown.server_seconds(runs, ("pace", "fedbuff-2", "pace-async")))
+    assert len(lines) == 14
+    assert [line for line in lines if line not in text] == []
+    for run in runs:
+        for what in ("deciding", "screening", "stepping", "settling"):
+            assert run["spent"][what]["most_work"] < 0.05, (run["contestant"], what)
+            assert run["spent"][what]["work"] <= run["spent"][what]["seconds"] + 1e-3
+
+
 def test_where_the_time_of_nodes_goes(shown):
     """Two tasks of one node, and one that was not answered, in a run of 100 s."""
     tasks = [

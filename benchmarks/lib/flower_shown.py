@@ -37,7 +37,7 @@ def tables(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]
     yield ""
     yield from _journeys(found, contestants)
     yield ""
-    yield from _server(found, contestants)
+    yield from server_seconds(found, contestants)
 
 
 def _seconds(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _journeys(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[s
             yield f"| {name} | {' | '.join(parts + shares)} |"
 
 
-def _server(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
+def server_seconds(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
     """Yield where fedpace's servers spent their seconds: the share of them, the mean time, and the mean work in it."""
     runs = {name: [r for r in found if r["contestant"] == name and r["spent"]] for name in contestants}
     shown = [name for name in contestants if runs[name]]

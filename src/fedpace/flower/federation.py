@@ -20,6 +20,7 @@ from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
 from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
 from fedpace.flower.transport import Messages
+from fedpace.flower.versions import nodes as connected
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
@@ -145,10 +146,10 @@ class Federation:
         with self._server.watch(WAITING):
             wait_for_nodes(grid, scheme.fixed_k or 1, least, seconds=self._nodes_seconds, scheme=scheme.name)
 
-    def _present(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
-        """Return those of the nodes by name that may be chosen; newcomers join."""
+    def _present(self, grid: Grid, nodes: Iterable[int] | None = None) -> dict[str, int]:
+        """Return those of the nodes, by default all that are connected, that may be chosen, by name; newcomers join."""
         with self._server.watch("looking for nodes" if self._roster.notes else WAITING):
-            named = self._roster.names(nodes, grid)
+            named = self._roster.names(connected(grid) if nodes is None else nodes, grid)
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in allowed})
         return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}

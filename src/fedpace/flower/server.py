@@ -130,7 +130,7 @@ class PacedServer(Federation):
         """Return who is there, by name; looked up now and then, and where somebody failed: it may have died."""
         if self._messages.failed or time.monotonic() >= self._looked + LOOK:
             self._messages.failed = False
-            self._nodes = self._present(versions.nodes(self._grid), self._grid)
+            self._nodes = self._present(self._grid)
             self._looked = time.monotonic()
         return self._nodes
 

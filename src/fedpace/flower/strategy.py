@@ -123,7 +123,7 @@ class PacedStrategy(Federation, Strategy):
             self._wait_for_nodes(grid, int(attribute(self.inner, "min_available_nodes", 1)))
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
-        present = self._present(offered, grid)
+        present = self._present(grid, offered)
         if not present:
             log.warning("fedpace: none of the %d nodes is eligible and said who it is: skipping a round", len(offered))
             return []
