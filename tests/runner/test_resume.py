@@ -134,6 +134,19 @@ def test_killed_before_every_single_write():
     assert found["in_a_checkpoint"] > 4
 
 
+def test_what_the_documents_say_of_kills():
+    found = json.loads((ROOT / "benchmarks" / "faults.json").read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    for run in found:
+        assert run["identical"] == run["trials"]
+        assert f"{run['identical']} of {run['trials']}" in text
+    assert found[0]["killed"] == found[0]["trials"] == 100
+    assert {name.split(":")[0].split(",")[0] for name in found[0]["of"]} == {"inline", "processes", "server", "flower"}
+    for kinds in (("inline", "processes"), ("server",), ("flower",)):
+        counts = [int(said.split()[2]) for name, said in found[0]["of"].items() if name.startswith(kinds)]
+        assert f"{sum(counts)} of {sum(counts)}" in text
+
+
 # -- stopped -----------------------------------------------------------------------------------------------
 
 
