@@ -106,7 +106,7 @@ def faults(*arguments):
         [sys.executable, ROOT / "benchmarks" / "faults.py", *arguments],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
