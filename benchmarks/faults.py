@@ -2,16 +2,18 @@
 
     python benchmarks/faults.py --trials 100                     random instants, over all engines and hosts
     python benchmarks/faults.py --kinds inline --only async --trials 20
-    python benchmarks/faults.py --every-write --rounds 3         just before each fsync instead
+    python benchmarks/faults.py --every-write --rounds 2         just before each change of the disk instead
 
 Every trial is a process of its own, ended with SIGKILL: at a random instant of its life, or just before the n-th time
-that it makes the disk catch up (`fsync`), for every n, so that each gap between two files of a checkpoint is met.
-Another process then goes on in the same folder. Records and model must be those of an uninterrupted run, to the byte.
+that it changes the disk (a file's content or name), for every n, so that each gap between two changes is met. Another
+process then goes on in the same folder. Records and model must be those of an uninterrupted run, to the byte.
 
 Kinds: `inline`, `processes` and `ray` are the simulator's engines, with schemes in rounds and without (fedbuff,
-pace-async); `server` is what Flower's and NVFlare's servers share, and `flower` a Flower strategy with real messages,
-both after a full warm-up, in rounds: a server that comes back asks anew whoever was at work, by design, so that
-records of schemes without rounds, or of newcomers that are met beside a round, name them twice.
+pace-async); `server` is what Flower's and NVFlare's servers share, and `flower` are both servers of Flower's, with real
+messages. In rounds a kill must not show at all. A server without rounds asks whoever was at work anew when it comes
+back, so that a kill shows; it must show as a stop does: records and model are, to the byte, those of a server that
+ended after the last step that was saved and was started again. Every step is there once, no answer is in two, and
+nobody is blamed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from typing import Any
 from lib.killed import ASYNC_SCHEMES, Subject, subjects
 
 KINDS = ("inline", "processes", "server", "flower")
+WRITES = ("fsync", "pwrite", "replace", "rename", "unlink", "rmdir")
+"""Calls by which the disk is changed: a file's content, its name, or that it is gone."""
 
 
 def in_a_process(work: Callable[[], object], kill_after: float | None = None) -> int:
@@ -59,28 +63,30 @@ def in_a_process(work: Callable[[], object], kill_after: float | None = None) ->
 
 
 def killed_at_write(which: int, work: Callable[[], object]) -> Callable[[], object]:
-    """Return `work`, ended by SIGKILL just before its `which`-th fsync."""
-    real, calls = os.fsync, 0
+    """Return `work`, ended by SIGKILL just before the `which`-th time that it changes the disk."""
+    calls = itertools.count(1)
 
-    def fsync(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == which:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(descriptor)
+    def doomed(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == which:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
 
-    def doomed() -> None:
-        os.fsync = fsync
+        return call
+
+    def begin() -> None:
+        for name in WRITES:
+            setattr(os, name, doomed(getattr(os, name)))
         work()
 
-    return doomed
+    return begin
 
 
 def main() -> None:
     """Kill, go on, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="random instants to kill at, over all subjects")
-    parser.add_argument("--every-write", action="store_true", help="kill before every fsync instead")
+    parser.add_argument("--every-write", action="store_true", help="kill before every change of the disk instead")
     parser.add_argument("--kinds", default=",".join(KINDS), help="engines and hosts; also: ray")
     parser.add_argument("--only", choices=("rounds", "async", "all"), default="all", help="schemes")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of a run")
@@ -97,7 +103,7 @@ def main() -> None:
             found.before_every_write()
         else:
             found.at_random(options.trials, random.Random(options.seed))
-    instants = "before every fsync" if options.every_write else "random"
+    instants = "before every write" if options.every_write else "random"
     print(json.dumps({"benchmark": "faults", "instants": instants, "rounds": options.rounds, **found.summary()}))
     sys.exit(0 if found.counts["identical"] == found.counts["trials"] else 1)
 
@@ -110,13 +116,22 @@ class Trials:
         self.counts: Counter[str] = Counter(trials=0, killed=0, identical=0, in_a_checkpoint=0, from_a_checkpoint=0)
         self.of: dict[str, Counter[str]] = {subject.name: Counter(trials=0, identical=0) for subject in chosen}
         self.seconds: list[float] = []
-        self.expected: list[dict[str, str]] = []
+        self._expected: dict[tuple[str, int], dict[str, str]] = {}
         for subject in chosen:
             began = time.monotonic()
-            assert in_a_process(self.work(subject, "whole")) == 0, f"{subject.name} could not be run"
+            self.expected(subject)
             self.seconds.append(time.monotonic() - began)
-            self.expected.append(subject.result(folder / "whole"))
-            shutil.rmtree(folder / "whole")
+
+    def expected(self, subject: Subject, saved: int = 0) -> dict[str, str]:
+        """Return what comes of it where nobody kills it, but it is stopped after the step `saved` and started again."""
+        if (subject.name, saved) not in self._expected:
+            whole = self.folder / "whole"
+            if saved and (stopped := subject.stopped) is not None:
+                assert in_a_process(lambda: stopped(whole, saved)) == 0, f"{subject.name} could not be stopped"
+            assert in_a_process(self.work(subject, "whole")) == 0, f"{subject.name} could not be run"
+            self._expected[subject.name, saved] = subject.result(whole)
+            shutil.rmtree(whole)
+        return self._expected[subject.name, saved]
 
     def work(self, subject: Subject, name: str = "trial") -> Callable[[], object]:
         """Return what begins or goes on."""
@@ -134,7 +149,7 @@ class Trials:
                 self._go_on(which, status)
 
     def before_every_write(self) -> None:
-        """Kill before each fsync, until a run gets by with fewer."""
+        """Kill before each change of the disk, until a run gets by with fewer."""
         for which, subject in enumerate(self.chosen):
             for write in itertools.count(1):
                 status = in_a_process(killed_at_write(write, self.work(subject)))
@@ -145,8 +160,9 @@ class Trials:
     def _go_on(self, which: int, status: int) -> None:
         subject, trial = self.chosen[which], self.folder / "trial"
         names = [path.name for path in trial.iterdir()] if trial.exists() else []
+        expected = self.expected(subject, subject.saved(trial))
         assert in_a_process(self.work(subject)) == 0, f"{subject.name} could not be gone on with"
-        same = subject.result(trial) == self.expected[which]
+        same = subject.result(trial) == expected
         self.of[subject.name] += Counter(trials=1, identical=same)
         self.counts["trials"] += 1
         self.counts["killed"] += status == -signal.SIGKILL

@@ -2,6 +2,7 @@
 
     python benchmarks/flower_seconds.py --out runs/flower-seconds --seeds 0,1,2         what is there is not run again
     python benchmarks/flower_seconds.py --out runs/flower-seconds --json benchmarks/flower_seconds.json
+    python benchmarks/flower_seconds.py --out runs/flower-seconds --spent benchmarks/flower_decisions.json
 
 Twelve nodes with digits (Dirichlet 0.3) sleep for 0.2 to 20 s per task, spread geometrically and dealt out by the seed,
 times a lognormal draw of 20 %; Flower's own seconds per task come on top (`lib/flower_starter.py` keeps the nodes from
@@ -28,11 +29,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lib.flower_shown import draw, tables
+from lib.flower_shown import draw, server_seconds, tables
+from lib.flower_starter import start_quickly
 
 HERE = Path(__file__).resolve().parent
 APP = HERE / "flower_seconds_app"
 CONTESTANTS = ("random-6", "everybody", "pace", "fedbuff-2", "pace-async")
+SPENT = ("contestant", "seed", "steps", "seconds", "starved", "machine", "spent")
+"""What `--spent` keeps of a run."""
 QUIET = 25.0
 """Seconds between runs: tasks that were given up with the last one end meanwhile."""
 
@@ -47,15 +51,23 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a run is given up")
     parser.add_argument("--starved", type=float, default=6.0, help="what a run may have waited for a core")
     parser.add_argument("--json", type=Path, help="write the results there, without running anything")
+    parser.add_argument(
+        "--spent", type=Path, help="write where the servers' seconds went there, without running anything"
+    )
     parser.add_argument("--png", type=Path, help="draw the results there")
     options = parser.parse_args()
     out = options.out.resolve()
-    if options.json is None:
+    if options.json is None and options.spent is None:
         seeds = [int(seed) for seed in options.seeds.split(",")]
         run(out, seeds, options.contestants.split(","), target=options.target, limit=options.limit)
     found = [json.loads(path.read_text()) for path in sorted(out.glob("*-[0-9]*.json"))]
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=None).replace('{"cont', '\n{"cont') + "\n", encoding="utf-8")
+    if options.spent is not None:
+        kept = [{key: result[key] for key in SPENT} for result in found if result["spent"]]
+        options.spent.write_text(json.dumps(kept).replace('{"cont', '\n{"cont') + "\n", encoding="utf-8")
+        print(*server_seconds(kept, options.contestants.split(",")), sep="\n")
+        return
     starved = [result for result in found if result["starved"] > options.starved]
     if starved:
         print("left out, since other programs kept the cores busy:", *map(summary, starved), "", sep="\n")
@@ -93,15 +105,6 @@ def run(out: Path, seeds: list[int], contestants: list[str], *, target: float, l
             path.write_text(json.dumps(result), encoding="utf-8")
             print(summary(result), flush=True)
             time.sleep(QUIET)
-
-
-def start_quickly(federation: Any) -> None:
-    """Have tasks forked, not started anew: `lib/flower_starter.py` says why."""
-    folder = federation.folder / "bin"
-    federation.start([sys.executable, str(HERE / "lib" / "flower_starter.py"), str(folder)], "starter")
-    while not (folder / "flwr-clientapp").exists():
-        time.sleep(0.2)
-    federation.environment["PATH"] = f"{folder}{os.pathsep}{federation.environment['PATH']}"
 
 
 def core_seconds(pid: int) -> tuple[float, float]:

@@ -20,11 +20,14 @@ WHATS = (
     "waiting",
     "reading replies",
     "deciding",
+    "screening",
     "stepping",
+    "settling",
     "saving",
     "evaluating",
 )
 """What a server's seconds go on."""
+SPENT = ("seconds", "times", "longest", "work", "most_work")
 COLOURS = ("#7f7f7f", "#b4875a", "#0072b2", "#a50fff", "#ff5a00")
 
 
@@ -34,7 +37,7 @@ def tables(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]
     yield ""
     yield from _journeys(found, contestants)
     yield ""
-    yield from _server(found, contestants)
+    yield from server_seconds(found, contestants)
 
 
 def _seconds(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
@@ -89,22 +92,34 @@ def _journeys(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[s
             yield f"| {name} | {' | '.join(parts + shares)} |"
 
 
-def _server(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
-    """Yield where fedpace's servers spent their seconds: what it is, and for each scheme the share and the mean."""
+def server_seconds(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
+    """Yield where fedpace's servers spent their seconds: the share of them, the mean time, and the mean work in it."""
     runs = {name: [r for r in found if r["contestant"] == name and r["spent"]] for name in contestants}
     shown = [name for name in contestants if runs[name]]
-    yield f"| the server, % of its seconds and ms per time | {' | '.join(shown)} |"
+    worked = all("work" in spent_on(run, "deciding") for name in shown for run in runs[name])
+    yield f"| the server, % of its seconds, ms per time{' (of work)' if worked else ''} | {' | '.join(shown)} |"
     yield "|---" * (len(shown) + 1) + "|"
     for what in WHATS:
         cells = []
         for name in shown:
-            spent = [r["spent"][what] for r in runs[name] if what in r["spent"]]
-            share = 100 * sum(s[0] for s in spent) / sum(r["seconds"] for r in runs[name])
-            each = 1000 * sum(s[0] for s in spent) / max(1, sum(s[1] for s in spent))
-            cells.append(f"{share:.1f} %, {each:.1f} ms" if spent else "")
-        yield f"| {what} | {' | '.join(cells)} |"
-    most = {name: max(1000 * r["spent"]["deciding"][2] for r in runs[name]) for name in shown}
-    yield f"| the longest decision | {' | '.join(f'{most[name]:.0f} ms' for name in shown)} |"
+            spent = [spent_on(run, what) for run in runs[name] if what in run["spent"]]
+            total = {key: sum(one.get(key, 0.0) for one in spent) for key in SPENT}
+            share = 100 * total["seconds"] / sum(run["seconds"] for run in runs[name])
+            each, work = (1000 * total[key] / max(1, total["times"]) for key in ("seconds", "work"))
+            words = f"{share:.1f} %, {each:.1f} ms" + (f" ({work:.1f})" if worked else "")
+            cells.append(words if spent else "")
+        if any(cells):
+            yield f"| {what} | {' | '.join(cells)} |"
+    rows = {"the longest decision": "longest"} | ({"the most work in one decision": "most_work"} if worked else {})
+    for words, key in rows.items():
+        most = [max(1000 * spent_on(run, "deciding")[key] for run in runs[name]) for name in shown]
+        yield f"| {words} | {' | '.join(f'{one:.0f} ms' for one in most)} |"
+
+
+def spent_on(run: Result, what: str) -> dict[str, float]:
+    """Return what something took; of older records the seconds, the times and the longest, without the work."""
+    spent = run["spent"][what]
+    return spent if isinstance(spent, dict) else dict(zip(SPENT, spent, strict=False))
 
 
 def draw(found: Sequence[Result], contestants: Sequence[str], target: float, path: Path) -> None:

@@ -6,8 +6,10 @@ import hashlib
 import importlib.util
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,15 +18,20 @@ import numpy as np
 
 from fedpace import Settings, make_selector, stream
 from fedpace.config import parse_experiment
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.tasks import Task
 from fedpace.hosting.notes import pack_moment
 from fedpace.hosting.replies import Note, Raw
 from fedpace.hosting.server import Host, Server
+from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import factor_from_features
+from fedpace.records.run import read_run
 from fedpace.runner import Execution, Job, run_job
 from fedpace.sim.engines.choice import EngineOptions
 
 ROOT = Path(__file__).parents[2]
+TRAINED = "trained.txt"
+"""Where clients of servers note every training, beside what the server keeps."""
 TABLE: dict[str, Any] = {
     "name": "killed",
     "seeds": 1,
@@ -52,11 +59,19 @@ class Subject:
         name: of the engine or host, and the scheme.
         work: begins or goes on in a folder, until it is done.
         result: what must come out the same, as text.
+        stopped: makes so many steps in a folder, and stops; given where a kill shows, and must show as a stop after the
+            last saved step does. None = a kill must not show at all.
     """
 
     name: str
     work: Callable[[Path], object]
     result: Callable[[Path], dict[str, str]]
+    stopped: Callable[[Path, int], object] | None = None
+
+    def saved(self, folder: Path) -> int:
+        """Return the step from which it will go on, where that shows; else 0."""
+        index = folder / "paced.json"
+        return int(json.loads(index.read_text())["round"]) if self.stopped is not None and index.exists() else 0
 
 
 def subjects(kinds: Sequence[str], rounds: int) -> Iterator[Subject]:
@@ -67,12 +82,24 @@ def subjects(kinds: Sequence[str], rounds: int) -> Iterator[Subject]:
                 yield Subject(f"{kind}: {scheme}", _simulated(kind, scheme, options, rounds), _recorded)
         elif kind == "server":
             for scheme, options in ROUNDS_SCHEMES.items():
-                yield Subject(f"{kind}: {scheme}", _served(scheme, options, rounds), _kept)
+                yield Subject(f"{kind}: {scheme}", partial(_serve, scheme, options, steps=rounds), _kept)
+            for scheme, options in ASYNC_SCHEMES.items():
+                yield _restarting(f"{kind}: {scheme}", partial(_serve, scheme, options), rounds)
         elif kind == "flower":
             for scheme, options in ROUNDS_SCHEMES.items():
-                yield Subject(f"{kind}: {scheme}", _flower(scheme, options, rounds), _kept)
+                yield Subject(f"{kind}: {scheme}", partial(_flower, scheme, options, steps=rounds), _kept)
                 lazily = {"warmup": "lazy", "warmup_quota": 2, **options}
-                yield Subject(f"{kind}, newcomers beside rounds: {scheme}", _flower(scheme, lazily, rounds), _kept)
+                named = f"{kind}, newcomers beside rounds: {scheme}"
+                yield Subject(named, partial(_flower, scheme, lazily, steps=rounds), _kept)
+            for scheme, options in ASYNC_SCHEMES.items():
+                yield _restarting(f"{kind}: {scheme}", partial(_flower_without_rounds, scheme, options), rounds)
+        else:
+            raise SystemExit(f"{kind} is none of inline, processes, ray, server, flower")
+
+
+def _restarting(name: str, work: Callable[..., object], rounds: int) -> Subject:
+    """Return a server without rounds, which asks whoever was at work anew when it comes back."""
+    return Subject(name, partial(work, steps=rounds), _counted_once, work)
 
 
 def _simulated(kind: str, scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path], object]:
@@ -99,6 +126,26 @@ def _kept(folder: Path) -> dict[str, str]:
     return {"rounds.jsonl": _digest((folder / "rounds.jsonl").read_bytes()), "model": _digest(model)}
 
 
+def _counted_once(folder: Path) -> dict[str, str]:
+    """Return what a server keeps, if every step is there once, and every answer in one of them.
+
+    Clients note every training, so that answers in the records are held against what was done, and the records against
+    what the server knows of its clients.
+    """
+    rounds = read_run(folder).rounds
+    assert [entry.number for entry in rounds] == list(range(len(rounds))), "a step is missing, or there twice"
+    counted = Counter(name for entry in rounds for name in entry.clients if name not in entry.failed)
+    done = Counter((folder / TRAINED).read_text().split())
+    assert counted <= done, f"{counted - done} is in the records and was never trained"
+    coordinator = Coordinator.restore(folder / json.loads((folder / "paced.json").read_text())["session"])
+    known = dict(zip(coordinator.clients, coordinator.ledger.columns["participations"].tolist(), strict=True))
+    assert counted == {name: count for name, count in known.items() if count}, "the server counted otherwise"
+    blamed = dict(zip(coordinator.clients, coordinator.ledger.columns["failures"].tolist(), strict=True))
+    failed = Counter(name for entry in rounds for name in entry.failed)
+    assert failed == {name: count for name, count in blamed.items() if count}, "somebody is blamed for a kill"
+    return _kept(folder)
+
+
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -106,45 +153,41 @@ def _digest(content: bytes) -> str:
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
-def _served(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path], object]:
-    """Return a server as Flower's and NVFlare's transports drive it, on the reported clock."""
+def _serve(scheme: str, options: dict[str, Any], folder: Path, steps: int) -> None:
+    """Make steps as Flower's and NVFlare's transports drive a server, on the reported clock."""
     names = [f"client-{number}" for number in range(8)]
-
-    def work(folder: Path) -> None:
-        settings = Settings(seed=1, warmup_trains=True)
-        host = Host("faults", logging.getLogger("faults"), {})
-        server = Server(make_selector(scheme, **options), settings, host, clock="reported", folder=folder)
-        model = {"w": np.zeros(6)} if server.saved is None else dict(server.saved.model)
-        transport = Here(model)
-        server.presence.update({name: Note(name=name) for name in names})
-        while server.coordinator.step < rounds:
-            shared = server.share(model)
-            transport.model = model
-            step = server.next_step(transport, names)
-            assert step is not None
-            answers = [(weight, reply.model or {}) for weight, _, reply in server.answers(step)]
-            model = shared.step(answers, step.mode)
-            server.stepped(step, model, moved=True)
-        server.files.close("finished")
-
-    return work
+    settings = Settings(seed=1, warmup_trains=True)
+    host = Host("faults", logging.getLogger("faults"), {})
+    server = Server(make_selector(scheme, **options), settings, host, clock="reported", folder=folder)
+    shared = server.share({"w": np.zeros(6)} if server.saved is None else dict(server.saved.model))
+    transport = Here(folder, shared)
+    server.presence.update({name: Note(name=name) for name in names})
+    at_once = None if server.coordinator.policy.rounds else transport
+    while server.coordinator.step < steps:
+        step = server.next_step(transport, names)
+        assert step is not None
+        moved = server.take(step)
+        server.stepped(step, shared.arrays, moved=moved, transport=at_once)
+    server.files.close("finished")
 
 
 class Here:
     """Clients in this process: each moves the model towards a point of its own."""
 
-    def __init__(self, model: dict[str, Any]) -> None:
-        self.model = model
+    def __init__(self, folder: Path, shared: SharedModel) -> None:
+        self._folder, self._shared = folder, shared
         self._replies: list[tuple[int, Callable[[], Raw]]] = []
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Work on tasks at once; a client's seconds are told."""
+        model = self._shared.arrays["w"]
         for task in tasks:
             rng = stream(2, "faults", str(task.client))
             point, features, seconds = rng.normal(size=6), rng.normal(size=(12, 4)), float(rng.lognormal())
-            trained = {"w": self.model["w"] + 0.3 * (point - self.model["w"])}
+            trained = {"w": model + 0.3 * (point - model)}
+            _note_training(self._folder, str(task.client))
             note = {"name": str(task.client), "seconds": seconds, **pack_moment(factor_from_features(features))}
-            raw = Raw(note, {"loss": float(np.square(point - self.model["w"]).sum())}, 12, trained)
+            raw = Raw(note, {"loss": float(np.square(point - model).sum())}, 12, trained)
             self._replies.append((task.id, lambda raw=raw: raw))
 
     def collect(self) -> list[tuple[int, Any]]:
@@ -156,38 +199,61 @@ class Here:
         """Nothing is to be waited for."""
 
 
-def _flower(scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path], object]:
-    """Return a Flower strategy over the tests' grid: real ClientApps and messages, in one process."""
-    tools = _tests_of_flower()
+def _note_training(folder: Path, client: str) -> None:
+    with (folder / TRAINED).open("a") as file:
+        file.write(f"{client}\n")
+
+
+def _flower(scheme: str, options: dict[str, Any], folder: Path, steps: int) -> None:
+    """Make rounds by a Flower strategy over the tests' grid: real ClientApps and messages, in one process."""
     from flwr.serverapp.strategy import FedAvg
+
+    from fedpace.flower import PacedStrategy
+
+    inner = FedAvg(min_available_nodes=1, min_train_nodes=1)
+    settings = {"clock": "reported", "state": folder, "seed": 1, "warmup": "full", **options}
+    PacedStrategy(inner, scheme, **settings).start(_grid(folder), _initial(), num_rounds=steps)
+
+
+def _flower_without_rounds(scheme: str, options: dict[str, Any], folder: Path, steps: int) -> None:
+    """Make steps by fedpace's own server over the same grid; each is evaluated."""
+    from flwr.app import MetricRecord
+
+    from fedpace.flower import PacedServer
+
+    server = PacedServer(scheme, clock="reported", state=folder, seed=1, **options)
+    server.start(
+        _grid(folder),
+        _initial(),
+        num_rounds=steps,
+        evaluate_fn=lambda number, arrays: MetricRecord({"accuracy": float(arrays["w0"].numpy().sum())}),
+    )
+
+
+def _grid(folder: Path) -> Any:
     from flwr.supercore.task_identity import TaskIdentity
 
-    from fedpace.flower import PacedStrategy, report_mod
+    from fedpace.flower import report_mod
 
     for name in ("_task_id", "_run_id", "_node_id"):
         setattr(TaskIdentity, name, 1)
-
-    def work(folder: Path) -> None:
-        grid = tools.LocalGrid()
-        for client in range(8):
-            report = report_mod(
-                features=lambda message, context, client=client: tools.Tools.rows(client),
-                delay=lambda message, context, measured, client=client: 1.0 + client,
-            )
-            grid.add(100 + client, tools.client_app([report], target=1.0 + client), name=f"client-{client}")
-        strategy = PacedStrategy(
-            FedAvg(min_available_nodes=1, min_train_nodes=1),
-            scheme,
-            clock="reported",
-            state=folder,
-            seed=1,
-            **{"warmup": "full", **options},
+    tools, grid = _tests_of_flower(), _tests_of_flower().LocalGrid()
+    for client in range(8):
+        report = report_mod(
+            features=lambda message, context, client=client: (tools.Tools.rows(client), np.eye(12)[:, :3]),
+            delay=lambda message, context, measured, client=client: 1.0 + client,
         )
-        strategy.start(grid, tools.arrays([0.0, 0.5, 1.0]), num_rounds=rounds)
+        name = f"client-{client}"
+        app = tools.client_app([report], target=1.0 + client, fail=lambda *_, name=name: _note_training(folder, name))
+        grid.add(100 + client, app, name=name)
+    return grid
 
-    return work
+
+def _initial() -> Any:
+    return _tests_of_flower().arrays([0.0, 0.5, 1.0])
 
 
+@cache
 def _tests_of_flower() -> ModuleType:
     spec = importlib.util.spec_from_file_location("flower_grid", ROOT / "tests" / "flower" / "conftest.py")
     assert spec is not None

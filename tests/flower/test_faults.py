@@ -15,7 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from federations import PATIENCE, Federation, column, diary, saved, stop, wait_for
+from federations import Federation, column, diary, let_go, saved, start_quickly, stop, wait_for
+
+from fedpace.records.run import read_info
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -58,6 +60,7 @@ def gate(tmp_path):
 @pytest.fixture
 def federation(tmp_path, gate):
     with Federation(tmp_path / "federation", app=APP) as federation:
+        start_quickly(federation)
         federation.superlink()
         yield federation
 
@@ -97,9 +100,9 @@ def test_a_node_killed_at_work_a_client_that_raises_and_one_that_joins(federatio
     wait_for(lambda: len(diary(state)) >= 2, federation, run)
     gate.write("hold-2")
     wait_for(lambda: gate.of("held"), federation, run)
+    before = len(diary(state))
     stop(nodes[2], hard=True)
     gate.clear("hold-2")
-    before = len(diary(state))
     nodes[4] = federation.supernode(4, 5)
 
     def failed():
@@ -116,8 +119,7 @@ def test_a_node_killed_at_work_a_client_that_raises_and_one_that_joins(federatio
         looked = fedpace_on(state, *command)  # while the server runs
         assert scheme in looked.stdout, looked.stderr
     gate.write("stop")
-    run.wait(PATIENCE)
-    assert (gate.folder / "stopped").exists(), federation.output("run")[-5000:]
+    wait_for((gate.folder / "stopped").exists, federation, run)
     failures, finished = column(state, "failures"), column(state, "participations")
     assert set(finished) == {f"partition-{number}" for number in range(5)}, "who came back is no stranger"
     assert failures["partition-1"] >= 1
@@ -152,7 +154,7 @@ def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, 
     for pid in servers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not federation.running("flwr-serverapp"), federation, first, "first")
+    wait_for(lambda: let_go(state), federation, first, "first")
     before, known, last = diary(state), column(state, "participations"), saved(state).step
     awaited = set() if machine else gate.tasks("held")
     if machine:
@@ -162,11 +164,11 @@ def test_a_server_killed_with_nodes_at_work_goes_on(federation, gate, tmp_path, 
         for partition in range(3):
             federation.supernode(partition, 3)
     second = federation.launch("second", num_server_rounds=last + 4, **config)
-    wait_for(lambda: f"going on with step {last + 1}" in federation.output("second"), federation, second, "second")
+    wait_for((gate.folder / f"began-{last}").exists, federation, second, "second")
     gate.clear(*held)
     gate.write("go")
     wait_for(lambda: gate.tasks("done") >= awaited, federation, second, "second")
-    second.wait(PATIENCE)
+    wait_for(lambda: read_info(state).ended, federation, second, "second")
     after = diary(state)
     assert after[: len(before)] == before
     assert len(after) == last + 4, federation.output("second")[-5000:]

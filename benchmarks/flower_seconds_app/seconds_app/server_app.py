@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace.flower import PacedServer, PacedStrategy
+from fedpace.hosting.stopwatch import Spent
 from fedpace.records.holding import Holding
 from seconds_app import task
 from seconds_app.travels import Travels
@@ -46,6 +48,11 @@ def contestant(name: str, seed: int, state: Path) -> Any:
     if scheme == "fedbuff":
         return PacedServer("fedbuff", seed=seed, state=state, buffer=int(number))
     return PacedServer(scheme, seed=seed, state=state)
+
+
+def rounded(spent: Spent) -> dict[str, float]:
+    """Return what something took, to a tenth of a millisecond."""
+    return {name: round(value, 4) for name, value in asdict(spent).items()}
 
 
 @app.main()
@@ -85,9 +92,7 @@ def main(grid: Grid, context: Context) -> None:
         "crossed": None if crossed is None else curve[crossed][0],
         "steps": len(curve) - 1,
         "seconds": curve[-1][0],
-        "spent": {}
-        if watch is None
-        else {k: [round(v, 3), watch.times[k], round(watch.most[k], 4)] for k, v in watch.spent.items()},
+        "spent": {} if watch is None else {what: rounded(spent) for what, spent in watch.spent.items()},
         "curve": curve,
         "tasks": travels.table(),
     }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Array, ArrayRecord
+from flwr.serverapp import Grid
 
 from fedpace.core.checks import at_least
 from fedpace.core.coordinator import Coordinator
@@ -17,8 +18,9 @@ from fedpace.core.roster import Settings, ShareRule, Warmup
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
-from fedpace.flower.roster import Eligible, Roster, eligibility
+from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
 from fedpace.flower.transport import Messages
+from fedpace.flower.versions import nodes as connected
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
@@ -27,6 +29,8 @@ from fedpace.hosting.sketch import Arrays
 
 log = logging.getLogger("flwr")
 
+WAITING = "waiting for nodes and names"
+"""What the first seconds are spent on."""
 REMEDIES = {
     Need.MOMENT: "add report_mod(module=...) to the mods of its ClientApp",
     Need.LOSS: "put train_loss into the metrics of its reply",
@@ -136,8 +140,16 @@ class Federation:
         """End the sitting where not `start` but a loop of one's own called the rounds."""
         self._server.files.close()
 
-    def _present(self, named: Mapping[str, int]) -> dict[str, int]:
-        """Return those nodes by name that may be chosen; newcomers join."""
+    def _wait_for_nodes(self, grid: Grid, least: int = 1) -> None:
+        """Wait until as many nodes are connected as the scheme chooses; `least` are enough."""
+        scheme = self._scheme
+        with self._server.watch(WAITING):
+            wait_for_nodes(grid, scheme.fixed_k or 1, least, seconds=self._nodes_seconds, scheme=scheme.name)
+
+    def _present(self, grid: Grid, nodes: Iterable[int] | None = None) -> dict[str, int]:
+        """Return those of the nodes, by default all that are connected, that may be chosen, by name; newcomers join."""
+        with self._server.watch("looking for nodes" if self._roster.notes else WAITING):
+            named = self._roster.names(connected(grid) if nodes is None else nodes, grid)
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in allowed})
         return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}

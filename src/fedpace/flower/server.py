@@ -22,7 +22,6 @@ from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Selector
 from fedpace.flower import versions
 from fedpace.flower.federation import Federation, record, unpacked
-from fedpace.flower.roster import wait_for_nodes
 from fedpace.hosting.courier import POLL
 
 log = logging.getLogger("flwr")
@@ -89,8 +88,7 @@ class PacedServer(Federation):
         self._server.share(unpacked(self._arrays))
         if done := self.coordinator.step:
             log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
-        status = "interrupted"
-        try:
+        with self._server.sitting():
             if not done or self._server.files.unwritten:  # or it was killed before the last step was evaluated
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.courier.now
@@ -101,10 +99,6 @@ class PacedServer(Federation):
                 if last or self._server.courier.now >= evaluated + evaluate_every:
                     self._evaluate(evaluate_fn, result)
                     evaluated = self._server.courier.now
-            status = "finished"
-        finally:
-            self._server.files.close(status)
-            log.info("fedpace: the server's seconds: %s", self._server.watch)
         return result
 
     def _next_step(self) -> Step:
@@ -112,9 +106,7 @@ class PacedServer(Federation):
         said = False
         while True:
             if not self._nodes:
-                with self._server.watch("waiting for nodes and names"):
-                    wanted = self._scheme.fixed_k or 1
-                    wait_for_nodes(self._grid, wanted, 1, seconds=self._nodes_seconds, scheme=self._scheme.name)
+                self._wait_for_nodes(self._grid)
             self._looked = -math.inf
             step = self._server.next_step(self._messages.on(self._grid, self._offer), self._available)
             if step is not None:
@@ -138,8 +130,7 @@ class PacedServer(Federation):
         """Return who is there, by name; looked up now and then, and where somebody failed: it may have died."""
         if self._messages.failed or time.monotonic() >= self._looked + LOOK:
             self._messages.failed = False
-            with self._server.watch("looking for nodes" if self._nodes else "waiting for nodes and names"):
-                self._nodes = self._present(self._roster.names(versions.nodes(self._grid), self._grid))
+            self._nodes = self._present(self._grid)
             self._looked = time.monotonic()
         return self._nodes
 

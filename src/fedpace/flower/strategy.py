@@ -25,9 +25,7 @@ from fedpace.core.types import Selector
 from fedpace.flower import versions
 from fedpace.flower.averaging import evaluations, messages
 from fedpace.flower.federation import Federation, record, unpacked
-from fedpace.flower.inner import attribute, check_inner, has_momentum
-from fedpace.flower.own_arrays import own_arrays, put_back
-from fedpace.flower.roster import wait_for_nodes
+from fedpace.flower.inner import attribute, check_inner, has_momentum, own_arrays, put_back
 from fedpace.server.average import Average
 
 log = logging.getLogger("flwr")
@@ -101,14 +99,10 @@ class PacedStrategy(Federation, Strategy):
             result = Result()
             result.arrays = arrays
             return result
-        status = "interrupted"
-        try:
+        with self._server.sitting():
             result = super().start(
                 grid, arrays, num_rounds - done, timeout, train_config, evaluate_config, evaluate_fn and evaluate
             )
-            status = "finished"
-        finally:
-            self._server.files.close(status)
         # Flower counts from 1; users count from where they began.
         for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, history, {number + done: found for number, found in getattr(result, history).items()})
@@ -125,12 +119,11 @@ class PacedStrategy(Federation, Strategy):
         """Run the round; nothing is left to be sent."""
         self._step, self._arrays = None, arrays
         self._server.share(unpacked(arrays))
-        if len(self.coordinator) < (k := self._scheme.fixed_k or 0):
-            least = int(attribute(self.inner, "min_available_nodes", 1))
-            wait_for_nodes(grid, k, least, seconds=self._nodes_seconds, scheme=self._scheme.name)
+        if len(self.coordinator) < (self._scheme.fixed_k or 0):
+            self._wait_for_nodes(grid, int(attribute(self.inner, "min_available_nodes", 1)))
         made = self.inner.configure_train(server_round + self._before, arrays, config, grid)
         offered = {message.metadata.dst_node_id: message for message in made}
-        present = self._present(self._roster.names(offered, grid))
+        present = self._present(grid, offered)
         if not present:
             log.warning("fedpace: none of the %d nodes is eligible and said who it is: skipping a round", len(offered))
             return []
@@ -145,7 +138,8 @@ class PacedStrategy(Federation, Strategy):
         step, self._step = self._step, None
         if step is None or self._arrays is None:
             return None, None
-        arrays, metrics = self._aggregate(server_round + self._before, step)
+        with self._server.watch("stepping"):
+            arrays, metrics = self._aggregate(server_round + self._before, step)
         if arrays is not None:
             self._arrays = arrays
         own, layout = own_arrays(self.inner)

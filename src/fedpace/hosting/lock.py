@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fedpace.core.errors import InputError
+from fedpace.records.locking import locked
 
 LOCK = "lock"
-PATIENCE = 2.0
-"""Seconds that a server's processes may take to end after it was killed."""
 
 
 class FolderLock:
@@ -33,19 +30,12 @@ class FolderLock:
             file = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as cause:
             raise InputError(f"cannot keep a server's state in {self._folder}: {cause}; give another folder") from cause
-        patience = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as cause:
-                if time.monotonic() > patience:
-                    holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another server"
-                    os.close(file)
-                    raise InputError(
-                        f"{self._folder} is in use by {holder}: let that one end first, or give this one another folder"
-                    ) from cause
-            time.sleep(0.05)
+        if not locked(file):
+            holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another server"
+            os.close(file)
+            raise InputError(
+                f"{self._folder} is in use by {holder}: let that one end first, or give this one another folder"
+            )
         now = datetime.now(UTC).isoformat(timespec="seconds")
         os.ftruncate(file, 0)
         os.pwrite(file, f"process {os.getpid()} on {platform.node()}, since {now}\n".encode(), 0)

@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from fedpace.core.checks import FloatArray
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
@@ -20,29 +23,22 @@ class Reader:
     """Reads replies to tasks.
 
     Args:
-        scheme: its name.
-        needs: what it cannot do without.
-        remedies: what a client must do about something that is needed and that it does not send.
+        coordinator: whose tasks they are.
+        remedies: what a client must do about something that the scheme needs and that it does not send.
         log: where warnings go.
-        widths: client -> columns of its moment, of those that are known already.
         loss_key: metric with the client's loss; empty = the usual ones.
     """
 
     def __init__(
-        self,
-        scheme: str,
-        needs: frozenset[Need],
-        remedies: Mapping[Need, str],
-        log: logging.Logger,
-        widths: Mapping[Any, int],
-        loss_key: str,
+        self, coordinator: Coordinator, remedies: Mapping[Need, str], log: logging.Logger, loss_key: str
     ) -> None:
-        self._scheme, self._needs, self._remedies, self._log = scheme, needs, remedies, log
-        self._loss_key = loss_key
-        self._widths = Majority(widths)
-        self._warned: set[tuple[Any, Need]] = set()
-        self._known: set[Any] = set(widths)
+        self._scheme, self._needs = coordinator.policy.name, coordinator.policy.needs
+        self._remedies, self._log, self._loss_key = remedies, log, loss_key
+        moments = coordinator.ledger.moments
+        self._known: set[Any] = set(coordinator.ledger.ids_of(np.flatnonzero(moments.known)))
         """Whose moment came: one that is not due is not missed."""
+        self._widths = Majority(dict.fromkeys(self._known, moments.width or 0))
+        self._warned: set[tuple[Any, Need]] = set()
         self.outvoted: Callable[[], None] = lambda: None
         """Called when most clients report moments of another width than those that were used."""
         self.sketch: UpdateSketch | None = None

@@ -144,10 +144,14 @@ def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _number(value: Any, what: str, most: float = math.inf) -> float:
+def _real(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InputError(f"{what} should be a number, but {value!r} came")
-    number = float(value)
+    return float(value)
+
+
+def _number(value: Any, what: str, most: float = math.inf) -> float:
+    number = _real(value, what)
     if not math.isnan(number) and not (math.isfinite(number) and number >= 0):
         raise InputError(f"{what} should be finite and at least 0, but {number} came")
     if number > most:
@@ -158,11 +162,9 @@ def _number(value: Any, what: str, most: float = math.inf) -> float:
 def _loss(value: Any) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"the loss should be a number, but {value!r} came")
-    if not math.isfinite(value):
-        raise InputError(f"the loss is {value}: training diverged")
-    return float(value)
+    if not math.isfinite(loss := _real(value, "the loss")):
+        raise InputError(f"the loss is {loss}: training diverged")
+    return loss
 
 
 def _moment(data: Any, shape: Any) -> FloatArray | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
 
 from fedpace.core.checks import at_least, one_of
 from fedpace.core.coordinator import Coordinator
@@ -107,10 +108,7 @@ class Server:
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
         coordinator = self.coordinator
-        moments = coordinator.ledger.moments
-        known = coordinator.ledger.ids_of(np.flatnonzero(moments.known))
-        widths = dict.fromkeys(known, moments.width or 0)
-        self._reader = Reader(scheme.name, coordinator.policy.needs, host.remedies, host.log, widths, loss_key)
+        self._reader = Reader(coordinator, host.remedies, host.log, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
         self._reader.outvoted = self.courier.forget_moments
         if self.saved is not None:
@@ -159,7 +157,8 @@ class Server:
                 due = self.coordinator.due(self.courier.now, present)
             if due.step is not None:
                 self._next = due.tasks
-                return self._screened(due.step)
+                with self.watch("screening"):
+                    return self._screened(due.step)
             if due.tasks:
                 self._say(due)
                 self._send(transport, due.tasks)
@@ -219,7 +218,7 @@ class Server:
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         stepping = {} if self.shared is None else step_facts(self.shared.state)
-        with self._fitting():
+        with self.watch("settling"), self._fitting():
             seconds = self.courier.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         self.courier.models[self.coordinator.step] = model
@@ -237,6 +236,17 @@ class Server:
             arrays = {**(own or {}), **vectors}
             self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
         return entry
+
+    @contextmanager
+    def sitting(self) -> Iterator[None]:
+        """Inside, the server works; how that ended is recorded, and where its seconds went is logged."""
+        status = "interrupted"
+        try:
+            yield
+            status = "finished"
+        finally:
+            self.files.close(status)
+            self._log.info("fedpace: the server's seconds: %s", self.watch)
 
     # -- inside ----------------------------------------------------------------------------------------------
 

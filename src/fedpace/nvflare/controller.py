@@ -41,6 +41,8 @@ REMEDIES = {
     Need.LOSS: "put loss into the metrics of its answer",
 }
 SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every")
+SERVER = ("clock", "sketch", "loss_key", "screen", "forget_seconds")
+"""Arguments that are passed on as they are."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
 
@@ -120,13 +122,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             make_selector(self.selector, self.options or {}),
             self._settings(),
             HOST,
-            clock=self.clock,
             folder=Path(self.state) if self.state else None,
             rule=make_server(self.server or None),
-            sketch=self.sketch,
-            loss_key=self.loss_key,
-            screen=self.screen,
-            forget_seconds=self.forget_seconds,
+            **{name: getattr(self, name) for name in SERVER},
         )
         self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self.seed))
         done = self.coordinator.step
@@ -138,12 +136,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def run(self) -> None:
         """Train, and say in the folder how it ended."""
-        status = "interrupted"
-        try:
+        with self._server.sitting():
             super().run()
-            status = "finished"
-        finally:
-            self._server.files.close(status)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
@@ -161,10 +155,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         except AbortedError:
             return  # the caller asks for standing tasks next, and sees the signal
         flight = self.coordinator.flight.tasks
+        awaited = [task for task in self._standing if flight.keys() & set(_note(task)[TASKS].values())]
         for task in self._standing:
-            if not any(number in flight for number in _note(task)[TASKS].values()):
+            if task not in awaited:
                 self.cancel_task(task)
-        self._standing = [task for task in self._standing if any(i in flight for i in _note(task)[TASKS].values())]
+        self._standing = awaited
 
     def get_num_standing_tasks(self) -> int:
         """A round is over when `send_model` returns; tasks that nobody waits for may be out."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import platform
 import sys
@@ -22,6 +21,7 @@ from types import TracebackType
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.checkout import commit
+from fedpace.records.locking import locked
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, fingerprint, plain, read_info, round_line, same_round
 
@@ -89,23 +89,13 @@ class RunWriter:
             self._vanish()
             raise InputError(f"cannot write a run into {self.folder}: {cause}; give another folder") from cause
         try:
-            self._lock()
+            if not locked(self._file):
+                raise InputError(f"{self.folder} is being written by another process: let it end first")
             self._pick_up()
         except BaseException:
             os.close(self._file)
             raise
         return self
-
-    def _lock(self) -> None:
-        patience = time.monotonic() + 2.0  # workers of a process that was killed take a moment to notice
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as cause:
-                if time.monotonic() > patience:
-                    raise InputError(f"{self.folder} is being written by another process: let it end first") from cause
-            time.sleep(0.05)
 
     def _pick_up(self) -> None:
         """Find where to go on: after the last whole line, with those to be played again at hand."""

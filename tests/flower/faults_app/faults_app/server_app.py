@@ -1,4 +1,7 @@
-"""A server that trains until it is told to stop, by the file `stop` in the folder `gate`."""
+"""A server that trains until it is told to stop, by the file `stop` in the folder `gate`.
+
+It writes there how many steps it found when it started, `began-3`, and `stopped` when it has.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     rounds = getattr(selectors[scheme], "rounds", True)
     inner = FedAvg(fraction_evaluate=0.0)
     server = PacedStrategy(inner, scheme, **settings) if rounds else PacedServer(scheme, **settings)
+
+    (gate / f"began-{server.coordinator.step}").touch()
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         far = float(np.abs(arrays["w"].numpy() - 1.0).max())
