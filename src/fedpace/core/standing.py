@@ -204,7 +204,7 @@ class Standing(Roster):
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
         flying, held = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
-        known = self.ledger.facts()
+        known = self.ledger.facts() | {"doubted": self.ledger.trust.doubted()}
         return View(self.step, self.now, available, self.shares(), **known, in_flight=flying, in_hand=held)
 
     def decide(self, view: View) -> Move:

@@ -7,7 +7,8 @@ weight. Each claim is bounded by something that the server sees itself:
   (`Outcome.measured`). Delays that were given beforehand are compared with what answers took: a client whose answers
   are later than those of the fleet beyond doubt (`LATE` standard errors) is shown as slow as it was seen to be.
 - Moments. The size of a moment (its trace) further from the fleet's median than `SPREADS` robust standard deviations,
-  and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Its shape stays the client's.
+  and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Whose update is far from what the
+  others' updates make of its moment (`fedpace.core.claims`) is taken for a client of whose data nothing is known.
 - Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
 - Updates. A client whose updates point away from those of the others on average (`fedpace.core.turning`), or were
@@ -31,10 +32,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace.core.claims import unlikely
+from fedpace.core.evidence import COLUMNS, FADING, evidence_arrays, read_evidence
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
-from fedpace.core.screening import FACTOR, Screen, Screens, checked_lengths, compared
+from fedpace.core.screening import FACTOR, Screen, Screens, compared
 from fedpace.core.turning import add_cosines
 from fedpace.core.weights import CAP, FLEET, capped
 
@@ -54,18 +56,6 @@ HALF_LIFE = 50.0
 """Steps."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
-COLUMNS: dict[str, float] = {
-    "timed": 0.0,  # answers whose seconds were compared, fading
-    "late": 0.0,  # sum of the logarithms of seconds taken over seconds claimed, fading
-    "cosines": 0.0,  # sum of the cosines of its updates with the others', fading
-    "compared": 0.0,  # how many those are, fading
-    "against": 0.0,  # how often it was found to point away from the others, fading
-    "refused": 0.0,  # updates that were refused, fading
-    "size": math.nan,  # logarithm of the trace of the moment as it was told
-    "scale": 1.0,  # what the moment was multiplied by
-}
-BUFFERS = "buffers/"
-FADING = ("timed", "late", "cosines", "compared", "against", "refused")
 
 
 class Trust:
@@ -142,6 +132,8 @@ class Trust:
         for row, factor in moments.items():
             trace = float(np.sum(factor * factor))
             size[row] = math.log(trace) if trace > 0 else math.nan
+            told = self.columns["shape"][row]
+            self.columns["shape"][row] = -abs(told) if told else math.nan  # who was not believed is not, until compared
         known = np.isfinite(size)
         wanted = np.ones(size.size)
         if int(known.sum()) >= ENOUGH:
@@ -157,8 +149,23 @@ class Trust:
 
     def forget_moments(self) -> None:
         """Forget how large moments were: all are told anew."""
-        self.columns["size"][:] = math.nan
+        self.columns["size"][:] = self.columns["shape"][:] = math.nan
         self.columns["scale"][:] = 1.0
+
+    def compare_shapes(self, rows: IntArray, updates: FloatArray, points: FloatArray) -> None:
+        """Hold the moments of clients that trained from one model against their updates (`fedpace.core.claims`).
+
+        Who was found to be believed or not stays so until it tells another moment: its claim has not changed either.
+        """
+        shape = self.columns["shape"][rows]
+        times, told = shape.copy(), ~(shape > 0)
+        times[told] = unlikely(updates[told], points[told])
+        self.columns["shape"][rows] = np.where(shape >= 0, shape, times)
+
+    def doubted(self) -> BoolArray | None:
+        """(n,) whose moments are not believed; None where all are."""
+        doubted = np.abs(self.columns["shape"]) > 0
+        return doubted if self.on and doubted.any() else None
 
     # -- updates ---------------------------------------------------------------------------------------------
 
@@ -240,7 +247,8 @@ class Trust:
 
     def _said(self, cohort: Cohort, claimed: FloatArray) -> tuple[dict[str, Any], dict[int, str]]:
         slower, scale, weight = self.slower(), self.columns["scale"], self.weight()
-        rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1)).tolist()
+        shape = np.abs(np.nan_to_num(self.columns["shape"]))
+        rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1) | (shape > 0)).tolist()
         reasons: dict[int, str] = {}
         for row in rows:
             said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
@@ -248,6 +256,8 @@ class Trust:
                 said.append(f"claims {claimed[row]:.3g} s, and was seen to take {slower[row]:.3g} times as long")
             if scale[row] != 1:
                 said.append(f"its moment is {1 / scale[row]:.3g} times as large as the median, and taken at that size")
+            if shape[row] > 0:
+                said.append(f"its update is not what its moment says, by {shape[row]:.2g} times what is allowed")
             if weight[row] < 1:
                 said.append(f"counts for {weight[row]:.0%}: its updates were refused, or point away from the others'")
             reasons[row] = "; ".join(said)
@@ -260,37 +270,13 @@ class Trust:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        known = self.screen.known
-        buffers = {f"{BUFFERS}{kind}": lengths for kind, lengths in self.buffers.known.items()}
-        return {**self.columns, **buffers, "fleet": np.concatenate([[self._step, len(known)], known.ravel()])}
+        return evidence_arrays(self.columns, self._step, self.screen.known, self.buffers.known)
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
         if not saved:
             return
-        if not {"cosines", "compared"} & set(saved) and "against" in saved:  # answers in a row were counted once
-            doubt = np.maximum(saved["against"] - 2, 0.0)
-            saved = {**saved, "against": doubt, "cosines": np.zeros(clients), "compared": np.zeros(clients)}
-        if missing := {*COLUMNS, "fleet"} - set(saved):
-            raise InputError(f"the saved ledger lacks {sorted(missing)} of what clients are trusted by")
-        for name in COLUMNS:
-            if saved[name].shape != (clients,):
-                raise InputError(
-                    f"the saved ledger should hold {clients} entries of 'trust/{name}', not shape {saved[name].shape}"
-                )
-            self.columns[name] = np.array(saved[name], dtype=np.float64)
-        fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-        if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
-            raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
-        self._step, count = int(fleet[0]), int(fleet[1])
-        known = fleet[2:].reshape(count, (fleet.size - 2) // count if count else 3)
-        if known.shape[1] == 1:  # saved before lengths were kept by the version of the model
-            known = np.concatenate([np.full((count, 1), fleet[0]), known], axis=1)
-        if known.shape[1] == 2:  # and before it was known whose they are
-            known = np.concatenate([known, np.full((count, 1), -1.0)], axis=1)
-        self.screen.known = checked_lengths(known, clients)
-        kept = {name.removeprefix(BUFFERS): lengths for name, lengths in saved.items() if name.startswith(BUFFERS)}
-        self.buffers.known = {kind: checked_lengths(lengths, clients) for kind, lengths in kept.items()}
+        self.columns, self._step, self.screen.known, self.buffers.known = read_evidence(saved, clients)
 
     def _fade(self, step: int) -> None:
         if step > self._step:
