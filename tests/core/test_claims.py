@@ -92,7 +92,7 @@ def test_own_coordinates():
     assert many.shape == (1000, 2 + COORDINATES)
 
 
-def heard(liar=None, clients=24, trust=True):
+def heard(liar=None, clients=16, trust=True):
     """A coordinator of pace after its warm-up, in which one client claims the mean moment."""
     rng = stream(0, "heard")
     made = Coordinator(make_selector("pace"), Settings(trust=trust, learn_delays=False, moments_every=0))
@@ -113,7 +113,7 @@ def test_pace_does_not_lean_on_a_client_that_claims_to_be_everybody():
     assert {task.client: task.weight for task in cohort.tasks}[0] > 0.5
     doubting, cohort = heard(liar=0)
     assert np.flatnonzero(doubting.view().doubted).tolist() == [0]
-    assert {task.client: task.weight for task in cohort.tasks}.get(0, 0.0) < 0.3
+    assert {task.client: task.weight for task in cohort.tasks}.get(0, 0.0) < 0.4
     assert "its moment says" in doubting.at.turn.why.reasons[0]
     assert believed.view().doubted is None
 
