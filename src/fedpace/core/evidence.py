@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
+from fedpace.core.messages import Cohort
 from fedpace.core.screening import checked_lengths
 
 COLUMNS: dict[str, float] = {
@@ -68,3 +69,35 @@ def read_evidence(saved: Mapping[str, NDArray[Any]], clients: int) -> Evidence:
     kept = {name.removeprefix(BUFFERS): lengths for name, lengths in saved.items() if name.startswith(BUFFERS)}
     buffers = {kind: checked_lengths(lengths, clients) for kind, lengths in kept.items()}
     return columns, step, checked_lengths(known, clients), buffers
+
+
+def corrections(
+    cohort: Cohort, claimed: FloatArray, slower: FloatArray, weight: FloatArray, columns: Mapping[str, FloatArray]
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return what is corrected of clients, as facts and as reasons of a decision.
+
+    Args:
+        cohort: with the reasons that there are.
+        claimed: (n,) delays.
+        slower: (n,) what these are multiplied by.
+        weight: (n,) what clients count for.
+        columns: the evidence.
+    """
+    scale, shape = columns["scale"], np.abs(np.nan_to_num(columns["shape"]))
+    rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1) | (shape > 0)).tolist()
+    reasons: dict[int, str] = {}
+    for row in rows:
+        said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
+        if slower[row] != 1:
+            said.append(f"claims {claimed[row]:.3g} s, and was seen to take {slower[row]:.3g} times as long")
+        if scale[row] != 1:
+            said.append(f"its moment is {1 / scale[row]:.3g} times as large as the median, and taken at that size")
+        if shape[row] > 0:
+            said.append(f"its update is not what its moment says, by {shape[row]:.2g} times what is allowed")
+        if weight[row] < 1:
+            said.append(f"counts for {weight[row]:.0%}: its updates were refused, or point away from the others'")
+        reasons[row] = "; ".join(said)
+    if not rows:
+        return {}, {}
+    table = tuple((row, float(slower[row]), float(scale[row]), float(weight[row])) for row in rows)
+    return {"distrusted": table}, reasons

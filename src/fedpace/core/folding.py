@@ -17,6 +17,7 @@ from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_second
 from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.screening import compared
+from fedpace.core.tasks import Task
 from fedpace.core.trust import Trust
 from fedpace.core.widths import Kind, width_of
 
@@ -133,6 +134,17 @@ def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray]) -> None:
             continue
         points = ledger.moments.directions(ridge=RIDGE, shares=shares()) if points is None else points
         trust.compare_shapes(rows, updates[rows], points[rows])
+
+
+def note_beginning(ledger: Ledger, settled: Sequence[tuple[Task, Outcome]]) -> None:
+    """Note what clients did to the first model, and what they weigh in the steps since."""
+    if ledger.trust.beginning.over:
+        return
+    for task, outcome in settled:
+        row = ledger.row(task.client)
+        ledger.trust.beginning.led[row] += abs(task.weight) if outcome.finished else 0.0
+        if task.step == 0 and outcome.finished and outcome.update is not None:
+            ledger.trust.hear_first({row: outcome.update})
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:

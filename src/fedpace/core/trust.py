@@ -31,9 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpace.core.beginning import Beginning
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.claims import unlikely
-from fedpace.core.evidence import COLUMNS, FADING, evidence_arrays, read_evidence
+from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays, read_evidence
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Screen, Screens, compared
@@ -50,6 +51,8 @@ SPREADS, SCALE = 5.0, 4.0
 """See above: of moments."""
 EXTREME = 600.0
 """Logarithm of what a moment is multiplied by at the most: more is no number."""
+OPPOSED_AT_FIRST = 3.0
+"""How much is held against who worked against the others from the beginning."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
 HALF_LIFE = 50.0
@@ -70,6 +73,7 @@ class Trust:
         self.on = on
         self.screen, self.buffers = Screen(screen), Screens(screen)
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
+        self.beginning = Beginning()
         self._step = 0
         """The newest step that evidence came from."""
 
@@ -77,11 +81,13 @@ class Trust:
         """Add clients of which nothing was seen."""
         for name, empty in COLUMNS.items():
             self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
+        self.beginning.append(clients)
 
     def remove(self, rows: IntArray) -> None:
         """Forget clients."""
         for screen in (self.screen, self.buffers):
             screen.remove(rows, self.columns["timed"].size)
+        self.beginning.remove(rows)
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
 
     # -- seconds ---------------------------------------------------------------------------------------------
@@ -207,6 +213,30 @@ class Trust:
         if self.on:
             np.add.at(self.columns["refused"], np.asarray(rows, dtype=np.int64), 1.0)
 
+    # -- the first steps, where nobody is waited for: `fedpace.core.beginning` ---------------------------------
+
+    def hear_first(self, updates: Mapping[int, ArrayLike]) -> None:
+        """Take in sketches of what clients, by row, did to the first model."""
+        for row, update in updates.items():
+            self.beginning.hear(row, np.asarray(update, dtype=np.float64))
+
+    def judge_beginning(self) -> BoolArray | None:
+        """(n,) who works against most others, which is held against it from now on; None while too few were heard."""
+        found = self.beginning.judge()
+        if found is not None:
+            self.columns["against"][found] += OPPOSED_AT_FIRST
+        return found
+
+    def begins_again(self, found: BoolArray) -> bool:
+        """Whether these owned the steps so far; if so, nothing counts that was found in their company."""
+        if not self.beginning.owned(found):
+            return False
+        for name in ("cosines", "compared"):
+            self.columns[name][:] = 0.0
+        self.columns["against"][~found] = 0.0
+        self.screen.known, self.buffers.known = self.screen.known[:0], {}
+        return True
+
     def weight(self) -> FloatArray:
         """(n,) in (0, 1]: what clients count for, as a part of what they are given."""
         return np.asarray(0.5 ** self._doubt())
@@ -239,44 +269,25 @@ class Trust:
         if cohort.mode == "average":
             few = shares.size < FLEET
             weights = capped(weights, 1.0 if few else max(CAP, float(shares[cohort.clients].max())))
-        facts, reasons = self._said(cohort, claimed)
+        facts, reasons = corrections(cohort, claimed, self.slower(), self.weight(), self.columns)
         if not facts and np.array_equal(weights, cohort.weights):
             return cohort
         why = replace(cohort.why, facts={**cohort.why.facts, **facts}, reasons={**cohort.why.reasons, **reasons})
         return replace(cohort, weights=weights, why=why)
 
-    def _said(self, cohort: Cohort, claimed: FloatArray) -> tuple[dict[str, Any], dict[int, str]]:
-        slower, scale, weight = self.slower(), self.columns["scale"], self.weight()
-        shape = np.abs(np.nan_to_num(self.columns["shape"]))
-        rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1) | (shape > 0)).tolist()
-        reasons: dict[int, str] = {}
-        for row in rows:
-            said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
-            if slower[row] != 1:
-                said.append(f"claims {claimed[row]:.3g} s, and was seen to take {slower[row]:.3g} times as long")
-            if scale[row] != 1:
-                said.append(f"its moment is {1 / scale[row]:.3g} times as large as the median, and taken at that size")
-            if shape[row] > 0:
-                said.append(f"its update is not what its moment says, by {shape[row]:.2g} times what is allowed")
-            if weight[row] < 1:
-                said.append(f"counts for {weight[row]:.0%}: its updates were refused, or point away from the others'")
-            reasons[row] = "; ".join(said)
-        if not rows:
-            return {}, {}
-        table = tuple((row, float(slower[row]), float(scale[row]), float(weight[row])) for row in rows)
-        return {"distrusted": table}, reasons
-
     # -- saving ----------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        return evidence_arrays(self.columns, self._step, self.screen.known, self.buffers.known)
+        known = evidence_arrays(self.columns, self._step, self.screen.known, self.buffers.known)
+        return {**known, **self.beginning.arrays()}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
         if not saved:
             return
         self.columns, self._step, self.screen.known, self.buffers.known = read_evidence(saved, clients)
+        self.beginning.load(saved, clients)
 
     def _fade(self, step: int) -> None:
         if step > self._step:
