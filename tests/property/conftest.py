@@ -7,7 +7,7 @@ import sys
 
 def pytest_terminal_summary(terminalreporter):
     for name, module in list(sys.modules.items()):
-        if name.endswith("test_fuzz"):
+        if name.split(".")[-1] == "fuzzing" and hasattr(module, "COUNTS"):
             for surface, counts in sorted(module.COUNTS.items()):
                 told = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
                 terminalreporter.write_line(f"fuzzed {surface}: {sum(counts.values()):,} cases: {told}")

@@ -1,22 +1,19 @@
 """Anything at all into every public surface: what comes out is a result, or a FedpaceError; never anything else.
 
 `FEDPACE_FUZZ` is the number of cases for each surface: 500 unless told otherwise, 10,000 in `make test-deep`.
+What needs torch, and what decides whom to trust, is in `test_fuzz_study.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import json
-import os
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from importlib import metadata
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -42,48 +39,10 @@ from fedpace.records.run import find_runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from federation import Federation
+from fuzzing import COUNTS, cases, fuzzed, same_plugins
 from junk import arrays, floats, json_value, junk, listed, mostly, one_of, pick, raw, scalars, table, text, together
 
-CASES = int(os.environ.get("FEDPACE_FUZZ", "500"))
-COUNTS: dict[str, Counter[str]] = {}
-"""Surface -> what came of the cases; printed at the end."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def same_plugins():
-    """Look for plug-ins once: that takes longer than all else."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "entry_points", functools.cache(metadata.entry_points))
-        yield
-
-
-def cases(surface):
-    """Yield a generator for each case; the same ones in every run."""
-    for number in range(CASES):
-        yield Random(f"{surface} {number}")
-
-
-def fuzzed(surface, *makers):
-    """Run a test for as many cases as are asked for, and count what came of them."""
-
-    def decorate(check):
-        counts = COUNTS.setdefault(surface, Counter())
-
-        def test():
-            for rng in cases(surface):
-                drawn = [maker(rng) for maker in makers]
-                try:
-                    check(*drawn)
-                except FedpaceError:
-                    counts["refused"] += 1
-                except Exception as problem:
-                    raise AssertionError(f"{surface} raised {problem!r} for {drawn!r}") from problem
-                else:
-                    counts["taken"] += 1
-
-        return test
-
-    return decorate
+__all__ = ["same_plugins"]
 
 
 def roster(scheme="random", **options):

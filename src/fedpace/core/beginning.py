@@ -101,9 +101,12 @@ class Beginning:
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before are past their beginning."""
-        self.over = bool(saved.get(PREFIX + "over", np.array(True)))
+        over = np.asarray(saved.get(PREFIX + "over", np.array(True)))
         led, sketches = saved.get(PREFIX + "led", np.zeros(clients)), saved.get(PREFIX + "sketches")
         sketches = np.zeros((clients, 0)) if sketches is None else sketches
+        if over.size != 1 or any(array.dtype.kind not in "fiub" for array in (over, led, sketches)):
+            raise InputError("the saved ledger's account of how training began is damaged")
+        self.over = bool(over)
         if led.shape != (clients,) or sketches.ndim != 2 or len(sketches) != clients:
             raise InputError(f"the saved ledger should hold {clients} rows of how training began, not {led.shape}")
         self.led, self.sketches = np.array(led, dtype=np.float64), np.array(sketches, dtype=np.float64)

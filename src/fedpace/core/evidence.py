@@ -50,6 +50,8 @@ def read_evidence(saved: Mapping[str, NDArray[Any]], clients: int) -> Evidence:
     saved = {**{name: np.full(clients, COLUMNS[name]) for name in LATER}, **saved}
     if missing := {*COLUMNS, "fleet"} - set(saved):
         raise InputError(f"the saved ledger lacks {sorted(missing)} of what clients are trusted by")
+    if bad := sorted(name for name, array in saved.items() if array.dtype.kind not in "fiub"):
+        raise InputError(f"the saved ledger should hold numbers in {bad} of what clients are trusted by")
     columns: dict[str, FloatArray] = {}
     for name in COLUMNS:
         if saved[name].shape != (clients,):
@@ -58,7 +60,8 @@ def read_evidence(saved: Mapping[str, NDArray[Any]], clients: int) -> Evidence:
             )
         columns[name] = np.array(saved[name], dtype=np.float64)
     fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-    if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
+    damaged = fleet.size < 2 or not np.isfinite(fleet).all() or not (fleet[1] >= 0 and fleet[1] == int(fleet[1]))
+    if damaged or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
         raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
     step, count = int(fleet[0]), int(fleet[1])
     known = fleet[2:].reshape(count, (fleet.size - 2) // count if count else 3)
