@@ -65,7 +65,7 @@ test-slow: setup ## the suites that take minutes
 	$(BIN)/python -m pytest -q -m slow
 
 test-deep: setup ## anything at all into every public surface, 10,000 cases each; prints the counts
-	$(ONE_THREAD) FEDPACE_FUZZ=10000 $(BIN)/python -m pytest -q tests/property/test_fuzz.py tests/property/test_fuzz_files.py
+	$(ONE_THREAD) FEDPACE_FUZZ=10000 $(BIN)/python -m pytest -q tests/property/test_fuzz.py tests/property/test_fuzz_files.py tests/property/test_fuzz_study.py
 
 test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kills and restarts
 	$(BIN)/python -m pytest -v -m flower tests/flower

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array
+from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array, listed, real, whole
 from fedpace.core.checks import delays as checked_delays
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.numerics.count_sketch import CountSketch
@@ -117,14 +117,19 @@ def plan_cohort(
         max_clients: most clients with a weight; 0 = no limit.
     """
     drawn = None
-    if np.ndim(delay) == 2:
-        drawn = np.stack([checked_delays(row) for row in np.asarray(delay)])
+    if _axes(delay, "delays") == 2:
+        table = float_array(delay, "delays", ndim=2, finite=False)
+        if not len(table):
+            raise InputError("delays must be those of one round at least, but the table has none")
+        drawn = np.stack([checked_delays(row) for row in table])
         delay = drawn.mean(axis=0)
     tau = checked_delays(float_array(delay, "delays"))
-    own = (1.0 if moments is None else 0.0) if noise is None else float(noise)
+    own = (1.0 if moments is None else 0.0) if noise is None else real(noise, "noise")
     at_least(own, 0, "noise")
     finite(own, "noise")
-    at_least(max_clients, 0, "max_clients")
+    whole(max_clients, 0, "max_clients")
+    if names is not None and len(names := listed(names, "names")) != tau.size:
+        raise InputError(f"names must be one per client, {tau.size}, but {len(names)} came")
     order = np.argsort(tau, kind="stable")
     if moments is None:
         found = _by_delays(tau[order], own, max_clients)
@@ -243,10 +248,19 @@ def _times(one: Choice, other: Choice) -> str:
     return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
+def _axes(values: ArrayLike, what: str) -> int:
+    """Return how many axes an array has; refuse what is none."""
+    try:
+        return int(np.ndim(values))
+    except ValueError as cause:
+        raise InputError(f"{what} must be numbers with as many in each row, but {values!r} came") from cause
+
+
 class _Moments:
     """Whitened deviations of the clients' moments from their mean, by delay, as far as they are asked for."""
 
     def __init__(self, moments: ArrayLike, order: IntArray, ridge: float) -> None:
+        _axes(moments, "moments")
         table = np.asarray(moments)
         if table.ndim != 3 or len(table) != len(order) or 0 in table.shape or table.dtype.kind not in "fiu":
             raise InputError(

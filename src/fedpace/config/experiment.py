@@ -249,6 +249,8 @@ def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Sch
 
 def folder_name(name: str, what: str) -> str:
     """Refuse a name that cannot be a folder's, or would lead out of the one it is made in."""
+    if not isinstance(name, str):
+        raise InputError(f"{what} must be text, but {name!r} came")
     if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(name) > 100:
         raise InputError(f"{what} {name!r} cannot name a folder: use up to 100 letters, digits, blanks and dashes")
     if name.lower().endswith(FILES):

@@ -30,6 +30,7 @@ from fedpace.core.checks import BoolArray, IntArray, listed
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.facts import ordinary, valid_seconds
 from fedpace.core.files import folder_of
+from fedpace.core.folding import note_beginning
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_client, make_report, whole_task
 from fedpace.core.policies import ending
@@ -148,6 +149,9 @@ class Coordinator(Hearing):
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
+        if not self.policy.rounds and self.ledger.trust.on:
+            note_beginning(self.ledger, settled)
+            self.give_up_untrusted()
         return turn
 
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
@@ -252,7 +256,8 @@ class Coordinator(Hearing):
         step = None
         if move.apply is not None:
             pairs = zip(map(self.flight.in_hand, move.apply.ids.tolist()), move.apply.weights.tolist(), strict=True)
-            self._step = step = Step(self.step + 1, tuple(pairs), move.apply.mode, self.flight.drop(move.drop.tolist()))
+            dropped = self.flight.drop(move.drop.tolist())
+            self._step = step = Step(self.step + 1, tuple(pairs), move.apply.mode, dropped, move.apply.afresh)
             self.flight.go_on(step.dropped if self.goes_on else ())
         self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
         self.at.wait = move.wait if move.start.size or self.flight.flying else None

@@ -75,6 +75,10 @@ class Flight:
             self._lost.add(task)
             self.held -= 1
 
+    def told(self, task: int) -> Outcome:
+        """Return the answer to a task that is in hand."""
+        return self._answer_to(task)[1]
+
     def forget_moments(self) -> None:
         """Drop the moments in answers that are in hand."""
         for task in list(self._answers):

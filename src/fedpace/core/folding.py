@@ -6,17 +6,26 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpace.core.checks import FloatArray, float_array, of_ordinary_size, real
+from fedpace.core.claims import ENOUGH
 from fedpace.core.errors import InputError
 from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.screening import compared
+from fedpace.core.tasks import Task
 from fedpace.core.trust import Trust
 from fedpace.core.widths import Kind, width_of
+
+if TYPE_CHECKING:
+    from fedpace.core.ledger import Ledger
+
+RIDGE = 0.1
+"""What schemes that match moments use unless told otherwise: the points are made once for both."""
 
 
 def check_outcomes(
@@ -111,6 +120,33 @@ def screened(
         return outcomes
     trust.refuse([rows[place] for place in refused])
     return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
+
+
+def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray]) -> None:
+    """Hold moments that are new against the updates of clients that trained from one model, where there are enough."""
+    updates, trust = ledger.tables.get("updates"), ledger.trust
+    if not trust.on or updates is None:
+        return
+    ready = ledger.moments.known & ~np.isnan(updates).any(axis=1)
+    new = ready & ~(trust.columns["shape"] >= 0)
+    steps, points = ledger.columns["update_step"], None
+    for step in np.unique(steps[new]):
+        rows = np.flatnonzero(ready & (steps == step))
+        if rows.size < ENOUGH:
+            continue
+        points = ledger.moments.directions(ridge=RIDGE, shares=shares()) if points is None else points
+        trust.compare_shapes(rows, updates[rows], points[rows])
+
+
+def note_beginning(ledger: Ledger, settled: Sequence[tuple[Task, Outcome]]) -> None:
+    """Note what clients did to the first model, and what they weigh in the steps since."""
+    if ledger.trust.beginning.over:
+        return
+    for task, outcome in settled:
+        row = ledger.row(task.client)
+        ledger.trust.beginning.led[row] += abs(task.weight) if outcome.finished else 0.0
+        if task.step == 0 and outcome.finished and outcome.update is not None:
+            ledger.trust.hear_first({row: outcome.update})
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 from fedpace.core.checks import listed, real
 from fedpace.core.errors import InputError, OrderError
+from fedpace.core.folding import compare_shapes
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
 from fedpace.core.stepping import Vector
 from fedpace.core.tasks import Step, Task
-from fedpace.core.types import ClientId, Outcome, ProbeKind
+from fedpace.core.types import ClientId, Need, Outcome, ProbeKind
 from fedpace.core.widths import in_use
 
 
@@ -88,7 +89,7 @@ class Hearing(Standing):
         groups: dict[tuple[int, int], list[Outcome]] = {}
         judged: dict[tuple[int, int], set[ClientId]] = {}
         times: dict[tuple[int, ClientId], int] = {}
-        for task, outcome in settled:
+        for task, outcome in map(self._as_asked, settled):
             nth = times.get((task.step, task.client), 0)
             times[task.step, task.client] = nth + 1
             groups.setdefault((task.step, nth), []).append(outcome)
@@ -97,9 +98,18 @@ class Hearing(Standing):
         self._judged = frozenset()
         for group in sorted(groups):
             self.ledger.fold(groups[group], group[0], self.step - group[0], judged.get(group, ()))
+        compare_shapes(self.ledger, self.shares)
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)
+
+    def _as_asked(self, pair: tuple[Task, Outcome]) -> tuple[Task, Outcome]:
+        """Return an answer without a moment that was not asked for: the first was held against its update."""
+        task, outcome = pair
+        asked = Need.MOMENT in task.facts or Need.MOMENT not in self.wanted
+        if outcome.moment is None or asked or not self.ledger.trust.on:
+            return pair
+        return task, replace(outcome, moment=None)
 
     # -- probes ----------------------------------------------------------------------------------------------
 

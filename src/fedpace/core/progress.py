@@ -102,5 +102,7 @@ class Progress:
     """Tasks of a warm-up that the policy waits for."""
     quorum: int = 0
     """Answers to them that suffice."""
+    again: bool = False
+    """Whether training begins again with the next step (`fedpace.core.beginning`)."""
     probing: bool = False
     probed_step: int = -1

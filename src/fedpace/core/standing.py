@@ -17,7 +17,7 @@ from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.rng import stream
 from fedpace.core.roster import Roster, Settings
-from fedpace.core.tasks import Kind, Move, Policy, Step, Task, Wait
+from fedpace.core.tasks import Apply, Kind, Move, Policy, Step, Task, Wait
 from fedpace.core.types import (
     ClientId,
     Cohort,
@@ -29,6 +29,7 @@ from fedpace.core.types import (
     check_traits,
     facts_wanted,
 )
+from fedpace.core.view import InFlight
 from fedpace.core.weights import bounded
 from fedpace.core.widths import Widths, forget_moments, forget_updates
 
@@ -208,12 +209,20 @@ class Standing(Roster):
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
         flying, held, failed = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
+        known = self.ledger.facts() | {"doubted": self.ledger.trust.doubted()}
         tasks = {"in_flight": flying, "in_hand": held, "failed": failed}
-        return View(self.step, self.now, available, self.shares(), **self.ledger.facts(), **tasks)
+        return View(self.step, self.now, available, self.shares(), **known, **tasks)
 
     def decide(self, view: View) -> Move:
         """Ask the policy. Where clients are not believed, one can neither weigh all nor leave it without a choice."""
         guarded, rounds = self.ledger.trust.on, self.policy.rounds
+        if guarded and not rounds and self._judged_beginning():
+            available = view.available | self._give_up_models() if self.at.again else view.available
+            view = self.view_of(available & self._admitted())
+            if self.at.again:
+                return self._begin_again(view)
+            if not self.step:  # what it waits for was decided in their company
+                self.state = self.policy.init()
         try:
             move, self.state = self.policy.decide(self.state, view, self._rng())
         except InfeasibleError as problem:
@@ -222,6 +231,57 @@ class Standing(Roster):
             why = Diagnostics(status=f"all that can be reached, since {problem}")
             return Move(view.candidates, self.among(view.candidates), why=why)
         return bounded(move, view, self.ledger.trust.weight()) if guarded and not rounds else move
+
+    def _judged_beginning(self) -> bool:
+        """Whether half of the roster was heard for the first time, and somebody found that works against the others."""
+        trust = self.ledger.trust
+        _, held = self.flight.mine()
+        first = [task for task in held if task.step == 0 and task.client in self.ledger]
+        if trust.beginning.over or not trust.beginning.enough(self.ledger.rows(task.client for task in first)):
+            return False
+        told = {task.client: self.flight.told(task.id).update for task in first}
+        trust.hear_first({self.ledger.row(client): update for client, update in told.items() if update is not None})
+        sketches = trust.beginning.sketches
+        found = trust.judge_beginning()
+        if found is None or not found.any():
+            return False
+        self.at.again = trust.begins_again(found) and 0 in self.flight.versions
+        if self.at.again:  # updates of models that are thrown away say nothing; those of the first do
+            sketches = np.where(found[:, None], math.nan, sketches)
+            self.ledger.tables["updates"], self.ledger.columns["participations"][:] = sketches, 0
+            self.ledger.columns["update_step"][:] = np.where(np.isnan(sketches).any(axis=1), -1, 0)
+        self.give_up_untrusted()
+        return True
+
+    def _give_up_models(self) -> BoolArray:
+        """Wait for nobody that works; return (n,) who has nothing to do from now on."""
+        idle = np.zeros(len(self.ledger), dtype=np.bool_)
+        dropped = self.flight.drop([task.id for task in self.flight.mine()[0]])
+        idle[self.ledger.rows(task.client for task in dropped if task.client in self.ledger)] = True
+        self.at.turn.wasted += len(dropped)
+        return idle & ~self.busy()
+
+    def give_up_untrusted(self) -> None:
+        """Wait no more for who is not asked any more, nor use what is in hand of it."""
+        bad = set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
+        if bad:
+            before = self.flight.flying + self.flight.held
+            self.flight.lose(bad)
+            self.at.turn.wasted += before - self.flight.flying - self.flight.held
+
+    def _begin_again(self, view: View) -> Move:
+        """Go back to the first model, and let the policy go on as if nothing had been before."""
+        self.at.again = False
+        hand = view.in_hand
+        nothing = replace(view, step=view.step + 1, in_hand=InFlight())
+        move: Move
+        move, self.state = self.policy.decide(self.policy.init(), nothing, self._rng())
+        status = "begins again with the first model: those who made most of the steps so far work against the others"
+        why = replace(move.why, status=status, facts={"begins again": True})
+        return replace(move, apply=Apply(hand.ids, np.zeros(len(hand)), afresh=True), why=why)
+
+    def _admitted(self) -> BoolArray:
+        return self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
 
     def _rng(self) -> np.random.Generator:
         """Return the stream of this decision: rounds decide once per step."""

@@ -62,6 +62,8 @@ class Apply:
     ids: IntArray
     weights: FloatArray
     mode: Mode = "average"
+    afresh: bool = False
+    """See `Step.afresh`."""
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -95,6 +97,9 @@ class Step:
     """Tasks and the weights of their answers; empty = the model stays as it is."""
     mode: Mode
     dropped: tuple[Task, ...] = ()
+    afresh: bool = False
+    """True: the next model is version 0 again, and the server step begins anew; no answer counts. Only without rounds,
+    where clients are not believed (`fedpace.core.beginning`)."""
 
     @property
     def fresh(self) -> bool:

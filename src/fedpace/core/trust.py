@@ -7,7 +7,8 @@ weight. Each claim is bounded by something that the server sees itself:
   (`Outcome.measured`). Delays that were given beforehand are compared with what answers took: a client whose answers
   are later than those of the fleet beyond doubt (`LATE` standard errors) is shown as slow as it was seen to be.
 - Moments. The size of a moment (its trace) further from the fleet's median than `SPREADS` robust standard deviations,
-  and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Its shape stays the client's.
+  and than a factor of `SCALE`, says nothing: the moment is taken at the median size. Whose update is far from what the
+  others' updates make of its moment (`fedpace.core.claims`) is taken for a client of whose data nothing is known.
 - Weights. One client has at most `CAP` of a cohort's weight, or its share of the objective where that is more; what is
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
 - Updates. A client whose updates point away from those of the others on average (`fedpace.core.turning`), or were
@@ -30,11 +31,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpace.core.beginning import Beginning
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace.core.claims import unlikely
+from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays, read_evidence
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
-from fedpace.core.screening import FACTOR, Screen, Screens, checked_lengths, compared
+from fedpace.core.screening import FACTOR, Screen, Screens, compared
 from fedpace.core.turning import add_cosines
 from fedpace.core.weights import CAP, FLEET, capped
 
@@ -48,24 +51,14 @@ SPREADS, SCALE = 5.0, 4.0
 """See above: of moments."""
 EXTREME = 600.0
 """Logarithm of what a moment is multiplied by at the most: more is no number."""
+OPPOSED_AT_FIRST = 3.0
+"""How much is held against who worked against the others from the beginning."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
 HALF_LIFE = 50.0
 """Steps."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
-COLUMNS: dict[str, float] = {
-    "timed": 0.0,  # answers whose seconds were compared, fading
-    "late": 0.0,  # sum of the logarithms of seconds taken over seconds claimed, fading
-    "cosines": 0.0,  # sum of the cosines of its updates with the others', fading
-    "compared": 0.0,  # how many those are, fading
-    "against": 0.0,  # how often it was found to point away from the others, fading
-    "refused": 0.0,  # updates that were refused, fading
-    "size": math.nan,  # logarithm of the trace of the moment as it was told
-    "scale": 1.0,  # what the moment was multiplied by
-}
-BUFFERS = "buffers/"
-FADING = ("timed", "late", "cosines", "compared", "against", "refused")
 
 
 class Trust:
@@ -80,6 +73,7 @@ class Trust:
         self.on = on
         self.screen, self.buffers = Screen(screen), Screens(screen)
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
+        self.beginning = Beginning()
         self._step = 0
         """The newest step that evidence came from."""
 
@@ -87,11 +81,13 @@ class Trust:
         """Add clients of which nothing was seen."""
         for name, empty in COLUMNS.items():
             self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
+        self.beginning.append(clients)
 
     def remove(self, rows: IntArray) -> None:
         """Forget clients."""
         for screen in (self.screen, self.buffers):
             screen.remove(rows, self.columns["timed"].size)
+        self.beginning.remove(rows)
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
 
     # -- seconds ---------------------------------------------------------------------------------------------
@@ -142,6 +138,8 @@ class Trust:
         for row, factor in moments.items():
             trace = float(np.sum(factor * factor))
             size[row] = math.log(trace) if trace > 0 else math.nan
+            told = self.columns["shape"][row]
+            self.columns["shape"][row] = -abs(told) if told else math.nan  # who was not believed is not, until compared
         known = np.isfinite(size)
         wanted = np.ones(size.size)
         if int(known.sum()) >= ENOUGH:
@@ -157,8 +155,23 @@ class Trust:
 
     def forget_moments(self) -> None:
         """Forget how large moments were: all are told anew."""
-        self.columns["size"][:] = math.nan
+        self.columns["size"][:] = self.columns["shape"][:] = math.nan
         self.columns["scale"][:] = 1.0
+
+    def compare_shapes(self, rows: IntArray, updates: FloatArray, points: FloatArray) -> None:
+        """Hold the moments of clients that trained from one model against their updates (`fedpace.core.claims`).
+
+        Who was found to be believed or not stays so until it tells another moment: its claim has not changed either.
+        """
+        shape = self.columns["shape"][rows]
+        times, told = shape.copy(), ~(shape > 0)
+        times[told] = unlikely(updates[told], points[told])
+        self.columns["shape"][rows] = np.where(shape >= 0, shape, times)
+
+    def doubted(self) -> BoolArray | None:
+        """(n,) whose moments are not believed; None where all are."""
+        doubted = np.abs(self.columns["shape"]) > 0
+        return doubted if self.on and doubted.any() else None
 
     # -- updates ---------------------------------------------------------------------------------------------
 
@@ -200,6 +213,30 @@ class Trust:
         if self.on:
             np.add.at(self.columns["refused"], np.asarray(rows, dtype=np.int64), 1.0)
 
+    # -- the first steps, where nobody is waited for: `fedpace.core.beginning` ---------------------------------
+
+    def hear_first(self, updates: Mapping[int, ArrayLike]) -> None:
+        """Take in sketches of what clients, by row, did to the first model."""
+        for row, update in updates.items():
+            self.beginning.hear(row, np.asarray(update, dtype=np.float64))
+
+    def judge_beginning(self) -> BoolArray | None:
+        """(n,) who works against most others, which is held against it from now on; None while too few were heard."""
+        found = self.beginning.judge()
+        if found is not None:
+            self.columns["against"][found] += OPPOSED_AT_FIRST
+        return found
+
+    def begins_again(self, found: BoolArray) -> bool:
+        """Whether these owned the steps so far; if so, nothing counts that was found in their company."""
+        if not self.beginning.owned(found):
+            return False
+        for name in ("cosines", "compared"):
+            self.columns[name][:] = 0.0
+        self.columns["against"][~found] = 0.0
+        self.screen.known, self.buffers.known = self.screen.known[:0], {}
+        return True
+
     def weight(self) -> FloatArray:
         """(n,) in (0, 1]: what clients count for, as a part of what they are given."""
         return np.asarray(0.5 ** self._doubt())
@@ -232,65 +269,25 @@ class Trust:
         if cohort.mode == "average":
             few = shares.size < FLEET
             weights = capped(weights, 1.0 if few else max(CAP, float(shares[cohort.clients].max())))
-        facts, reasons = self._said(cohort, claimed)
+        facts, reasons = corrections(cohort, claimed, self.slower(), self.weight(), self.columns)
         if not facts and np.array_equal(weights, cohort.weights):
             return cohort
         why = replace(cohort.why, facts={**cohort.why.facts, **facts}, reasons={**cohort.why.reasons, **reasons})
         return replace(cohort, weights=weights, why=why)
 
-    def _said(self, cohort: Cohort, claimed: FloatArray) -> tuple[dict[str, Any], dict[int, str]]:
-        slower, scale, weight = self.slower(), self.columns["scale"], self.weight()
-        rows = np.flatnonzero((slower != 1) | (scale != 1) | (weight < 1)).tolist()
-        reasons: dict[int, str] = {}
-        for row in rows:
-            said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
-            if slower[row] != 1:
-                said.append(f"claims {claimed[row]:.3g} s, and was seen to take {slower[row]:.3g} times as long")
-            if scale[row] != 1:
-                said.append(f"its moment is {1 / scale[row]:.3g} times as large as the median, and taken at that size")
-            if weight[row] < 1:
-                said.append(f"counts for {weight[row]:.0%}: its updates were refused, or point away from the others'")
-            reasons[row] = "; ".join(said)
-        if not rows:
-            return {}, {}
-        table = tuple((row, float(slower[row]), float(scale[row]), float(weight[row])) for row in rows)
-        return {"distrusted": table}, reasons
-
     # -- saving ----------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        known = self.screen.known
-        buffers = {f"{BUFFERS}{kind}": lengths for kind, lengths in self.buffers.known.items()}
-        return {**self.columns, **buffers, "fleet": np.concatenate([[self._step, len(known)], known.ravel()])}
+        known = evidence_arrays(self.columns, self._step, self.screen.known, self.buffers.known)
+        return {**known, **self.beginning.arrays()}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what was saved; states from before there was any evidence have none."""
         if not saved:
             return
-        if not {"cosines", "compared"} & set(saved) and "against" in saved:  # answers in a row were counted once
-            doubt = np.maximum(saved["against"] - 2, 0.0)
-            saved = {**saved, "against": doubt, "cosines": np.zeros(clients), "compared": np.zeros(clients)}
-        if missing := {*COLUMNS, "fleet"} - set(saved):
-            raise InputError(f"the saved ledger lacks {sorted(missing)} of what clients are trusted by")
-        for name in COLUMNS:
-            if saved[name].shape != (clients,):
-                raise InputError(
-                    f"the saved ledger should hold {clients} entries of 'trust/{name}', not shape {saved[name].shape}"
-                )
-            self.columns[name] = np.array(saved[name], dtype=np.float64)
-        fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-        if fleet.size < 2 or not np.isfinite(fleet).all() or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
-            raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
-        self._step, count = int(fleet[0]), int(fleet[1])
-        known = fleet[2:].reshape(count, (fleet.size - 2) // count if count else 3)
-        if known.shape[1] == 1:  # saved before lengths were kept by the version of the model
-            known = np.concatenate([np.full((count, 1), fleet[0]), known], axis=1)
-        if known.shape[1] == 2:  # and before it was known whose they are
-            known = np.concatenate([known, np.full((count, 1), -1.0)], axis=1)
-        self.screen.known = checked_lengths(known, clients)
-        kept = {name.removeprefix(BUFFERS): lengths for name, lengths in saved.items() if name.startswith(BUFFERS)}
-        self.buffers.known = {kind: checked_lengths(lengths, clients) for kind, lengths in kept.items()}
+        self.columns, self._step, self.screen.known, self.buffers.known = read_evidence(saved, clients)
+        self.beginning.load(saved, clients)
 
     def _fade(self, step: int) -> None:
         if step > self._step:

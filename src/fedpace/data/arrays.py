@@ -98,7 +98,7 @@ def listed(clients: Any) -> list[Any]:
     """Return the clients' pairs as a list."""
     if isinstance(clients, Mapping):
         clients = clients.values()
-    if isinstance(clients, str | bytes) or not hasattr(clients, "__iter__"):
+    if isinstance(clients, str | bytes) or not hasattr(clients, "__iter__") or getattr(clients, "ndim", 1) == 0:
         raise InputError(f"clients must be a list of pairs (X, y), one per client, but a {_kind(clients)} came")
     found = list(clients)
     if not found:
@@ -108,14 +108,15 @@ def listed(clients: Any) -> list[Any]:
 
 def pair_of(pair: Any, what: str) -> tuple[Array, Array]:
     """Return X and y as arrays; y may hold names."""
-    if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2 or _is_data_set(pair):
+    single = isinstance(pair, str | bytes | Mapping | set) or not hasattr(pair, "__len__")
+    if single or getattr(pair, "ndim", 1) == 0 or len(pair) != 2 or _is_data_set(pair):
         if _is_data_set(pair):
             hint = ": stack it, X = torch.stack([x for x, _ in it]) and y = [int(y) for _, y in it]"
         else:
             hint = ": of two lists make one with zip(X, y)" if what == "client 0" else ""
         raise InputError(f"{what} must be a pair (X, y) of inputs and targets, but a {_kind(pair)} came{hint}")
     X, y = _array(pair[0], f"X of {what}"), _array(pair[1], f"y of {what}", names=True)
-    if X.ndim == 0 or len(X) != y.shape[0]:
+    if X.ndim == 0 or y.ndim == 0 or len(X) != y.shape[0]:
         raise InputError(f"X and y of {what} must have as many rows, but they have the shapes {X.shape} and {y.shape}")
     if len(X) == 0:
         raise InputError(f"{what} holds no samples: leave it out, or give it some")
@@ -241,4 +242,5 @@ def _digest(parts: list[Samples]) -> str:
 
 
 def _kind(value: Any) -> str:
-    return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+    counted = hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
+    return f"{type(value).__name__} of {len(value)}" if counted else type(value).__name__

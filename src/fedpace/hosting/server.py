@@ -180,6 +180,8 @@ class Server:
         shared, answers = self.shared, self.answers(step)
         assert shared is not None
         before, sources, share_of = shared.arrays, [], None
+        if step.afresh and 0 in self.courier.models:
+            shared.begin_again(self.courier.models[0])
         if "rows" in self.rule.takes:  # only rules that see each update ask whose it is
             share_of = self.coordinator.share_of()
             sources = [Source(task.client, task.step, share_of(task.client) or 0.0) for task, _ in step.answers]

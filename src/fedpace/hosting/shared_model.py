@@ -94,6 +94,11 @@ class SharedModel:
         combined = gather.answers(version, awaited, share_of)
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
+    def begin_again(self, arrays: Arrays) -> None:
+        """Go back to a model, with the state that the rule begins with."""
+        self.arrays = {key: np.array(array) for key, array in arrays.items()}
+        self.state = self.rule.init(self._zero())
+
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
         """Take the step that others averaged, and return the new model.
 

@@ -58,10 +58,8 @@ class Fleet:
         """Refuse options that make no sense; the session checks the others."""
         checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
         checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
-        if not 0 <= self.slow_rare <= 1:
-            raise InputError(f"slow_rare of fleet must lie in [0, 1], but {self.slow_rare} came")
-        if not -1 <= self.slow_large <= 1:
-            raise InputError(f"slow_large of fleet must lie in [-1, 1], but {self.slow_large} came")
+        checks.between(self.slow_rare, 0, 1, "slow_rare of fleet")
+        checks.between(self.slow_large, -1, 1, "slow_large of fleet")
         if self.slow_rare and self.slow_large:
             raise InputError("slow_rare and slow_large of fleet both say who is slow: leave one of them out")
 

@@ -195,6 +195,8 @@ class Simulation:
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
         gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
+        if step.afresh:
+            self.server_state = self.server.init(self._zero())
         # Only rules that see each update ask whose it is.
         share_of = self.coordinator.share_of() if "rows" in self.server.takes else None
         losses: list[float] = []
@@ -214,7 +216,7 @@ class Simulation:
                 buffers.append((result.parameters[cut:].clone(), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)
-        model = self.models[step.number - 1]
+        model = self.models[0 if step.afresh else step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)
             tail = mean_buffers(model[cut:], self.trainer.whole, buffers)

@@ -74,10 +74,11 @@ class Training:
         for option in ("lr", "weight_decay", "mu"):
             between(getattr(self, option), 0, LARGEST, f"{option} of training")
         one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
+        between(self.momentum, 0, 1, "momentum of training")
+        if self.momentum == 1:
+            raise InputError(f"momentum of training must be below 1, but {self.momentum} came")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
 
 
 @dataclass(frozen=True, eq=False)

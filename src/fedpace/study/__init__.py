@@ -119,11 +119,13 @@ def compare(
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
         seeds=chosen,
-        training=parts.instance(training or Training(epochs=epochs, batch=batch, lr=lr), Training, "training"),
-        fleet=parts.instance(fleet or QUARTER, Fleet, "fleet"),
+        training=parts.instance(
+            Training(epochs=epochs, batch=batch, lr=lr) if training is None else training, Training, "training"
+        ),
+        fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(clock or CHARGED, Clock, "clock"),
-        stop=parts.instance(stop or Stop(target=target, max_rounds=rounds), Stop, "stop"),
+        clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
+        stop=parts.instance(Stop(target=target, max_rounds=rounds) if stop is None else stop, Stop, "stop"),
         server=parts.server_step(server),
     )
     _check_target(experiment)
@@ -178,7 +180,7 @@ def simulate(
         fleet=parts.instance(fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(clock, Clock, "clock"),
-        engine=parts.engine_options(engine or "auto", ground.model),
+        engine=parts.engine_options("auto" if engine is None else engine, ground.model),
         server=parts.server_step(server),
         seed=seed,
     )
@@ -196,7 +198,8 @@ def _run(
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
-    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given) if isinstance(given, Iterable) else ()
+    several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given) if several else ()
     whole = all(isinstance(seed, Integral) and seed >= 0 for seed in seeds)
     if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds must be a number of at least 1, or different whole numbers, but {given!r} came")

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedpace import registry
 from fedpace.config import Scheme, build
+from fedpace.core import checks
 from fedpace.core.checks import one_of
 from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.naming import parse_named, scheme_table, split_list
@@ -110,7 +111,7 @@ def schemes(given: Any) -> tuple[Scheme, ...]:
     """Return the schemes, each by name (`"random(k=5)"`), as an object, or as (label, either)."""
     if isinstance(given, str):
         given = split_list(given, "schemes")  # as the command line takes them
-    entries = [given] if hasattr(given, "name") else list(given)
+    entries = [given] if hasattr(given, "name") else checks.listed(given, "schemes")
     if not entries:
         raise InputError("schemes names none: give some, such as ['random(k=5)', 'pace']")
     found = [_scheme(entry) for entry in entries]

@@ -1,0 +1,137 @@
+"""The same for what needs torch, for live servers, and for what decides whom to trust (`test_fuzz.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpace
+from fedpace import Settings, make_selector
+from fedpace.core.beginning import opposed
+from fedpace.core.claims import unlikely
+from fedpace.core.errors import FedpaceWarning
+from fedpace.core.trust import Trust
+from fedpace.delays.availability import Availability
+from fedpace.hosting.server import Host, Server
+from fedpace.planning import plan_cohort
+from fedpace.sim.clock import Clock
+from fedpace.sim.fleet import Fleet
+from fedpace.sim.stopping import Stop
+from fedpace.sim.training import Training
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fuzzing import fuzzed
+from junk import arrays, floats, junk, listed, mostly, one_of, pick, raw, scalars, table, text
+
+torch = pytest.importorskip("torch")
+
+MOMENTS = np.array([np.eye(2), 2 * np.eye(2), np.ones((2, 2))])
+
+
+@fuzzed(
+    "plan_cohort",
+    mostly([1.0, 2.0, 3.0], [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]], of=one_of(listed(floats), junk)),
+    mostly(None, MOMENTS, of=one_of(arrays, junk)),
+    table(pick(["names", "noise", "ridge", "max_clients"]), junk),
+)
+def test_plan(delay, moments, options):
+    found = plan_cohort(delay, moments, **options)
+    assert abs(sum(found.weights) - 1) < 1e-9
+
+
+def options_of(*classes):
+    """Return a maker of a class, and of junk for some of its options."""
+
+    def make(rng):
+        kind = rng.choice(classes)
+        return kind, table(pick([item.name for item in dataclasses.fields(kind)]), scalars)(rng)
+
+    return make
+
+
+@fuzzed("options of simulations", options_of(Fleet, Training, Clock, Stop, Availability))
+def test_options(drawn):
+    kind, options = drawn
+    kind(**options)
+
+
+PAIRS = [(np.eye(3), [0, 1, 0]), (np.ones((2, 3)), [1, 1]), (np.zeros((4, 3)), [0, 1, 1, 0])]
+GOOD = {"clients": PAIRS, "test": PAIRS[0], "model": "softmax", "selector": "random(k=1)"}
+ARGUMENTS = [
+    "data", "model", "delays", "selector", "clients", "test", "training", "task", "head", "fleet", "availability",
+    "clock", "engine", "server", "seed",
+]  # fmt: skip
+
+
+@fuzzed("simulate", table(pick(ARGUMENTS), one_of(junk, listed(mostly(*PAIRS, of=one_of(arrays, junk))))))
+def test_simulate(changed):
+    fedpace.simulate(**(GOOD | changed)).close()
+
+
+words = one_of(text(6), raw(), arrays, listed(one_of(text(), arrays)), pick([None, object(), {}, 1j]))
+
+
+@fuzzed("compare", table(pick([*ARGUMENTS, "schemes", "target", "seeds", "rounds", "lr", "name", "stop"]), words))
+def test_compare(changed):
+    good = {"clients": PAIRS, "test": PAIRS[0], "model": "softmax", "schemes": ["random(k=1)"]}
+    how = {"rounds": 1, "seeds": 1, "epochs": 1, "progress": False}
+    fedpace.compare(
+        **(good | how | {("schemes" if key == "selector" else key): changed[key] for key in changed if key != "seed"})
+    )
+
+
+HOST = Host("fuzz", logging.getLogger("fuzz"), {})
+
+
+@fuzzed(
+    "servers: options",
+    mostly("random", "pace-async", of=pick(["pace", "fedbuff", "oort"])),
+    table(pick(["clock", "rule", "sketch", "loss_key", "screen", "forget_seconds"]), scalars),
+)
+def test_server(scheme, options):
+    Server(make_selector(scheme), Settings(), HOST, **options)
+
+
+def numbers(rng):
+    """Return a table of numbers that a ledger may hold: finite, and neither empty nor beyond 1e70."""
+    rows, columns = rng.choice([1, 3, 12, 20, 40]), rng.randint(1, 4)
+    way = rng.random()
+    drawn = np.array([[rng.gauss(0, 1) for _ in range(columns)] for _ in range(rows)])
+    if way < 0.2:
+        drawn[:] = 0.0
+    elif way < 0.5:
+        drawn[rng.randrange(rows)] *= rng.choice([0.0, -1.0, 1e-70, 1e70, 1e35])
+    elif way < 0.7:
+        drawn *= rng.choice([1e-70, 1e70, 1e-9])
+    elif way < 0.8:
+        drawn[rows // 2 :] = drawn[0]
+    return drawn
+
+
+@fuzzed("whom to believe", numbers, numbers)
+def test_believe(updates, points):
+    count = min(len(updates), len(points))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedpaceWarning)
+        times = unlikely(updates[:count], points[:count])
+    assert np.isfinite(times).all()
+    assert 2 * int((times > 0).sum()) <= count
+    assert opposed(updates).shape == (len(updates),)
+
+
+@fuzzed(
+    "trust: what was saved", pick(["shape", "beginning/led", "beginning/sketches", "beginning/over", "fleet"]), arrays
+)
+def test_saved(name, array):
+    trust = Trust()
+    trust.append(3)
+    trust.load({**trust.arrays(), name: array}, 3)
+    trust.weight()
+    trust.doubted()
+    trust.remove(np.array([0]))
