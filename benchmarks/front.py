@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grid import cells as grid_cells
 from grid.cells import LEVELS, Cell
 from grid.runs import HOLD, FullJob, Row, full_participation, prepare
 from grid.schemes import Scheme
@@ -28,6 +27,7 @@ from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key
 
 from fedpace.records.holding import Holding
+from grid import cells as grid_cells
 
 CELLS = "digits-0.3/synthetic/independent,digits-0.3/nycmesh/independent,digits-rotated/nycmesh/independent"
 LONGEST = 3000

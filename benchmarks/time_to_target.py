@@ -40,8 +40,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grid import cells as grid_cells
-from grid import markdown, picture, racing, recorded, sceptic, schemes, tables, tuning
 from grid.analysis import summarise
 from grid.cells import Cell, Task
 from grid.economy import Economy
@@ -49,6 +47,9 @@ from grid.runs import FullJob, Job, Row, full_participation, run
 from grid.schemes import BASELINE, MODES, Mode, Scheme
 from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key, key
+
+from grid import cells as grid_cells
+from grid import markdown, picture, racing, recorded, sceptic, schemes, tables, tuning
 
 
 def main() -> None:

@@ -210,8 +210,8 @@ class Standing(Roster):
         """Return what the policy is shown while these can be chosen."""
         flying, held, failed = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
         known = self.ledger.facts() | {"doubted": self.ledger.trust.doubted()}
-        tasks = {"in_flight": flying, "in_hand": held, "failed": failed}
-        return View(self.step, self.now, available, self.shares(), **known, **tasks)
+        known |= {"in_flight": flying, "in_hand": held, "failed": failed}
+        return View(self.step, self.now, available, self.shares(), **known)
 
     def decide(self, view: View) -> Move:
         """Ask the policy. Where clients are not believed, one can neither weigh all nor leave it without a choice."""
