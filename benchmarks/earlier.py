@@ -5,7 +5,8 @@
 
 The workloads are V and W of `simulator.py` (1,000 clients of digits, 100 per round, and MNIST with the ConvNet, 10 per
 round), played inline. Both checkouts are given the same files, and turns alternate, so that whatever else the machine
-does falls on both; what is compared is the least of the turns, since other work can only add to it.
+does falls on both. Compared are the least of the turns, and the least of all rounds, since other work can only add to
+them; of the two, the second says more on a busy machine, where no turn is left alone from its first round to its last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "contestants")]
@@ -33,15 +35,28 @@ from ours import EngineOptions, load, simulation
 place, rounds = Path(sys.argv[1]), int(sys.argv[2])
 with closing(simulation(load(place), EngineOptions("inline", 0)).rounds()) as played:
     next(played), next(played)
-    began = time.process_time()
+    seconds = []
     for _ in range(rounds):
+        began = time.process_time()
         last = next(played)
-    print((time.process_time() - began) / rounds, last.metric)
+        seconds.append(time.process_time() - began)
+    print(sum(seconds) / rounds, min(seconds), last.metric)
 """
 
 
-def seconds(checkout: Path, place: Path, rounds: int) -> tuple[float, float]:
-    """Return the processor seconds of a round, and the last round's accuracy."""
+class Turn(NamedTuple):
+    """What some rounds took."""
+
+    mean: float
+    """Processor seconds of a round."""
+    least: float
+    """Of the one that took the least."""
+    accuracy: float
+    """After the last."""
+
+
+def turn(checkout: Path, place: Path, rounds: int) -> Turn:
+    """Play so many rounds with a checkout."""
     path = os.pathsep.join([str(checkout / "src"), str(HERE / "contestants")])
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(
@@ -53,8 +68,7 @@ def seconds(checkout: Path, place: Path, rounds: int) -> tuple[float, float]:
     )
     if done.returncode:
         raise SystemExit(f"{checkout} ended with {done.returncode}: {done.stderr[-2000:]}")
-    taken, accuracy = done.stdout.split()
-    return float(taken), float(accuracy)
+    return Turn(*map(float, done.stdout.split()))
 
 
 def main() -> None:
@@ -75,19 +89,23 @@ def main() -> None:
         for name, (workload, rounds) in made.items():
             place = Path(folder) / name.replace(" ", "-")
             workload.save(place)
-            turns: dict[str, list[tuple[float, float]]] = {which: [] for which in checkouts}
+            turns: dict[str, list[Turn]] = {which: [] for which in checkouts}
             for _ in range(options.turns):
                 for which, checkout in checkouts.items():
-                    turns[which].append(seconds(checkout, place, rounds))
-                    sys.stderr.write(f"{name}, {which}: {1e3 * turns[which][-1][0]:.3f} ms per round\n")
-            least = {which: min(taken for taken, _ in all_turns) for which, all_turns in turns.items()}
+                    turns[which].append(last := turn(checkout, place, rounds))
+                    sys.stderr.write(f"{name}, {which}: {1e3 * last.mean:.3f} ms, at least {1e3 * last.least:.3f}\n")
+            taken = {
+                "least_turn": {which: min(one.mean for one in played) for which, played in turns.items()},
+                "median_turn": {which: median(one.mean for one in played) for which, played in turns.items()},
+                "least_round": {which: min(one.least for one in played) for which, played in turns.items()},
+            }
             found[name] = {
-                "least_milliseconds_per_round": {which: round(1e3 * value, 3) for which, value in least.items()},
-                "median_milliseconds_per_round": {
-                    which: round(1e3 * median(taken for taken, _ in all_turns), 3) for which, all_turns in turns.items()
+                "milliseconds_per_round": {
+                    what: {which: round(1e3 * value, 3) for which, value in each.items()}
+                    for what, each in taken.items()
                 },
-                "now_over_earlier": round(least["now"] / least["earlier"], 3),
-                "accuracy": {which: all_turns[0][1] for which, all_turns in turns.items()},
+                "now_over_earlier": {what: round(each["now"] / each["earlier"], 3) for what, each in taken.items()},
+                "accuracy": {which: played[0].accuracy for which, played in turns.items()},
             }
     print(json.dumps({"turns": options.turns, **found}, indent=2))
 
