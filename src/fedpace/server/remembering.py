@@ -30,6 +30,7 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, above, between, finite
 from fedpace.core.stepping import Answers, Part, ShareOf, Source, Stack, Vector, like
+from fedpace.server._counting import still_counting
 from fedpace.server._memory import Memory, Remembered
 from fedpace.server.nesterov import Nesterov
 
@@ -96,12 +97,9 @@ def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
     What these differed by would stay in the mean of all for ever; and since nothing new is heard of them, it would seem
     to drift further and further, until every step waited for everybody.
     """
-    if share_of is None:
+    kept, shares = still_counting(state.remembered_clients, state.remembered_shares, share_of)
+    if shares == state.remembered_shares:
         return state
-    shares = [share_of(client) for client in state.remembered_clients]
-    if tuple(shares) == state.remembered_shares:
-        return state
-    kept = [place for place, share in enumerate(shares) if share is not None]
 
     def still(values: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(values[place] for place in kept)
@@ -111,7 +109,7 @@ def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
         offsets=state.offsets.of(still(state.offsets.rows)),
         remembered_clients=still(state.remembered_clients),
         remembered_versions=still(state.remembered_versions),
-        remembered_shares=tuple(share for share in shares if share is not None),
+        remembered_shares=shares,
         remembered_scales=still(state.remembered_scales),
         remembered_paths=still(state.remembered_paths),
     )
