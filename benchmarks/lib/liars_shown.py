@@ -17,7 +17,7 @@ WORST = 30.0
 
 
 def costs(done: Mapping[str, Mapping[str, Any]]) -> Costs:
-    """Return times to the target over those of honest clients without defences: of seeds that were run both ways."""
+    """Return times to the target over those of honest clients without defences."""
     seeds: dict[tuple[str, str, str], dict[bool, dict[str, float]]] = {}
     for name, run in done.items():
         scheme, lie, who, seed, trust = name.split(" | ")
@@ -26,11 +26,7 @@ def costs(done: Mapping[str, Mapping[str, Any]]) -> Costs:
             cost = math.inf if run["seconds"] is None else run["seconds"] / base
             place = (scheme, lie, who if lie != "honest" else "-")
             seeds.setdefault(place, {}).setdefault(trust == "on", {})[seed] = cost
-    found: Costs = {}
-    for place, both in seeds.items():
-        common = set.intersection(*(set(by_seed) for by_seed in both.values())) or {s for b in both.values() for s in b}
-        found[place] = {on: [cost for seed, cost in told.items() if seed in common] for on, told in both.items()}
-    return found
+    return {place: {on: list(told.values()) for on, told in both.items()} for place, both in seeds.items()}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -49,17 +45,20 @@ def shown(values: Sequence[float] | None) -> str:
 
 
 def markdown(found: Costs, schemes: Sequence[str], lies: Sequence[str], who: Sequence[str]) -> str:
-    """Return the table: off → on, with the number of seeds where defences are on."""
+    """Return the table: off → on, each with the number of seeds."""
     lines = [f"| lie | who | {' | '.join(schemes)} |", "|---|---|" + "---|" * len(schemes)]
     for lie, group in _rows(found, lies, who):
         cells = []
         for scheme in schemes:
             both = found.get((scheme, lie, group), {})
-            off, on = shown(both.get(False)), shown(both.get(True))
-            seeds = f" [{len(both.get(True) or both.get(False) or ())}]" if both else ""
-            cells.append(f"{off or '·'} → {on}{seeds}" if on else (f"{off}{seeds}" if off else ""))
+            off, on = (shown(both.get(side)) + _seeds(both.get(side)) for side in (False, True))
+            cells.append(f"{off or '·'} → {on or '·'}" if both else "")
         lines.append(f"| {lie} | {group} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _seeds(values: Sequence[float] | None) -> str:
+    return f" [{len(values)}]" if values else ""
 
 
 def _rows(found: Costs, lies: Sequence[str], who: Sequence[str]) -> list[tuple[str, str]]:

@@ -71,7 +71,8 @@ ARGUMENTS = [
 
 @fuzzed("simulate", table(pick(ARGUMENTS), one_of(junk, listed(mostly(*PAIRS, of=one_of(arrays, junk))))))
 def test_simulate(changed):
-    fedpace.simulate(**(GOOD | changed)).close()
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers beyond single precision
+        fedpace.simulate(**(GOOD | changed)).close()
 
 
 words = one_of(text(6), raw(), arrays, listed(one_of(text(), arrays)), pick([None, object(), {}, 1j]))

@@ -96,7 +96,7 @@ class Beginning:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        named = {"sketches": self.sketches, "led": self.led, "over": np.array(self.over)}
+        named = {"sketches": self.sketches, "led": self.led, "over": np.array([self.over])}
         return {PREFIX + name: array for name, array in named.items()}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
@@ -106,7 +106,7 @@ class Beginning:
         sketches = np.zeros((clients, 0)) if sketches is None else sketches
         if over.size != 1 or any(array.dtype.kind not in "fiub" for array in (over, led, sketches)):
             raise InputError("the saved ledger's account of how training began is damaged")
-        self.over = bool(over)
+        self.over = bool(over.ravel()[0])
         if led.shape != (clients,) or sketches.ndim != 2 or len(sketches) != clients:
             raise InputError(f"the saved ledger should hold {clients} rows of how training began, not {led.shape}")
         self.led, self.sketches = np.array(led, dtype=np.float64), np.array(sketches, dtype=np.float64)

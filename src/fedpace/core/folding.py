@@ -122,14 +122,20 @@ def screened(
     return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
 
 
-def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray]) -> None:
-    """Hold moments that are new against the updates of clients that trained from one model, where there are enough."""
-    updates, trust = ledger.tables.get("updates"), ledger.trust
-    if not trust.on or updates is None:
+def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray], first: FloatArray | None = None) -> None:
+    """Hold moments that are new against the updates of clients that trained from one model, where there are enough.
+
+    Args:
+        ledger: what is known of clients.
+        shares: what says what they weigh in the objective.
+        first: sketches of all that were heard on the first model, NaN = none; None = the ledger's, of any model.
+    """
+    updates, trust = ledger.tables.get("updates") if first is None else first, ledger.trust
+    if not trust.on or updates is None or not updates.shape[1]:
         return
     ready = ledger.moments.known & ~np.isnan(updates).any(axis=1)
     new = ready & ~(trust.columns["shape"] >= 0)
-    steps, points = ledger.columns["update_step"], None
+    steps, points = ledger.columns["update_step"] if first is None else np.zeros(len(updates)), None
     for step in np.unique(steps[new]):
         rows = np.flatnonzero(ready & (steps == step))
         if rows.size < ENOUGH:

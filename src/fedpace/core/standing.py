@@ -12,6 +12,7 @@ import numpy as np
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
 from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.flight import Flight
+from fedpace.core.folding import compare_shapes
 from fedpace.core.policies import Rounds
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
@@ -242,6 +243,9 @@ class Standing(Roster):
         told = {task.client: self.flight.told(task.id).update for task in first}
         trust.hear_first({self.ledger.row(client): update for client, update in told.items() if update is not None})
         sketches = trust.beginning.sketches
+        compare_shapes(self.ledger, self.shares, sketches)
+        if trust.doubted() is not None:  # what was measured with moments that are not believed says nothing
+            self.state = self.policy.init()
         found = trust.judge_beginning()
         if found is None or not found.any():
             return False

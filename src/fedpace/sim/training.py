@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from fedpace.core.checks import above, at_least, between, one_of, whole
+from fedpace.core.checks import above, at_least, between, one_of, real, whole
 from fedpace.core.errors import FedpaceError, InputError
 
 LARGEST = 1e30
@@ -74,9 +74,8 @@ class Training:
         for option in ("lr", "weight_decay", "mu"):
             between(getattr(self, option), 0, LARGEST, f"{option} of training")
         one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
-        between(self.momentum, 0, 1, "momentum of training")
-        if self.momentum == 1:
-            raise InputError(f"momentum of training must be below 1, but {self.momentum} came")
+        if not 0 <= real(self.momentum, "momentum of training") < 1:
+            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")
 
