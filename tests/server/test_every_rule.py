@@ -290,3 +290,18 @@ def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
 def test_senseless_options_are_refused(make, words):
     with pytest.raises(FedpaceError, match=words):
         make()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_model_that_begins_again_remembers_no_steps(rule):
+    """What clients that lied made of it is gone, and so is what the rule learnt in their company."""
+    first = {"w": np.linspace(-1, 1, 5)}
+    shared, other = SharedModel(first, rule), SharedModel(first, rule)
+    shared.step([(weight, {"w": -9 * model}) for weight, model in zip(WEIGHTS, trained(first["w"], 0), strict=True)])
+    shared.begin_again(first)
+    for number in (1, 2):
+        for each in (shared, other):
+            models = trained(each.arrays["w"], number)
+            each.step([(weight, {"w": model}) for weight, model in zip(WEIGHTS, models, strict=True)])
+        np.testing.assert_array_equal(shared.arrays["w"], other.arrays["w"])
+    assert first["w"].tolist() == np.linspace(-1, 1, 5).tolist(), "others may begin with it too"
