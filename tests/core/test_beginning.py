@@ -33,6 +33,16 @@ def test_a_minority_that_works_against_the_others_is_found(factor):
     assert np.flatnonzero(opposed(told)).tolist() == list(range(7))
 
 
+@pytest.mark.parametrize(("own", "width"), [(1.5, WIDTH), (3.0, WIDTH), (1.0, 3), (0.5, 2), (2.0, 64)])
+def test_honest_clients_whose_data_differ_much_are_not_opposed(own, width):
+    """A third of them may point against the main direction of a heterogeneous fleet, or of a small model."""
+    for seed in range(50):
+        rng = stream(seed, "differing")
+        shared = rng.normal(size=width)
+        told = shared / np.linalg.norm(shared) + own * rng.normal(size=(CLIENTS, width)) / np.sqrt(width)
+        assert not opposed(told).any(), seed
+
+
 def test_nobody_is_judged_where_clients_do_not_agree():
     assert not opposed(stream(1, "noise").normal(size=(CLIENTS, 200))).any()
     assert not opposed(np.zeros((CLIENTS, 4))).any()

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import Coordinator, FedpaceError, MomentBank, Outcome, Session, Settings, make_selector, stream
+from fedpace import Coordinator, FedpaceError, Outcome, Session, Settings, make_selector, stream
 from fedpace.core.errors import InfeasibleError
+from fedpace.moments import MomentBank
 
 FREE = ("fedbuff", "fedasync", "pace-async")
 ROUNDS = ("random", "pace", "refl")

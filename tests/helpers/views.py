@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from fedpace import MomentBank, View
+from fedpace import View
+from fedpace.moments import MomentBank
 
 
 def view_of_moments(moments, delay, share=None, available=None):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace import MomentBank, View
+from fedpace import View
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.rng import stream
+from fedpace.moments import MomentBank
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors.delayhet_sampling import SamplingObjective
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular

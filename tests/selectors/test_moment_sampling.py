@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace import MomentBank
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
+from fedpace.moments import MomentBank
 from fedpace.selectors._optimised import cohort_from
 from fedpace.selectors.moment_sampling import MomentSampling
 

@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import MomentBank, View
+from fedpace import View
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.core.types import Report
+from fedpace.moments import MomentBank
 from fedpace.moments.factor import factor_from_features
 from fedpace.numerics.arrivals import LEAST, UNBROKEN
 from fedpace.numerics.calibration import PairSums

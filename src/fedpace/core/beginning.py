@@ -33,6 +33,10 @@ OPPOSED = -0.1
 """Cosine with the main direction that no honest client had."""
 AGREED = 0.25
 """Median cosine below which clients do not agree on where to go, and nobody is judged."""
+CHANCE = 2.0
+"""And below this over the root of the number of coordinates: so far any directions agree."""
+SPREADS = 4.5
+"""Robust standard deviations below the median, which are measured above it, where who lies has nothing to gain."""
 FAR = 5.0
 """Times the median length."""
 PREFIX = "beginning/"
@@ -130,6 +134,10 @@ def opposed(updates: FloatArray) -> BoolArray:
     cosines = cosines if float(np.median(cosines)) >= 0 else -cosines
     lengths = np.log(norms[:, 0]) + np.log(largest[moved, 0])
     far = lengths > float(np.median(lengths)) + math.log(FAR)
-    against = cosines < OPPOSED if float(np.median(cosines)) >= AGREED else np.zeros(cosines.size, dtype=np.bool_)
-    found[moved] = against | (far & (cosines < 0))
+    middle, upper = np.quantile(cosines, [0.5, 0.75])
+    # Few coordinates agree by chance, and clients whose data differ much point many ways: neither makes them liars.
+    if middle < max(AGREED, CHANCE / math.sqrt(updates.shape[1])):
+        return found
+    limit = min(OPPOSED, middle - SPREADS * (upper - middle) / 0.6745)
+    found[moved] = (cosines < limit) | (far & (cosines < min(0.0, limit - OPPOSED)))
     return found

@@ -174,7 +174,8 @@ def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool
     try:
         if task == "regression":
             return Samples(_numbers(X, what, tokens), y.astype(np.float32))
-        labels = y.astype(np.int64)
+        with np.errstate(invalid="ignore"):  # what is no whole number is named below
+            labels = y.astype(np.int64)
         if (labels != y).any():
             raise InputError(f"classes are whole numbers from 0 on, but y of {what} has others")
         if labels.min() < 0 or (classes is not None and labels.max() >= classes):
