@@ -5,7 +5,8 @@ To wait for a majority first would cost honest runs more than half of their time
 does to the very first model is kept, as a sketch: all clients were given that one, so that their updates can be
 compared whenever they come. Once half of the roster was heard, they are: early on clients agree on where to go, up to
 what is their own, so that the main direction of their updates (the first singular vector of the directions) is what
-most of them want. Who points the other way, below `OPPOSED`, or went many times as far as the median, is not trusted.
+most of them want. Who points the other way, below `OPPOSED` and far below the others, or went many times as far as the
+median, is not trusted.
 If such clients had more than half of the weight in the steps so far, the model is thrown away, and with it all that was
 learnt in their company: training begins again with the first model, whose updates are in hand or still to come.
 
