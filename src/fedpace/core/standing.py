@@ -236,9 +236,11 @@ class Standing(Roster):
     def _judged_beginning(self) -> bool:
         """Whether half of the roster was heard for the first time, and somebody found that works against the others."""
         trust = self.ledger.trust
+        if trust.beginning.over:  # asked after every answer: nothing is looked through once it is settled
+            return False
         _, held = self.flight.mine()
         first = [task for task in held if task.step == 0 and task.client in self.ledger]
-        if trust.beginning.over or not trust.beginning.enough(self.ledger.rows(task.client for task in first)):
+        if not trust.beginning.enough(self.ledger.rows(task.client for task in first)):
             return False
         told = {task.client: self.flight.told(task.id).update for task in first}
         trust.hear_first({self.ledger.row(client): update for client, update in told.items() if update is not None})
