@@ -170,6 +170,51 @@ def test_late_answers_tell_how_far_the_memory_is_off():
     assert blind.drift > 100 * alike.drift
 
 
+def test_what_drifted_in_the_first_steps_fades():
+    """Updates shrink as training goes on: measured in plain lengths, the first steps would count for ever."""
+    kappas = []
+    rule, models = Remembering(0.0), [np.zeros(WIDTH)]
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(24):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
+        for client, of in answers:
+            felt = np.array([1.0, 1.0, 1.0, 0.2]) if client == 0 and of < 5 else np.ones(WIDTH)
+            update = 0.2 * felt * (OPTIMUM - models[of]) + OWN[client]
+            gather.add(models[of] + update, models[of], float(client == 0), Source(client, of, 1 / CLIENTS))
+        model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
+        models.append(model)
+        kappas.append(state.drift_square / state.drift_unit if state.drift_unit else 0.0)
+    assert max(kappas) > 1e-3
+    assert kappas[-1] < 0.1 * max(kappas)
+
+
+def test_drift_is_put_down_to_those_who_moved_the_reference():
+    """How many answer now has no part in how far the memory was off before."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    then = model
+    model, state = stepped(state, model, 1, [(0, then, 1, 1.0)])
+    late = [(client, then, 1, 0.0) for client in (1, 2, 3)]
+    few, many = (
+        stepped(state, model, 2, [*((client, model, 2, 1 / len(who)) for client in who), *late])[1]
+        for who in ((0,), (0, 4, 5))
+    )
+    assert few.drift_unit == many.drift_unit > 0
+
+
+def test_states_from_before_steps_were_told_apart_go_on():
+    """What they measured of drift was in other units: it is measured anew."""
+    rule, start = Remembering(1.0), np.zeros(WIDTH)
+    model, state = stepped(rule.init(np.zeros(WIDTH)), start, 0, everybody(start, 0), power=1.0)
+    scalars, vectors = split_state(state)
+    older = {name: value for name, value in scalars.items() if name not in ("reference_squares", "reference_spreads")}
+    again = join_state(rule.init(np.zeros(WIDTH)), {**older, "drift_square": 5.0, "drift_unit": 1.0}, vectors)
+    _, after = stepped(again, model, 1, [(1, model, 1, 0.5), (4, model, 1, 0.5), (0, start, 0, 0.0)], power=1.0)
+    assert after.drift_square == after.drift_unit == 0.0
+    assert len(after.reference_squares) == len(after.reference_versions)
+
+
 def test_who_has_left_is_forgotten():
     """What it differed by would stay in the mean, and seem to drift further with every step that it is not heard in."""
     start = np.zeros(WIDTH)

@@ -46,7 +46,7 @@ MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4
 FORMER_NAMES = {"stretch": "step_factor", "ahead": "momentum"}
 """Fields of server steps' states and of rounds on disk that have another name now."""
 
-LATER_FIELDS = frozenset({"move", "move_before", "bends", "ways"})
+LATER_FIELDS = frozenset({"move", "move_before", "bends", "ways", "reference_squares", "reference_spreads"})
 """Fields of server steps' states that earlier ones lack; they begin as if no step had been made."""
 
 

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from fedpace.core.checks import BoolArray, FloatArray
 from fedpace.core.stepping import Source, Stack
+from fedpace.server._drift import Drift
 from fedpace.server.nesterov import Lead
 
-STEADY = 0.9
-"""What drift per way keeps from step to step: it is a curvature, which changes slowly."""
 KEPT = 0.7
-"""What the measured shrinking keeps of what it was: it is a rate, told from two lengths."""
+"""What is measured over steps keeps of what it was: shrinking, a rate told from two lengths, drift, and |u|^2."""
 LEAST_SHRINKING = 0.5
 """Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
 VERSIONS = 128
@@ -59,9 +58,11 @@ class Remembered(Lead):
     drift: float = 0.0
     """Squared error that remembered differences have in common, in units of |u|^2 and of the sum of squared weights."""
     drift_square: float = 0.0
-    """What late answers found changed in common, squared, averaged over steps."""
+    """What late answers found changed in common, squared, in units of |u|^2 of the step that they were late for,
+    averaged over steps."""
     drift_unit: float = 0.0
-    """The squared way that the model had gone meanwhile, times the sum of squared weights, averaged likewise."""
+    """The squared way that the model had gone meanwhile, times the sum of squared weights of that step, in the same
+    units, averaged likewise."""
     mean_square: float = 0.0
     """|u|^2, averaged over the last steps."""
     path: float = 0.0
@@ -70,6 +71,10 @@ class Remembered(Lead):
     """(m,) how far it had gone when the model was made that each was heard about."""
     reference_paths: tuple[float, ...] = ()
     """(v,) the same by the version of the model."""
+    reference_squares: tuple[float, ...] = ()
+    """(v,) |u|^2 of the step that was made from it."""
+    reference_spreads: tuple[float, ...] = ()
+    """(v,) the sum of the squared weights in it."""
     mean_age: float = 0.0
     """Steps since clients were heard, weighted by their shares."""
     remembered: int = 0
@@ -96,34 +101,16 @@ class _Reference(NamedTuple):
     mean: NDArray[Any]
     log_scale: float
     path: float
+    square: float
+    spread: float
 
+    def parts(self, change: FloatArray, way: float) -> tuple[FloatArray, float]:
+        """Return a change and the way that brought it about, in units of the step that was made from this version.
 
-class _Drift:
-    """By how much remembered differences were off in the same way, as late answers tell."""
-
-    def __init__(self) -> None:
-        self._total: FloatArray | float = 0.0
-        self._squares = self._weight = self._weights = self._way = 0.0
-
-    def add(self, change: FloatArray, share: float, way: float) -> None:
-        """Take in how a client's difference has changed since it was heard before, and how far the model has gone."""
-        self._total = self._total + share * change
-        self._squares += share**2 * float(change @ change)
-        self._weight += share
-        self._weights += share**2
-        self._way += share * way
-
-    def common(self) -> tuple[float, float] | None:
-        """Return the squared lengths of what the changes have in common and of the way; None = too few tell.
-
-        Products of different clients only, so that what is random in each of them is none of it on average; it may be
-        below 0 by chance.
+        As training goes on, updates shrink faster than ways do: sums of plain lengths would tell of the first steps
+        for as long as there are any. Those that count move the reference with an error of the size of their spread.
         """
-        pairs = self._weight**2 - self._weights
-        if not pairs > 1e-9 * self._weight**2:
-            return None
-        total = np.asarray(self._total)
-        return (float(total @ total) - self._squares) / pairs, (self._way / self._weight) ** 2
+        return change / math.sqrt(self.square), way * math.sqrt(self.spread / self.square)
 
 
 class Memory:
@@ -141,10 +128,23 @@ class Memory:
             strict=True,
         )
         self._known = dict(zip(state.remembered_clients, (_Known(*each) for each in known), strict=True))
-        references = zip(state.references.rows, state.reference_scales, state.reference_paths, strict=True)
+        if len(state.reference_squares) != len(state.reference_versions):  # saved before steps were told apart
+            unknown = (0.0,) * len(state.reference_versions)
+            state = replace(
+                state, reference_squares=unknown, reference_spreads=unknown, drift_square=0.0, drift_unit=0.0
+            )
+            self._was = state
+        references = zip(
+            state.references.rows,
+            state.reference_scales,
+            state.reference_paths,
+            state.reference_squares,
+            state.reference_spreads,
+            strict=True,
+        )
         self._references = dict(zip(state.reference_versions, (_Reference(*each) for each in references), strict=True))
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
-        self._drift = _Drift()
+        self._drift = Drift()
 
     def remember_now(self, source: Source, offset: FloatArray) -> None:
         """Remember what a client differed by in this step."""
@@ -155,9 +155,9 @@ class Memory:
         then, known = self._references.get(source.version), self._known.get(source.client)
         if then is None or (known is not None and source.version < known.version):
             return
-        if known is not None and source.version > known.version:
+        if known is not None and source.version > known.version and then.square > 0:
             was = known.shrunk_to(then.log_scale)
-            self._drift.add(update - then.mean - was, source.share, then.path - known.path)
+            self._drift.add(source.share, *then.parts(update - then.mean - was, then.path - known.path))
         self._remember(source, update - then.mean, then.log_scale, then.path)
 
     def _remember(self, source: Source, offset: FloatArray, log_scale: float, path: float) -> None:
@@ -232,7 +232,7 @@ class Memory:
         most = min(VERSIONS, room) if awaited is None else room
         versions = versions[-(most - 1) :]  # and the one of this step
         references = {version: self._references[version] for version in versions}
-        references[self._version] = _Reference(reference, self._was.log_scale, self._was.path)
+        references[self._version] = _Reference(reference, self._was.log_scale, self._was.path, square, spread)
         ages = np.array([self._version + 1 - each.version for each in known])
         shares = np.array([each.share for each in known])
         shares = shares / (shares.sum() or 1.0)
@@ -240,9 +240,9 @@ class Memory:
         gone = float(shares @ np.array([path - each.path for each in known]))
         drift, unit, mean_square = self._was.drift_square, self._was.drift_unit, self._was.mean_square
         if (found := self._drift.common()) is not None:
-            kept = STEADY if unit > 0 else 0.0
+            kept = KEPT if unit > 0 else 0.0
             drift = kept * drift + (1 - kept) * self._predicted**2 * found[0]
-            unit = kept * unit + (1 - kept) * found[1] * spread
+            unit = kept * unit + (1 - kept) * found[1]
         kept = KEPT if mean_square > 0 else 0.0
         mean_square = kept * mean_square + (1 - kept) * square
         # Until late answers tell, one client alone is taken to miss what everybody's updates change by on the way.
@@ -269,6 +269,8 @@ class Memory:
             path=path,
             remembered_paths=tuple(each.path for each in known),
             reference_paths=tuple(each.path for each in references.values()),
+            reference_squares=tuple(each.square for each in references.values()),
+            reference_spreads=tuple(each.spread for each in references.values()),
             mean_age=float(shares @ ages),
             remembered=len(clients),
         )
