@@ -39,14 +39,14 @@ help:            ## show the targets
 setup: $(STAMP)  ## make .venv with all extras
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Installing fedpace with all extras into $(VENV): 2.2 GB on disk, some minutes."
+	@echo "Installing fedpace with all extras into $(VENV): 2.1 GB on disk, some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(torch)
 	@$(call install,-e '.[all$(comma)dev]')
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt
-	@echo "Installing what the demo needs into $(VENV): about 0.3 GB to download, 1.2 GB on disk, a few minutes."
+	@echo "Installing what the demo needs into $(VENV): 0.1 GB to download, 0.37 GB on disk, about a minute."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call install,--no-compile -e '.[demo]')
 	@touch $@

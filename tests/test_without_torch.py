@@ -40,6 +40,7 @@ def demo(tmp_path_factory):
     done = python(COMMAND, "compare", "--out", "demo", *SHORT, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "pace-async" in done.stdout
+    (folder / "delays.csv").write_text("\n".join(["seconds", "3", "4", "5", "50", "500"]) + "\n")
     return folder
 
 
@@ -74,6 +75,7 @@ def test_the_demo_loads_no_torch_even_where_it_is(tmp_path):
         "report demo --at 30",
         "resume demo",
         "explain demo --client 7",
+        "plan --delays delays.csv",
         "runs .",
         "export demo --to csv --out table.csv",
         "list schemes",

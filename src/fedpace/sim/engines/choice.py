@@ -40,7 +40,7 @@ class EngineOptions:
         if trainer.training.arithmetic == "numpy" and self.name in ("processes", "ray"):
             raise InputError(
                 f"arithmetic numpy trains a whole cohort at once in this process, but engine {self.name} came: leave "
-                "the engine out, and have several runs at a time with --jobs"
+                "the engine out, and have several runs at a time with --jobs, or take arithmetic torch"
             )
         if self.name == "ray":
             return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
