@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# The demo alone needs half of what the tests do; where those are installed, it needs nothing more.
+# The demo alone needs a small part of what the tests do; where those are installed, it needs nothing more.
 DEMO   := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 # PyPI's torch for Linux brings CUDA with it, gigabytes that fedpace never uses: the CPU build comes first, where this
-# index can be reached. `make demo TORCH_INDEX=` takes what pip finds.
+# index can be reached. `make test TORCH_INDEX=` takes what pip finds. The demo needs no torch.
 TORCH_INDEX ?= $(if $(filter Linux,$(shell uname -s)),https://download.pytorch.org/whl/cpu)
 PIP_FLAGS ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
@@ -17,16 +17,17 @@ TELL   := awk '/(Downloading|Using cached|Processing) .*\.whl/ && !/metadata/ { 
 # One process per core, each with one thread: threads of several processes only get in each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-# The exit status is pip's, not awk's.
 comma  := ,
-define install
-test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+define torch
 if [ -n "$(TORCH_INDEX)" ] && ! $(BIN)/python -m pip show --quiet torch 2>/dev/null; then \
 	{ $(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) torch 2>/dev/null; \
 		echo $$? > $(VENV)/.status; } | $(TELL); \
 	[ `cat $(VENV)/.status` = 0 ] \
 		|| echo "  no torch for CPUs from $(TORCH_INDEX): taking what pip finds, which may bring CUDA with it"; \
-fi; \
+fi
+endef
+# The exit status is pip's, not awk's.
+define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
@@ -38,12 +39,15 @@ help:            ## show the targets
 setup: $(STAMP)  ## make .venv with all extras
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Installing fedpace with all extras into $(VENV): 2.2 GB on disk, some minutes."
+	@echo "Installing fedpace with all extras into $(VENV): 2.1 GB on disk, some minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(torch)
 	@$(call install,-e '.[all$(comma)dev]')
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt
-	@echo "Installing what the demo needs into $(VENV): about 0.3 GB to download, 1.2 GB on disk, a few minutes."
+	@echo "Installing what the demo needs into $(VENV): 0.1 GB to download, 0.37 GB on disk, about a minute."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call install,--no-compile -e '.[demo]')
 	@touch $@
 

@@ -28,7 +28,7 @@ import numpy as np
 from lib.liars_shown import costs, markdown, picture
 from lib.lying import LIES, corrupt
 
-from fedpace.config import load_experiment
+from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
 from fedpace.core.checks import IntArray
 from fedpace.core.errors import FedpaceError
@@ -141,7 +141,7 @@ def main() -> None:
     if options.source:
         show(json.loads(Path(options.source).read_text()), options)
         return
-    experiment = load_experiment(None)
+    experiment = load_experiment(None, Overrides(arithmetic="torch"))  # what the recorded runs were trained with
     experiment = replace(experiment, clock=Clock(), fleet=Fleet())
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)

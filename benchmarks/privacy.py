@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.config import load_experiment
+from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
 from fedpace.core.checks import FloatArray
 from fedpace.core.rng import stream
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--schemes", default="pace,delayhet-submodular")
     parser.add_argument("--epsilons", default="1,3,10")
     options = parser.parse_args()
-    experiment = load_experiment(None)
+    experiment = load_experiment(None, Overrides(arithmetic="torch"))  # what the recorded runs were trained with
     epsilons = [float(word) for word in options.epsilons.split(",")]
     data = experiment.data.build(seed=0)
     batches = [(np.asarray(c.inputs, dtype=np.float64), np.asarray(c.targets)) for c in data.train]

@@ -72,8 +72,10 @@ def test_a_whole_session_needs_nothing_heavy():
     )
 
 
-def test_the_simulator_loads_torch_and_no_pictures():
-    assert loaded_by("import fedpace.sim.rounds") == ["torch"]
+def test_the_simulator_loads_torch_when_it_trains_with_it_and_no_pictures():
+    assert loaded_by("import fedpace.sim.rounds") == []
+    assert loaded_by("import fedpace.sim.numpy_trainer") == []
+    assert loaded_by("import fedpace.sim.trainer") == ["torch"]
 
 
 def test_every_public_name_is_there():
@@ -102,7 +104,8 @@ def test_without_the_extras_the_command_says_what_to_install(tmp_path):
 
 def test_the_simulator_is_loaded_when_it_is_named():
     assert loaded_by("import fedpace; assert 'simulate' in dir(fedpace); assert callable(fedpace.make_selector)") == []
-    assert "torch" in loaded_by("import fedpace; fedpace.simulate")
+    assert loaded_by("import fedpace; fedpace.simulate") == ["rich"]
+    assert "torch" not in loaded_by("import fedpace; fedpace.registry.models.names()")
 
 
 def test_modules_that_documents_name_need_no_import_of_their_own():

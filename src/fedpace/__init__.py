@@ -4,9 +4,9 @@
 
     session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
-`import fedpace` needs NumPy and SciPy only; `fedpace.compare` and `fedpace.simulate` load torch when they are first
-named. What is exported here is what README shows; the rest has modules of its own, such as `fedpace.numerics` and
-`fedpace.moments`.
+`import fedpace` needs NumPy and SciPy only; `fedpace.compare` and `fedpace.simulate` load the simulator when they are
+first named, and that loads torch when a run trains with it. What is exported here is what README shows; the rest has
+modules of its own, such as `fedpace.numerics` and `fedpace.moments`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ providers.provide(
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is first named here; the simulator needs torch."""
+    """Load what is first named here; the simulator needs more than NumPy and SciPy."""
     if name in _PARTS:
         return import_module(f"fedpace.{name}")
     if name not in _HOMES:
@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as cause:
         if _HOMES[name] != "fedpace.study":
             raise
-        raise MissingExtraError("the simulator", "sim", cause.name or "torch") from cause
+        raise MissingExtraError("the simulator", "sim", cause.name or "pydantic") from cause
     globals()[name] = getattr(home, name)
     return globals()[name]
 

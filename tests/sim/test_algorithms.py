@@ -90,7 +90,7 @@ def test_scaffold_warm_up_initialises_everybodys_variate():
 
 
 def test_scaffold_variate_follows_option_two():
-    variates = ControlVariates(2, np.array([0.25, 0.75]))
+    variates = ControlVariates(torch.zeros(2), np.array([0.25, 0.75]))
     variates.replace(1, torch.tensor([4.0, 0.0]))
     np.testing.assert_allclose(variates.server.numpy(), [3.0, 0.0])
     seen = variates.round()

@@ -18,7 +18,7 @@ from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.layers import linear_layers
-from fedpace.sim.stacked import STACK_CLIENTS
+from fedpace.sim.stacking import STACK_CLIENTS
 from fedpace.sim.trainer import DivergedError, Trainer, Training
 
 

@@ -51,6 +51,12 @@ class Changes:
         float | None,
         described("Share of the clients that a charged warm-up waits for; others join when they reply (default 1)."),
     ] = None
+    arithmetic: Annotated[
+        str | None,
+        described(
+            "What clients are trained with: torch, or numpy for linear, softmax and mlp; it shows in the last digits."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

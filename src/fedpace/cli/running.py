@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import scipy.linalg  # noqa: F401  so that its BLAS is there when threads are counted
-import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import runner
 from fedpace.cli.common import print_json
@@ -32,6 +30,7 @@ from fedpace.records.run import INFO, ROUNDS, RunRecord
 from fedpace.report.numbers import counted
 from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan, span_of
 from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.threads import one_thread_from_now_on
 
 
 def execution(how: Carrying) -> Execution:
@@ -40,8 +39,7 @@ def execution(how: Carrying) -> Execution:
     The models of these commands are small: more threads cost more than they give, and with one the rounds of a seed are
     the same bytes on every number of cores, whether a run has this process or a worker's.
     """
-    torch.set_num_threads(1)
-    threadpool_limits(limits=1)
+    one_thread_from_now_on()
     engine = EngineOptions(how.engine, how.workers, how.ray_address)
     return Execution(engine, how.checkpoint_every, how.keep_model)
 

@@ -1,6 +1,6 @@
 """`fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`: what they take.
 
-What they do is in `running.py`, which loads torch: it is imported when a command has something to run.
+What they do is in `running.py`, which loads the simulator: it is imported when a command has something to run.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from fedpace.server import server_step
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
-from fedpace.sim.trainer import Training
+from fedpace.sim.training import Training
 
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """How files end that are written where a scheme's folder is."""

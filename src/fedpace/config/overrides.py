@@ -26,6 +26,7 @@ class Overrides:
     evaluate_every: int | None = None
     hold: int | None = None
     server: Table | None = None
+    arithmetic: str | None = None
     option: str = "--selectors"
     """What the command calls the option that names schemes."""
 
@@ -86,6 +87,7 @@ class Overrides:
             "stop": {name: value for name, value in stop.items() if value is not None},
             "clock": {"charge_warmup": True} if self.charge_warmup else {},
             "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
+            "training": {} if self.arithmetic is None else {"arithmetic": self.arithmetic},
         }
 
     def _other_delays(self, table: Table) -> bool:

@@ -33,5 +33,6 @@ class FedpaceWarning(UserWarning):
 class MissingExtraError(FedpaceError, ImportError):
     """An optional dependency is not installed."""
 
-    def __init__(self, feature: str, extra: str, missing: str) -> None:
-        super().__init__(f"{feature} needs {missing!r}, which is not installed: pip install 'fedpace[{extra}]'")
+    def __init__(self, feature: str, extra: str, missing: str, otherwise: str = "") -> None:
+        what = f"{feature} needs {missing!r}, which is not installed: pip install 'fedpace[{extra}]'"
+        super().__init__(f"{what}; {otherwise}" if otherwise else what)

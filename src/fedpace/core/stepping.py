@@ -155,7 +155,7 @@ class Gather:
         if self._in_place:  # torch, in one pass
             self._total.add_(vector, alpha=weight)
         else:
-            self._total += weight * vector
+            self._total += weight * double(vector)
 
     def answers(
         self, version: int = 0, awaited: frozenset[int] | None = None, share_of: ShareOf | None = None

@@ -1,48 +1,26 @@
-"""What the simulator asks of a model: logits, and the input of its last layer as features."""
+"""What the simulator asks of a model before it is built; free of torch, which is loaded when one is.
+
+`FeatureModel`, `linear_layer` and `zero_layer`, which authors of models need, are in `_modules.py`, and are loaded when
+they are first named here.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+import importlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    import torch
 
+    from fedpace.models._modules import FeatureModel as FeatureModel
+    from fedpace.models._modules import linear_layer as linear_layer
+    from fedpace.models._modules import zero_layer as zero_layer
 
-class FeatureModel(nn.Module):
-    """A body that makes features and a linear head on top of them.
-
-    The paper measures the heterogeneity of clients on the last layer's input; every model here exposes it.
-
-    Args:
-        body: inputs to features.
-        head: features to outputs.
-        chunk: samples to work on at once where any number gives the same answer: it bounds the memory of measurements.
-    """
-
-    def __init__(self, body: nn.Module, head: nn.Linear, *, chunk: int = 4096) -> None:
-        super().__init__()
-        self.body = body
-        self.head = head
-        self.chunk = chunk
-
-    @property
-    def moving_features(self) -> bool:
-        """Whether training moves the features: False when the body has nothing to train."""
-        return any(True for _ in self.body.parameters())
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters and buffers by their names."""
-        return dict(self.state_dict())
-
-    def features(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the last layer's input, (n, d)."""
-        features: torch.Tensor = self.body(inputs)
-        return features
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the outputs, (n, classes) or (n, 1)."""
-        outputs: torch.Tensor = self.head(self.body(inputs))
-        return outputs
+OFFERED = ("FeatureModel", "linear_layer", "zero_layer")
+CHUNK = 4096
+"""Samples that are worked on at once where any number gives the same answer: it bounds the memory of measurements."""
 
 
 class ModelConfig(Protocol):
@@ -55,27 +33,35 @@ class ModelConfig(Protocol):
         ...
 
 
-def linear_layer(inputs: int, outputs: int, *, bias: bool, generator: torch.Generator) -> nn.Linear:
-    """Return a linear layer with Kaiming-uniform weights drawn from `generator`, never from global state."""
-    layer = _blank_layer(inputs, outputs, bias=bias)
-    bound = inputs**-0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        if layer.bias is not None:
-            layer.bias.uniform_(-bound, bound, generator=generator)
-    return layer
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer by its sizes."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    zero: bool = False
+    """Whether it starts at 0, where convex problems may as well start, rather than at Kaiming-uniform draws."""
 
 
-def zero_layer(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
-    """Return a linear layer that starts at 0, where convex problems may as well start."""
-    layer = _blank_layer(inputs, outputs, bias=bias)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.zero_()
-    return layer
+class LinearLayers(ABC):
+    """A model that is nothing but linear layers with ReLU between them.
+
+    It says so by their sizes, from which torch's module is made, and what is trained without torch.
+    """
+
+    @abstractmethod
+    def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
+        """Return the layers, the last of which is the head; inputs are flattened before the first."""
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
+        """Return the model."""
+        from fedpace.models._modules import dense_model
+
+        return dense_model(self.dense(input_shape, outputs), generator=generator)
 
 
-def _blank_layer(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
-    """Return an uninitialised layer: torch's own initialisation would draw from its global generator."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)  # type: ignore[no-untyped-call]
-    return layer
+def __getattr__(name: str) -> Any:
+    if name in OFFERED:
+        return getattr(importlib.import_module("fedpace.models._modules"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,15 +7,15 @@ MNIST. Its FEMNIST network is LEAF's: `channels = [32, 64]`, `padding = 2`, `hid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
-from fedpace.models.base import FeatureModel, linear_layer
-from fedpace.models.layers import ChannelsLast, conv_layer
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedpace.models.base import FeatureModel
 
 KERNEL = 5
 
@@ -45,6 +45,11 @@ class Conv2:
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model for images of (channels, height, width)."""
+        from torch import nn
+
+        from fedpace.models._layers import ChannelsLast, conv_layer
+        from fedpace.models.base import FeatureModel, linear_layer
+
         if len(input_shape) != 3:
             raise InputError(f"conv2 takes images of (channels, height, width), but inputs of {input_shape} came")
         width, *size = input_shape

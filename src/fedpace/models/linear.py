@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import torch
-from torch import nn
-
-from fedpace.models.base import FeatureModel, zero_layer
+from fedpace.models.base import Dense, LinearLayers
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(LinearLayers):
     """One linear layer on the raw inputs; no bias unless asked for.
 
     The paper's labels have none.
@@ -23,6 +20,6 @@ class Linear:
 
     bias: bool = False
 
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return the model."""
-        return FeatureModel(nn.Flatten(), zero_layer(prod(input_shape), outputs, bias=self.bias))
+    def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
+        """Return the layer."""
+        return (Dense(prod(input_shape), outputs, bias=self.bias, zero=True),)

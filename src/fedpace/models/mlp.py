@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import torch
-from torch import nn
-
 from fedpace.core.checks import at_least
-from fedpace.models.base import FeatureModel, linear_layer
+from fedpace.models.base import Dense, LinearLayers
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(LinearLayers):
     """Hidden layers with ReLU, then a linear head.
 
     Args:
@@ -32,11 +29,7 @@ class Mlp:
         at_least(self.hidden, 1, "hidden of mlp")
         at_least(self.layers, 1, "layers of mlp")
 
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return the model."""
-        body: list[nn.Module] = [nn.Flatten()]
-        width = prod(input_shape)
-        for _ in range(self.layers):
-            body += [linear_layer(width, self.hidden, bias=True, generator=generator), nn.ReLU()]
-            width = self.hidden
-        return FeatureModel(nn.Sequential(*body), linear_layer(width, outputs, bias=True, generator=generator))
+    def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
+        """Return the hidden layers and the head."""
+        hidden = [Dense(prod(input_shape), self.hidden)] + [Dense(self.hidden, self.hidden)] * (self.layers - 1)
+        return (*hidden, Dense(self.hidden, outputs))

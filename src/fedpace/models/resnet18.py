@@ -11,42 +11,19 @@ Settled here, since the paper says ResNet18 and no more:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
-from fedpace.models.base import FeatureModel, linear_layer
-from fedpace.models.layers import he_conv_layer
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedpace.models.base import FeatureModel
 
 STAGES = 4
 BLOCKS = 2
 """Residual blocks in a stage."""
-
-
-class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is added."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int, groups: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            he_conv_layer(inputs, outputs, 3, stride=stride, generator=generator),
-            nn.GroupNorm(groups, outputs),
-            nn.ReLU(),
-            he_conv_layer(outputs, outputs, 3, stride=1, generator=generator),
-            nn.GroupNorm(groups, outputs),
-        )
-        self.skip: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.skip = nn.Sequential(
-                he_conv_layer(inputs, outputs, 1, stride=stride, generator=generator), nn.GroupNorm(groups, outputs)
-            )
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the block's output."""
-        return torch.relu(self.path(inputs) + self.skip(inputs))
 
 
 @dataclass(frozen=True)
@@ -74,6 +51,11 @@ class Resnet18:
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model for images of (channels, height, width)."""
+        from torch import nn
+
+        from fedpace.models._layers import Block, he_conv_layer
+        from fedpace.models.base import FeatureModel, linear_layer
+
         if len(input_shape) != 3:
             raise InputError(f"resnet18 takes images of (channels, height, width), but inputs of {input_shape} came")
         body: list[nn.Module] = [

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import torch
-from torch import nn
-
-from fedpace.models.base import FeatureModel, zero_layer
+from fedpace.models.base import Dense, LinearLayers
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(LinearLayers):
     """Multinomial logistic regression."""
 
     name: ClassVar[str] = "softmax"
 
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return the model."""
-        return FeatureModel(nn.Flatten(), zero_layer(prod(input_shape), outputs, bias=True))
+    def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
+        """Return the layer."""
+        return (Dense(prod(input_shape), outputs, zero=True),)

@@ -7,31 +7,15 @@ the upper layer's state after the last character: what the head sees.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpace.core.checks import at_least
 from fedpace.core.errors import InputError
-from fedpace.models.base import FeatureModel, linear_layer
-from fedpace.models.layers import embedding_layer, lstm_layers
 
+if TYPE_CHECKING:
+    import torch
 
-class LastState(nn.Module):
-    """Character numbers (n, time) to the upper layer's last state (n, hidden)."""
-
-    def __init__(self, embedding: nn.Embedding, stack: nn.LSTM) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.stack = stack
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the features."""
-        # Windows are kept as bytes, an eighth of what torch's embedding takes.
-        states, _ = self.stack(self.embedding(inputs.long()))
-        last: torch.Tensor = states[:, -1]
-        return last
+    from fedpace.models.base import FeatureModel
 
 
 @dataclass(frozen=True)
@@ -57,6 +41,9 @@ class StackedLstm:
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model; what it reads and what it predicts are of one alphabet of `outputs` characters."""
+        from fedpace.models._layers import LastState, embedding_layer, lstm_layers
+        from fedpace.models.base import FeatureModel, linear_layer
+
         if len(input_shape) != 1:
             raise InputError(f"stacked-lstm takes windows of (characters,), but inputs of {input_shape} came")
         body = LastState(

@@ -11,9 +11,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace.core.errors import InputError
 from fedpace.core.files import keeping, write_atomically
@@ -29,6 +27,7 @@ from fedpace.reproduce.tables import Table
 from fedpace.reproduce.tasks import Profile
 from fedpace.reproduce.tuned import FILE, Tuned
 from fedpace.reproduce.tuning import tune
+from fedpace.sim.engines.threads import one_thread_from_now_on
 
 RESULTS = "results.json"
 """In a folder of runs: what is there."""
@@ -56,8 +55,7 @@ class Command:
 
     def run(self) -> None:
         """Do it."""
-        torch.set_num_threads(1)  # small models: more threads cost more than they give
-        threadpool_limits(limits=1)
+        one_thread_from_now_on()  # small models: more threads cost more than they give
         if self.tune:
             self._tune()
         if self.show and not (self.out / RUNS).is_dir():

@@ -18,7 +18,7 @@ from fedpace.runner.running import Execution, Watcher, run_job, time_of
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions, cores
 from fedpace.sim.setup import check_scheme, settings
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer, trainer_for
 
 WORTHWHILE_SECONDS = 15.0
 """Seconds of work left from which worker processes, which take some to start, are worth their start."""
@@ -115,7 +115,7 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
     for job in jobs:
         for each in job.all:
             first.setdefault((each.title, each.scheme.label), each)
-    grounds: list[tuple[Experiment, Trainer, VirtualTime]] = []
+    grounds: list[tuple[Experiment, AnyTrainer, VirtualTime]] = []
     engines = set()
     for job in first.values():
         trainer, clocked = _grounds(job.experiment, jobs[0].seed, grounds)
@@ -126,8 +126,8 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
 
 
 def _grounds(
-    asked: Experiment, seed: int, known: list[tuple[Experiment, Trainer, VirtualTime]]
-) -> tuple[Trainer, VirtualTime]:
+    asked: Experiment, seed: int, known: list[tuple[Experiment, AnyTrainer, VirtualTime]]
+) -> tuple[AnyTrainer, VirtualTime]:
     """Return what schemes of a seed train with, and the time that they train in; each is built once."""
     for experiment, trainer, clocked in known:
         if experiment is asked:
@@ -137,7 +137,7 @@ def _grounds(
         for experiment, trainer, _ in known
         if (experiment.data, experiment.model, experiment.training) == (asked.data, asked.model, asked.training)
     )
-    trainer = next(alike, None) or Trainer(asked.data.build(seed=seed), asked.model, asked.training, seed=seed)
+    trainer = next(alike, None) or trainer_for(asked.data.build(seed=seed), asked.model, asked.training, seed=seed)
     known.append((asked, trainer, time_of(asked, seed, trainer.message_bytes)))
     return known[-1][1:]
 

@@ -18,12 +18,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-import torch
-
 from fedpace.core.errors import FedpaceError
 from fedpace.runner.jobs import Job, SharedData, with_data
 from fedpace.runner.running import Execution, Watcher, run_job
 from fedpace.sim.engines.surroundings import ONE_THREAD, environment
+from fedpace.sim.engines.threads import one_thread_from_now_on
 
 WORKER_PATIENCE = 20.0
 """Seconds that a worker is given to record that it was interrupted."""
@@ -122,7 +121,7 @@ def _work(pipe: Connection, execution: Execution) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the one that started us decides
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
+    one_thread_from_now_on()
     shared: SharedData | None = None
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
         while (job := pipe.recv()) is not None:

@@ -23,7 +23,7 @@ from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import absences_apart, depends_on_delays, moves_with_charge, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import Ending, until
-from fedpace.sim.trainer import DivergedError
+from fedpace.sim.training import DivergedError
 
 
 class TooShortError(InputError):
@@ -60,7 +60,7 @@ class Execution:
         """Whether the final model of this run is kept."""
         if self.keep_model is not None:
             return self.keep_model
-        return simulation.parameters.numel() * simulation.parameters.element_size() <= SMALL_MODEL_BYTES
+        return int(simulation.parameters.nbytes) <= SMALL_MODEL_BYTES
 
 
 def run_one(

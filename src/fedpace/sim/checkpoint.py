@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
@@ -134,7 +133,8 @@ def is_checkpoint(path: Path) -> bool:
 def save_model(simulation: Simulation, path: Path) -> None:
     """Write the shared model, each tensor under its name in the module: `safetensors.torch.load_file` reads it."""
     with keeping(path):
-        write_atomically(path, save(simulation.trainer.named(simulation.parameters)))
+        trainer = simulation.trainer
+        write_atomically(path, trainer.to_bytes(trainer.named(simulation.parameters)))
 
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
@@ -153,7 +153,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "wall_seconds": wall_seconds,
     }
     simulation.coordinator.save(folder)
-    write_atomically(folder / TENSORS, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+    write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
     write_atomically(folder / STATE, json_bytes(state))
     _sync(folder)
 
@@ -161,7 +161,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
 def _read(simulation: Simulation, folder: Path) -> Restored:
     state = read_json(folder / STATE)
     try:
-        tensors = load((folder / TENSORS).read_bytes())
+        tensors = simulation.trainer.from_bytes((folder / TENSORS).read_bytes())
         if state["format"] != FORMAT:
             raise InputError(
                 f"{folder} is a checkpoint of format {state['format']}, and this fedpace goes on from format {FORMAT}: "

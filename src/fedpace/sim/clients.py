@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-import torch
-
 from fedpace.core.checks import FloatArray
+from fedpace.core.stepping import Vector
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 from fedpace.sim.training import WARM_UP, LocalResult
 
 ANSWER_BYTES = 2**29
@@ -39,9 +38,9 @@ class Clients:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: AnyTrainer,
         engine: Engine,
-        models: Mapping[int, torch.Tensor],
+        models: Mapping[int, Vector],
         variates: ControlVariates | None,
         *,
         rounds: bool,
@@ -164,12 +163,12 @@ class Clients:
             answers = [Outcome(c, update=self._sketched(-lr * g)) for c, g in zip(clients, gradients, strict=True)]
         self._outcomes |= {task.id: outcome for task, outcome in zip(tasks, answers, strict=True)}
 
-    def _sketched(self, update: torch.Tensor) -> FloatArray:
+    def _sketched(self, update: Vector) -> FloatArray:
         """Return the sketch of what was trained: buffers are no part of an update."""
         return self._sketch(update[: self._trainer.trainable])
 
     def _report(
-        self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: torch.Tensor
+        self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: Vector
     ) -> None:
         """Note what everybody reports that was given `model`; a moment only where it is asked for."""
         tasks = [task for task in tasks if task.id in self._arrived]  # others were heard before, as when a run is saved

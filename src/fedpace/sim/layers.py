@@ -1,45 +1,15 @@
-"""The linear layers of a model, as they lie in its flat vector of parameters."""
+"""Which torch modules are nothing but linear layers, so that many clients can be trained at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 from torch import nn
 
-from fedpace.models.base import FeatureModel
-from fedpace.models.wrapped import WrappedModel
+from fedpace.models._modules import FeatureModel
+from fedpace.models._wrapped import WrappedModel
+from fedpace.sim.linear import Layer
 
 STACKABLE_PARAMETERS = 200_000
 """Parameters up to which clients are stacked: above, the products are large enough by themselves."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A linear layer as it lies in the flat vector of parameters."""
-
-    outputs: int
-    inputs: int
-    start: int
-    bias: bool
-
-    @property
-    def middle(self) -> int:
-        """Where the weights end and the bias starts."""
-        return self.start + self.outputs * self.inputs
-
-    @property
-    def end(self) -> int:
-        """Where the layer ends."""
-        return self.middle + (self.outputs if self.bias else 0)
-
-    def weight(self, stack: torch.Tensor) -> torch.Tensor:
-        """Return the (clients, outputs, inputs) weights within a (clients, parameters) stack."""
-        return stack[:, self.start : self.middle].view(-1, self.outputs, self.inputs)
-
-    def offset(self, stack: torch.Tensor) -> torch.Tensor:
-        """Return the (clients, outputs) biases within a stack."""
-        return stack[:, self.middle : self.end]
 
 
 def linear_layers(module: FeatureModel, input_shape: tuple[int, ...] = ()) -> tuple[Layer, ...] | None:

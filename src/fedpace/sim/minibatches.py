@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fedpace.core.checks import FloatArray
 from fedpace.core.rng import streams
 
 IntArray = NDArray[np.int64]
@@ -21,13 +21,13 @@ class Plan:
     A batch that is shorter than `width` is filled up with the client's own first sample, at no weight.
     """
 
-    rows: torch.Tensor
+    rows: IntArray
     """(clients, steps, width): rows of the data of all clients."""
-    weights: torch.Tensor
-    """(steps, clients, width, 1): what each sample weighs in the step, 1 / batch size or 0."""
+    weights: NDArray[np.float32]
+    """(steps, clients, width): what each sample weighs in the step, 1 / batch size or 0."""
     training: tuple[int, ...]
     """Clients that take each of the steps: the first so many of the stack."""
-    first_epoch: torch.Tensor
+    first_epoch: FloatArray
     """(steps of the longest first epoch, clients): what the step's mean loss weighs in that of the epoch."""
     steps: tuple[int, ...]
     """Steps of each client."""
@@ -35,13 +35,13 @@ class Plan:
     """Whether every step is made of the same samples: all of them."""
 
 
-def batches(count: int, batch: int, rng: np.random.Generator, *, pairs: bool = False) -> Iterator[slice | torch.Tensor]:
+def batches(count: int, batch: int, rng: np.random.Generator, *, pairs: bool = False) -> Iterator[slice | IntArray]:
     """Yield the samples of each step of one client's epoch; `batch` = 0 stands for all of them.
 
     With `pairs` a last batch of one sample joins the batch before it: a batch norm knows no variance of one.
     """
     batch = batch or count
-    order = torch.from_numpy(rng.permutation(count)) if batch < count else None
+    order = rng.permutation(count) if batch < count else None
     starts = list(range(0, count, batch))
     if pairs and len(starts) > 1 and count - starts[-1] == 1:
         starts.pop()
@@ -88,10 +88,10 @@ def plan(
     weights = np.where(np.arange(width) < taken[..., None], each[..., None], np.float32(0))
     longest = int(many.max())
     return Plan(
-        rows=torch.from_numpy(rows),
-        weights=torch.from_numpy(weights).unsqueeze(3),
+        rows=rows,
+        weights=weights,
         training=tuple((taken > 0).sum(1).tolist()),
-        first_epoch=torch.from_numpy(np.where(number[:longest] < many, taken[:longest] / counts, 0.0)),
+        first_epoch=np.where(number[:longest] < many, taken[:longest] / counts, 0.0),
         steps=tuple(steps.tolist()),
         same=not shuffled,
     )

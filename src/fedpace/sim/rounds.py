@@ -12,7 +12,6 @@ from contextlib import closing
 from typing import Any, ParamSpec
 
 import numpy as np
-import torch
 
 from fedpace.core.checks import FloatArray
 from fedpace.core.codec import gathered
@@ -20,7 +19,7 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, Source, step_facts
+from fedpace.core.stepping import Gather, ServerStep, Source, Vector, double, step_facts
 from fedpace.core.tasks import Due, Policy, Step, Task
 from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
@@ -33,12 +32,11 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.flat import mean_buffers
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.speeds import Speeds
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import trainer_for
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
@@ -72,7 +70,7 @@ class Simulation:
     ) -> None:
         fleet = fleet or Fleet()
         self.scheme = selector
-        self.trainer = trainer = Trainer(data.build(seed=seed), model, training or Training(), seed=seed)
+        self.trainer = trainer = trainer_for(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
         self.engine_choice = check_scheme(selector, trainer, engine)
         self.engine = self.engine_choice.build(trainer)
@@ -96,21 +94,21 @@ class Simulation:
             delays=self.expected_delays if fleet.delays == "expected" else None,
             labels=histograms,
         )
-        self.models: dict[int, torch.Tensor] = {0: trainer.initial}
+        self.models: dict[int, Vector] = {0: trainer.initial}
         """Version -> shared model: the current one, and those that clients in flight were given."""
         self.events = Events()
         self.server = server_step(selector, server)
         self.server_state: Any = self.server.init(self._zero())
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
-            self.variates = ControlVariates(trainer.initial.numel(), self.coordinator.view().share)
+            self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
         rounds = self.coordinator.policy.rounds
         self.clients = Clients(trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed)
         self._waited = 0.0
         """How long the policy's tasks were waited for when the last of them was heard of."""
 
     @property
-    def parameters(self) -> torch.Tensor:
+    def parameters(self) -> Vector:
         """The shared model."""
         return self.models[self.coordinator.step]
 
@@ -200,8 +198,8 @@ class Simulation:
         # Only rules that see each update ask whose it is.
         share_of = self.coordinator.share_of() if "rows" in self.server.takes else None
         losses: list[float] = []
-        buffers: list[tuple[torch.Tensor, float]] = []
-        cut, buffered = self.trainer.trainable, self.trainer.whole.numel() > 0
+        buffers: list[tuple[Vector, float]] = []
+        cut, buffered = self.trainer.trainable, len(self.trainer.initial) > self.trainer.trainable
         sent = {version: self.models[version][:cut] for version in {task.step for task, _ in step.answers}}
         trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
         if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= ANSWER_BYTES:
@@ -213,14 +211,13 @@ class Simulation:
                 result.parameters[:cut] if buffered else result.parameters, sent[task.step], weights[task.id], source
             )
             if buffered:
-                buffers.append((result.parameters[cut:].clone(), weights[task.id]))
+                buffers.append((self.trainer.buffers(result.parameters), weights[task.id]))
             losses.append(result.loss)
         answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)
         model = self.models[0 if step.afresh else step.number - 1]
         if answers is not None:
             stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)
-            tail = mean_buffers(model[cut:], self.trainer.whole, buffers)
-            model = torch.cat([stepped.to(model.dtype), tail])
+            model = self.trainer.next_model(stepped, model, buffers)
         self.models[step.number] = model
         return losses, answers is not None
 
@@ -230,7 +227,7 @@ class Simulation:
         """Return what is left of a step, and the answers that may count; the others have failed."""
         cut = self.trainer.trainable
         refused = self.coordinator.screen(
-            lambda: ((result.parameters - self.models[task.step])[:cut].double() for task, result in trained)
+            lambda: (double((result.parameters - self.models[task.step])[:cut]) for task, result in trained)
         )
         if refused:
             step = self.coordinator.refuse(refused)
@@ -254,8 +251,8 @@ class Simulation:
         stepping = step_facts(self.server_state) if moved else {}
         return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
 
-    def _zero(self) -> torch.Tensor:
-        return torch.zeros(self.trainer.trainable, dtype=torch.float64)
+    def _zero(self) -> Vector:
+        return self.trainer.zeros(self.trainer.trainable, double=True)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
         metric, loss = self.engine.evaluate(self.parameters)

@@ -13,34 +13,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from fedpace.core.checks import FloatArray
+from fedpace.core.stepping import Vector
 
 
 class ControlVariates:
-    """c and the clients' c_i. A client that never took part has c_i = 0 and costs no memory."""
+    """c and the clients' c_i. A client that never took part has c_i = 0 and costs no memory.
 
-    def __init__(self, length: int, shares: FloatArray) -> None:
+    Args:
+        zero: zeros as long as a model.
+        shares: the clients' weights in the objective.
+    """
+
+    def __init__(self, zero: Vector, shares: FloatArray) -> None:
         self._shares = shares
-        self._own: dict[int, torch.Tensor] = {}
-        self._zero = torch.zeros(length)
-        self.server = torch.zeros(length)
+        self._own: dict[int, Vector] = {}
+        self._zero = zero
+        self.server = zero
 
-    def of(self, client: int) -> torch.Tensor:
+    def of(self, client: int) -> Vector:
         """Return c_i."""
         return self._own.get(client, self._zero)
 
-    def replace(self, client: int, variate: torch.Tensor) -> None:
+    def replace(self, client: int, variate: Vector) -> None:
         """Set c_i, and move c by the client's share of the change."""
         self.server = self.server + (variate - self.of(client)) * float(self._shares[client])
         self._own[client] = variate
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Vector]:
         """Return all that is needed to go on later."""
         return {"server": self.server} | {str(client): variate for client, variate in self._own.items()}
 
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Vector]) -> None:
         """Take over what `tensors` gave."""
         self.server = tensors["server"]
         self._own = {int(client): variate for client, variate in tensors.items() if client != "server"}
@@ -53,14 +57,14 @@ class ControlVariates:
 class RoundVariates:
     """The server's c, frozen for one round."""
 
-    def __init__(self, variates: ControlVariates, server: torch.Tensor) -> None:
+    def __init__(self, variates: ControlVariates, server: Vector) -> None:
         self._variates = variates
         self._server = server
 
-    def correction(self, client: int) -> torch.Tensor:
+    def correction(self, client: int) -> Vector:
         """Return what is added to each of the client's gradients, c - c_i."""
         return self._server - self._variates.of(client)
 
-    def learn(self, client: int, drift: torch.Tensor) -> None:
+    def learn(self, client: int, drift: Vector) -> None:
         """Update c_i after local training that moved by `drift` a step, in units of the step size."""
         self._variates.replace(client, self._variates.of(client) - self._server + drift)

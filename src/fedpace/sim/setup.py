@@ -13,7 +13,7 @@ from fedpace.data.federated import FederatedData
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineChoice, EngineOptions
 from fedpace.sim.fleet import Fleet
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 
 
 def offers(data: FederatedData) -> frozenset[Need]:
@@ -22,7 +22,7 @@ def offers(data: FederatedData) -> frozenset[Need]:
 
 
 def check_scheme(
-    selector: Selector[Any] | Policy[Any], trainer: Trainer, engine: EngineOptions | None = None
+    selector: Selector[Any] | Policy[Any], trainer: AnyTrainer, engine: EngineOptions | None = None
 ) -> EngineChoice:
     """Refuse a scheme that cannot work with this data and model; return where its clients are trained."""
     k = selector.fixed_k
@@ -34,7 +34,7 @@ def check_scheme(
 
 
 def settings(
-    selector: Selector[Any] | Policy[Any], trainer: Trainer, time: VirtualTime, fleet: Fleet, *, seed: int
+    selector: Selector[Any] | Policy[Any], trainer: AnyTrainer, time: VirtualTime, fleet: Fleet, *, seed: int
 ) -> Settings:
     """Return how the coordinator of a run is set up."""
     return Settings(

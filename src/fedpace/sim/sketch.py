@@ -6,18 +6,18 @@ Schemes that compare updates (DivFL, clustered sampling, FOLB) then neither stor
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from fedpace.core.checks import FloatArray
+from fedpace.core.stepping import Vector
 from fedpace.numerics.count_sketch import CountSketch
 
 
 class UpdateSketch:
-    """`fedpace.numerics.count_sketch` for torch vectors."""
+    """`fedpace.numerics.count_sketch` for the vectors of a trainer."""
 
     def __init__(self, length: int, width: int, *, seed: int) -> None:
         self._sketch = CountSketch(length, width, seed=seed)
 
-    def __call__(self, vector: torch.Tensor) -> FloatArray:
+    def __call__(self, vector: Vector) -> FloatArray:
         """Return the sketch of `vector`."""
-        return self._sketch(vector.detach().numpy().astype(np.float64))
+        return self._sketch(np.asarray(vector).astype(np.float64))

@@ -1,4 +1,4 @@
-"""What a client does in a round: FedAvg's local epochs of SGD, and the measurements that it reports.
+"""What a client does in a round, with torch: FedAvg's local epochs of SGD, and the measurements that it reports.
 
 McMahan et al. (AISTATS 2017). The model is in training mode while a client trains, and in evaluation mode for all that
 is measured: losses, gradients, moments and the test. Everything random is keyed by (seed, step, client), so that a
@@ -7,11 +7,10 @@ client's work does not depend on who else is in the cohort, nor on the order in 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
@@ -19,62 +18,66 @@ from fedpace.core.checks import FloatArray
 from fedpace.core.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
-from fedpace.moments.factor import whole_rows
-from fedpace.sim.flat import FlatModel
+from fedpace.sim.flat import FlatModel, mean_buffers
 from fedpace.sim.layers import linear_layers
 from fedpace.sim.minibatches import batches
-from fedpace.sim.releasing import released
 from fedpace.sim.stacked import Stacked
+from fedpace.sim.trainers import AnyTrainer, TestScore
 from fedpace.sim.training import DivergedError, LocalResult, Training
 
 __all__ = ["DivergedError", "LocalResult", "TestScore", "Trainer", "Training"]
 
 
-@dataclass(frozen=True)
-class TestScore:
-    """How the shared model does on a part of the test data."""
-
-    __test__ = False  # pytest takes the name for a test's
-
-    samples: int
-    loss: float
-    """Summed over the samples."""
-    correct: int
-
-
-class Trainer:
+class Trainer(AnyTrainer):
     """The clients' data and one model instance that all of them take turns in."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**62)))
         module = model.build(data.input_shape, data.outputs, generator=generator)
-        self.data = data
-        self.model = model
-        self.training = training
-        self.seed = seed
+        super().__init__(data, model, training, seed=seed)
         self._flat = FlatModel(module, classification=data.classes is not None)
         self._test = _tensors(data.test)
         self.initial = self._flat.vector()
         self._flat.check_batches(self.data, training.batch)
         layers = linear_layers(module, data.input_shape)
         self._stacked = None if layers is None else Stacked.of(layers, data, training, seed=seed)
-        self._counts = [len(samples) for samples in data.train]
         self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
+        self.trainable = self._flat.trainable
+        self.chunk = module.chunk
+        self.moving_features = module.moving_features
+        self.stackable = self._stacked is not None
+        self.largest_part = 1 if self._stacked is None else self._stacked.largest_part
 
-    @property
-    def message_bytes(self) -> int:
-        """Bytes that travel each way in a round: the model, and for SCAFFOLD its control variate too."""
-        return self._flat.bytes * (2 if self.training.algorithm == "scaffold" else 1)
+    def zeros(self, length: int, *, double: bool = False) -> torch.Tensor:
+        """Return zeros."""
+        return torch.zeros(length, dtype=torch.float64 if double else torch.float32)
 
-    @property
-    def trainable(self) -> int:
-        """Entries of a model that are trained; those behind them are buffers."""
-        return self._flat.trainable
+    def table(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return vectors as the rows of one table."""
+        return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
 
-    @property
-    def whole(self) -> torch.Tensor:
-        """Of a model's buffers, those that are integers."""
-        return self._flat.whole
+    def own(self, array: NDArray[np.generic]) -> torch.Tensor:
+        """Return a copy of an array as a tensor."""
+        return torch.from_numpy(array).clone()
+
+    def buffers(self, parameters: torch.Tensor) -> torch.Tensor:
+        """Return a copy of what lies behind the trained entries."""
+        return parameters[self.trainable :].clone()
+
+    def next_model(
+        self, stepped: torch.Tensor, before: torch.Tensor, buffers: Iterable[tuple[torch.Tensor, float]]
+    ) -> torch.Tensor:
+        """Return the model after a server step."""
+        return torch.cat([stepped.to(before.dtype), mean_buffers(before[self.trainable :], self._flat.whole, buffers)])
+
+    def to_bytes(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+        """Return named tensors in the format of safetensors."""
+        found: bytes = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+        return found
+
+    def from_bytes(self, content: bytes) -> dict[str, torch.Tensor]:
+        """Read what `to_bytes` wrote."""
+        return dict(safetensors.torch.load(content))
 
     def named(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return `parameters` as the module's tensors, by their names there."""
@@ -82,38 +85,9 @@ class Trainer:
         named = self._flat.module.tensors().items()
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named}
 
-    @property
-    def moving_features(self) -> bool:
-        """Whether training moves the features that moments are made of."""
-        return self._flat.module.moving_features
-
-    @property
-    def stackable(self) -> bool:
-        """Whether many clients are trained at once, their models stacked."""
-        return self._stacked is not None
-
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into pieces that are worked on at once, always the same way."""
         return [(client,) for client in clients] if self._stacked is None else self._stacked.parts(clients)
-
-    @property
-    def largest_part(self) -> int:
-        """Clients in a piece at the most."""
-        return 1 if self._stacked is None else self._stacked.largest_part
-
-    @property
-    def chunk(self) -> int:
-        """Test samples that are judged at once."""
-        return self._flat.module.chunk
-
-    @property
-    def test_chunks(self) -> int:
-        """Parts that the test data are judged in."""
-        return math.ceil(len(self.data.test) / self.chunk)
-
-    def samples(self, client: int) -> int:
-        """Return how many samples the client holds."""
-        return self._counts[client]
 
     def train_many(
         self,
@@ -148,12 +122,6 @@ class Trainer:
             return self._stacked.losses(parameters, clients, chosen)
         return [self._local_loss(parameters, client, rows) for client, rows in zip(clients, chosen, strict=True)]
 
-    def train(
-        self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
-    ) -> LocalResult:
-        """Train `client` from `parameters` and return where it ended; `correction` is added to every gradient."""
-        return self.train_many(parameters, [client], step, None if correction is None else correction[None])[0]
-
     def train_alone(
         self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
     ) -> LocalResult:
@@ -168,7 +136,8 @@ class Trainer:
         first_epoch, steps = 0.0, 0
         with flat.training(int(stream(self.seed, "noise", step, client).integers(2**62))):
             for epoch in range(options.epochs):
-                for chosen in batches(count, options.batch, rng, pairs=flat.pairs):
+                for rows in batches(count, options.batch, rng, pairs=flat.pairs):
+                    chosen = rows if isinstance(rows, slice) else torch.from_numpy(rows)
                     flat.gradients.zero_()
                     loss = flat.loss(inputs[chosen], targets[chosen])
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -194,10 +163,6 @@ class Trainer:
             gradient = velocity
         flat.parameters.sub_(gradient, alpha=options.lr)
 
-    def gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
-        """Return the client's full-batch gradient at `parameters`."""
-        return self.gradients(parameters, [client])[0]
-
     def _gradient(self, parameters: torch.Tensor, client: int) -> torch.Tensor:
         self._flat.load(parameters)
         self._flat.gradients.zero_()
@@ -206,10 +171,6 @@ class Trainer:
         found = torch.zeros_like(parameters)  # buffers have no slope
         found[: self._flat.trainable] = self._flat.gradients
         return found
-
-    def local_loss(self, parameters: torch.Tensor, client: int, *, samples: int = 0, step: int = 0) -> float:
-        """Return the client's training loss at `parameters`, on all its data or on some samples drawn in `step`."""
-        return self.local_losses(parameters, [client], samples=samples, step=step)[0]
 
     @torch.no_grad()
     def _local_loss(self, parameters: torch.Tensor, client: int, chosen: NDArray[np.int64] | None) -> float:
@@ -220,13 +181,6 @@ class Trainer:
             inputs, targets = inputs[rows], targets[rows]
         return self._flat.loss(inputs, targets).item()
 
-    def _probed(self, client: int, samples: int, step: int) -> NDArray[np.int64] | None:
-        """Return the samples that a probe of `samples` looks at; None = all of them."""
-        count = self.samples(client)
-        if not 0 < samples < count:
-            return None
-        return np.sort(stream(self.seed, "probe", step, client).choice(count, samples, replace=False))
-
     @torch.no_grad()
     def moment(self, parameters: torch.Tensor, client: int, *, targets: bool = False) -> FloatArray:
         """Return the factor of the second moment of one batch of the client's features at `parameters`.
@@ -235,23 +189,12 @@ class Trainer:
         """
         self._flat.load(parameters)
         inputs, labels = self._train[client]
-        if self.training.moment_samples < len(inputs):
-            # The same batch in every round: moments then change because features move, not because samples do.
-            chosen = stream(self.seed, "moment", client).choice(
-                len(inputs), self.training.moment_samples, replace=False
-            )
-            batch = torch.from_numpy(np.sort(chosen))
+        if (chosen := self._measured(client)) is not None:
+            batch = torch.from_numpy(chosen)
             inputs, labels = inputs[batch], labels[batch]
         features = self._flat.module.features(inputs).numpy().astype(np.float64)
-        # A head with a bias sees one more feature, the constant 1.
         bias = getattr(self._flat.module.head, "bias", None) is not None
-        known, classes = (labels.numpy(), self.data.classes) if targets else (None, None)
-        rows = whole_rows(features, bias=bias, labels=known, classes=classes)
-        return released(rows, self.training, parameters.numpy(), client, seed=self.seed)
-
-    def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
-        """Return the metric and the scaled loss of `parameters` on the test data."""
-        return self.total(self.score(parameters, chunk) for chunk in range(self.test_chunks))
+        return self._released(features, labels.numpy() if targets else None, parameters, client, bias=bias)
 
     @torch.no_grad()
     def score(self, parameters: torch.Tensor, chunk: int) -> TestScore:
@@ -273,14 +216,6 @@ class Trainer:
         self._flat.load(parameters)
         parts = (slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk))
         return torch.cat([self._flat.module(inputs[part]).argmax(1) == targets[part] for part in parts])
-
-    def total(self, scores: Iterable[TestScore]) -> tuple[float, float]:
-        """Return the metric and the scaled loss from the scores of all parts, in their order."""
-        samples, total_loss, correct = 0, 0.0, 0
-        for score in scores:
-            samples, total_loss, correct = samples + score.samples, total_loss + score.loss, correct + score.correct
-        loss = total_loss / samples * self.data.loss_scale
-        return (loss if self.data.metric == "loss" else correct / samples), loss
 
     def _chunks(
         self, inputs: torch.Tensor, targets: torch.Tensor

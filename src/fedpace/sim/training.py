@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-import torch
+import numpy as np
 
 from fedpace.core.checks import above, at_least, between, one_of, real, whole
 from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.stepping import Vector
+
+Arithmetic = Literal["torch", "numpy"]
 
 LARGEST = 1e30
 """Of a step size and its like: models are of single precision, which ends at 3e38."""
@@ -40,6 +43,9 @@ class Training:
             the Gaussian mechanism (docs/privacy.md); 0 = as it is.
         moment_delta: see there.
         moment_clip: longest row of features, with the 1 of a bias and the targets behind them, that is kept as it is.
+        arithmetic: what computes it. `torch` trains every model, and is taken where nothing is said; `numpy` trains
+            those of linear layers with ReLU between them (linear, softmax, mlp), the same but for rounding, needs no
+            torch, and is faster.
     """
 
     epochs: int = 5
@@ -55,6 +61,7 @@ class Training:
     moment_epsilon: float = 0.0
     moment_delta: float = 1e-5
     moment_clip: float = 1.0
+    arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -74,6 +81,7 @@ class Training:
         for option in ("lr", "weight_decay", "mu"):
             between(getattr(self, option), 0, LARGEST, f"{option} of training")
         one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
+        one_of(self.arithmetic or "torch", get_args(Arithmetic), "arithmetic of training")
         if not 0 <= real(self.momentum, "momentum of training") < 1:
             raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
         if self.algorithm == "scaffold" and self.momentum:
@@ -84,7 +92,7 @@ class Training:
 class LocalResult:
     """What came out of one client's round."""
 
-    parameters: torch.Tensor
+    parameters: Vector
     loss: float
     """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
     steps: int
@@ -94,7 +102,7 @@ class LocalResult:
 
     def check(self, client: int, step: int, training: Training) -> None:
         """Raise if training has diverged."""
-        if self.sound or (math.isfinite(self.loss) and torch.isfinite(self.parameters).all()):
+        if self.sound or (math.isfinite(self.loss) and np.isfinite(np.asarray(self.parameters)).all()):
             return
         when = "the warm-up" if step == WARM_UP else f"round {step + 1}"
         raise DivergedError(f"client {client} diverged in {when} (training loss {self.loss}): lower lr = {training.lr}")

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
-from torch import nn
 
 from fedpace import registry
 from fedpace.config import Scheme, build
 from fedpace.core import checks
 from fedpace.core.checks import one_of
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.core.naming import parse_named, scheme_table, split_list
 from fedpace.core.types import DelayConfig
 from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, number_names, pair_of, task_of
 from fedpace.data.federated import DataConfig
 from fedpace.delays.arrays import give_delays
+from fedpace.models._own import OwnModel
 from fedpace.models.base import ModelConfig
-from fedpace.models.wrapped import OwnModel, wrap
 from fedpace.registry import Catalogue
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.names import EngineName
@@ -55,7 +55,7 @@ def ground(
     handed = [pair_of(pair, f"client {at}") for at, pair in enumerate(listed(clients))]
     pairs, test, names = number_names(handed, test)
     shape = pairs[0][0].shape[1:]
-    config = _component(registry.models, model, "model") if _is_config(model) else wrap(model, shape, head=head)
+    config = _component(registry.models, model, "model") if _is_config(model) else _wrapped(model, shape, head)
     outputs = config.outputs if isinstance(config, OwnModel) else None
     targets = [y for _, y in pairs]
     if names and task == "regression":
@@ -80,7 +80,7 @@ def _named_ground(data: Any, test: Any, model: Any, head: str | None) -> Ground:
     if _is_config(model):
         return Ground(source, _component(registry.models, model, "model"))
     federated = source.build(seed=0)
-    wrapped = wrap(model, federated.input_shape, head=head)
+    wrapped = _wrapped(model, federated.input_shape, head)
     if wrapped.outputs != federated.outputs:
         raise InputError(
             f"{wrapped.module} has {wrapped.outputs} outputs, but {federated.name} needs {federated.outputs}"
@@ -161,7 +161,7 @@ def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> En
     if options.name == "auto":
         return EngineOptions("inline")
     source = model.__dict__["source"]
-    parts = source.modules() if isinstance(source, nn.Module) else [source]
+    parts = source.modules() if _is_module(source) else [source]
     from_main = next((part for part in parts if getattr(type(part), "__module__", "") == "__main__"), None)
     try:
         pickle.dumps(model)
@@ -176,7 +176,23 @@ def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> En
 
 
 def _is_config(model: Any) -> bool:
-    return isinstance(model, str) or (hasattr(model, "build") and not isinstance(model, nn.Module | type))
+    return isinstance(model, str) or (hasattr(model, "build") and not isinstance(model, type) and not _is_module(model))
+
+
+def _is_module(given: Any) -> bool:
+    """Whether it is a torch module: whoever has one has loaded torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(given, torch.nn.Module)
+
+
+def _wrapped(model: Any, input_shape: tuple[int, ...], head: str | None) -> OwnModel:
+    try:
+        from fedpace.models._wrapped import wrap
+    except ModuleNotFoundError as cause:
+        if cause.name != "torch":
+            raise
+        raise MissingExtraError("a model of your own", "sim", "torch") from cause
+    return wrap(model, input_shape, head=head)
 
 
 def _component(catalogue: Catalogue, given: Any, what: str) -> Any:

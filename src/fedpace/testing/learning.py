@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fedpace.data.federated import DataConfig, FederatedData, Samples
-from fedpace.models.base import FeatureModel
-from fedpace.models.wrapped import WrappedModel, wrap
+from fedpace.models._modules import FeatureModel
+from fedpace.models._wrapped import WrappedModel, wrap
 from fedpace.sim.flat import FlatModel
 from fedpace.testing.selectors import rule
 

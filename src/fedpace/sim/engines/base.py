@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
-import torch
-
 from fedpace.core.checks import FloatArray
+from fedpace.core.stepping import Vector
 from fedpace.sim.engines.tasks import GradientTask, LossTask, MomentTask, Task, TestTask, TrainTask
-from fedpace.sim.trainer import LocalResult, Trainer
+from fedpace.sim.trainers import AnyTrainer
+from fedpace.sim.training import LocalResult
 
-Corrections = Callable[[int], torch.Tensor]
+Corrections = Callable[[int], Vector]
 """Client to what is added to each of its gradients."""
 
 
@@ -29,11 +29,11 @@ class Engine(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: AnyTrainer) -> None:
         self.trainer = trainer
 
     @abstractmethod
-    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+    def _run(self, parameters: Vector, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
         """Yield the answers to each task, in the order of `tasks`; what a task raises, raise in its turn."""
 
     def close(self) -> None:  # noqa: B027  an engine in this process holds nothing
@@ -41,7 +41,7 @@ class Engine(ABC):
 
     def train(
         self,
-        parameters: torch.Tensor,
+        parameters: Vector,
         clients: Sequence[int],
         step: int,
         corrections: Corrections | None = None,
@@ -50,14 +50,16 @@ class Engine(ABC):
         return self._spread(
             parameters,
             [
-                TrainTask(part, step, None if corrections is None else torch.stack([corrections(c) for c in part]))
+                TrainTask(
+                    part, step, None if corrections is None else self.trainer.table([corrections(c) for c in part])
+                )
                 for part in self.trainer.parts(clients)
             ],
         )
 
     def train_apart(
         self,
-        received: Sequence[torch.Tensor],
+        received: Sequence[Vector],
         clients: Sequence[int],
         turns: Sequence[int],
         corrections: Corrections | None = None,
@@ -67,30 +69,28 @@ class Engine(ABC):
         first = 0
         for part in self.trainer.parts(clients):
             own = slice(first, first := first + len(part))
-            added = None if corrections is None else torch.stack([corrections(client) for client in part])
-            models = received[own]
-            rows = models[0][None] if len(models) == 1 else torch.stack(list(models))
-            tasks.append(TrainTask(part, tuple(turns[own]), added, rows))
+            added = None if corrections is None else self.trainer.table([corrections(client) for client in part])
+            tasks.append(TrainTask(part, tuple(turns[own]), added, self.trainer.table(received[own])))
         return self._spread(received[0], tasks) if tasks else iter(())
 
-    def gradients(self, parameters: torch.Tensor, clients: Sequence[int]) -> Iterator[torch.Tensor]:
+    def gradients(self, parameters: Vector, clients: Sequence[int]) -> Iterator[Vector]:
         """Yield the clients' full-batch gradients."""
         return self._spread(parameters, [GradientTask(part) for part in self.trainer.parts(clients)])
 
     def local_losses(
-        self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
+        self, parameters: Vector, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
         """Return the clients' training losses, on all of their data or on some samples drawn in `step`."""
         return list(self._spread(parameters, [LossTask(part, samples, step) for part in self.trainer.parts(clients)]))
 
-    def moments(self, parameters: torch.Tensor, clients: Sequence[int], *, targets: bool = False) -> list[FloatArray]:
+    def moments(self, parameters: Vector, clients: Sequence[int], *, targets: bool = False) -> list[FloatArray]:
         """Return the factors of the moments of the clients' features, with `targets` jointly with the labels."""
         return list(self._spread(parameters, [MomentTask(part, targets) for part in self.trainer.parts(clients)]))
 
-    def evaluate(self, parameters: torch.Tensor) -> tuple[float, float]:
+    def evaluate(self, parameters: Vector) -> tuple[float, float]:
         """Return the metric and the scaled loss on the test data."""
         tasks = [TestTask(chunk) for chunk in range(self.trainer.test_chunks)]
         return self.trainer.total(self._spread(parameters, tasks))
 
-    def _spread(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Any]:
+    def _spread(self, parameters: Vector, tasks: Sequence[Task]) -> Iterator[Any]:
         return chain.from_iterable(self._run(parameters, tasks))

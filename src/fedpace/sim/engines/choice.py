@@ -11,7 +11,7 @@ from fedpace.core.errors import InputError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.inline import Inline
 from fedpace.sim.engines.names import EngineName
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,13 @@ class EngineOptions:
         if self.ray_address is not None and self.name != "ray":
             raise InputError(f"a Ray address is for engine ray, but the engine is {self.name}")
 
-    def choose(self, trainer: Trainer, cohort: int | None = None) -> EngineChoice:
+    def choose(self, trainer: AnyTrainer, cohort: int | None = None) -> EngineChoice:
         """Decide for this model, and cohorts of about this size (None: not known)."""
+        if trainer.training.arithmetic == "numpy" and self.name in ("processes", "ray"):
+            raise InputError(
+                f"arithmetic numpy trains a whole cohort at once in this process, but engine {self.name} came: leave "
+                "the engine out, and have several runs at a time with --jobs, or take arithmetic torch"
+            )
         if self.name == "ray":
             return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
         workers = self.workers or cores()
@@ -62,7 +67,7 @@ class EngineChoice:
     why: str
     ray_address: str | None = None
 
-    def build(self, trainer: Trainer) -> Engine:
+    def build(self, trainer: AnyTrainer) -> Engine:
         """Return the engine, which takes what it needs when it is first used."""
         if self.name == "inline":
             return Inline(trainer)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import torch
-
+from fedpace.core.stepping import Vector
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.tasks import Task
 from fedpace.sim.engines.threads import one_thread
@@ -17,7 +16,7 @@ class Inline(Engine):
 
     name: ClassVar[str] = "inline"
 
-    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+    def _run(self, parameters: Vector, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
         for task in tasks:
             with one_thread():
                 answers = task.run(self.trainer, parameters)

@@ -29,7 +29,7 @@ from fedpace.sim.engines.memory import SharedArrays
 from fedpace.sim.engines.surroundings import ONE_THREAD
 from fedpace.sim.engines.tasks import Task, TrainTask
 from fedpace.sim.engines.worker import FAILED, Briefing, put_together, share
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 
 RETRIES = 3
 """Times that a task is given to another worker when the one that had it died."""
@@ -48,7 +48,7 @@ class Processes(Engine):
 
     name: ClassVar[str] = "processes"
 
-    def __init__(self, trainer: Trainer, workers: int) -> None:
+    def __init__(self, trainer: AnyTrainer, workers: int) -> None:
         super().__init__(trainer)
         module = type(trainer.model).__module__
         if module == "__main__":
@@ -97,7 +97,7 @@ class Queue:
         ahead: how many tasks work may run ahead of the answer that is wanted next.
     """
 
-    def __init__(self, tasks: Sequence[Task], trainer: Trainer, ahead: int) -> None:
+    def __init__(self, tasks: Sequence[Task], trainer: AnyTrainer, ahead: int) -> None:
         self._tasks = tasks
         self._ranks = [(-task.cost(trainer), number) for number, task in enumerate(tasks)]
         self._ahead = ahead
@@ -130,7 +130,7 @@ class Queue:
 class Pool:
     """Workers, replaced as they die, and the memory that they share."""
 
-    def __init__(self, trainer: Trainer, workers: int) -> None:
+    def __init__(self, trainer: AnyTrainer, workers: int) -> None:
         self._arrays, briefing = share(trainer, workers)
         self._parameters = torch.from_numpy(self._arrays["parameters"])
         self._lent = False

@@ -32,7 +32,7 @@ from fedpace.sim.engines.surroundings import environment
 from fedpace.sim.engines.tasks import Task
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.engines.worker import Briefing, briefed_trainer, share
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 
 try:
     import ray
@@ -70,7 +70,7 @@ class Ray(Engine):
 
     name: ClassVar[str] = "ray"
 
-    def __init__(self, trainer: Trainer, workers: int = 0, *, address: str | None = None) -> None:
+    def __init__(self, trainer: AnyTrainer, workers: int = 0, *, address: str | None = None) -> None:
         super().__init__(trainer)
         self.workers = workers
         self.address = address
@@ -166,7 +166,7 @@ def _work(ingredients: list[Any], parameters: NDArray[Any], task: Task) -> Seque
         return task.run(_trainer(ingredients[0]), torch.tensor(parameters))
 
 
-def _ingredients(trainer: Trainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
+def _ingredients(trainer: AnyTrainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
     """All that a worker must know, the data in a few large arrays that the object store shares out uncopied."""
     arrays, briefing = share(trainer, workers=0)
     arrays.close()  # the arrays themselves live on
@@ -174,7 +174,7 @@ def _ingredients(trainer: Trainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
 
 
 @lru_cache(maxsize=1)
-def _trainer(ingredients: Any) -> Trainer:
+def _trainer(ingredients: Any) -> AnyTrainer:
     """The trainer of a worker, which builds it once."""
     with warnings.catch_warnings():
         # The object store's arrays are read-only, and so they are used.

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-
 from fedpace.core.checks import FloatArray
-from fedpace.sim.trainer import LocalResult, TestScore, Trainer
+from fedpace.core.stepping import Vector
+from fedpace.sim.trainers import AnyTrainer, TestScore
+from fedpace.sim.training import LocalResult
 
 
 class Task(Protocol):
     """One piece of work."""
 
-    def cost(self, trainer: Trainer) -> float:
+    def cost(self, trainer: AnyTrainer) -> float:
         """Return how long it takes, in any unit: the longest go first."""
         ...
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[Any]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[Any]:
         """Return the answers, one per client."""
         ...
 
@@ -35,7 +35,7 @@ class OfClients:
 
     clients: tuple[int, ...]
 
-    def cost(self, trainer: Trainer) -> float:
+    def cost(self, trainer: AnyTrainer) -> float:
         """Return the samples to go through."""
         return float(sum(trainer.samples(client) for client in self.clients))
 
@@ -48,10 +48,10 @@ class TrainTask(OfClients):
     """
 
     step: int | tuple[int, ...]
-    corrections: torch.Tensor | None = field(default=None, repr=False)
-    received: torch.Tensor | None = field(default=None, repr=False)
+    corrections: Vector | None = field(default=None, repr=False)
+    received: Vector | None = field(default=None, repr=False)
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[LocalResult]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[LocalResult]:
         """Return where each client ended."""
         received = parameters if self.received is None else self.received
         return trainer.train_many(received, self.clients, self.step, self.corrections)
@@ -61,7 +61,7 @@ class TrainTask(OfClients):
 class GradientTask(OfClients):
     """Full-batch gradients."""
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[torch.Tensor]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[Vector]:
         """Return each client's gradient."""
         return trainer.gradients(parameters, self.clients)
 
@@ -73,7 +73,7 @@ class LossTask(OfClients):
     samples: int = 0
     step: int = 0
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[float]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[float]:
         """Return each client's loss."""
         return trainer.local_losses(parameters, self.clients, samples=self.samples, step=self.step)
 
@@ -84,7 +84,7 @@ class MomentTask(OfClients):
 
     targets: bool = False
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[FloatArray]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[FloatArray]:
         """Return each client's factor."""
         return [trainer.moment(parameters, client, targets=self.targets) for client in self.clients]
 
@@ -97,10 +97,10 @@ class TestTask:
 
     chunk: int
 
-    def cost(self, trainer: Trainer) -> float:
+    def cost(self, trainer: AnyTrainer) -> float:
         """Return the samples to go through."""
         return float(trainer.chunk)
 
-    def run(self, trainer: Trainer, parameters: torch.Tensor) -> Sequence[TestScore]:
+    def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[TestScore]:
         """Return the chunk's score."""
         return [trainer.score(parameters, self.chunk)]

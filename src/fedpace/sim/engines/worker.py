@@ -24,6 +24,7 @@ from fedpace.models.base import ModelConfig
 from fedpace.sim.engines.memory import Place, SharedArrays
 from fedpace.sim.engines.tasks import Task, TrainTask
 from fedpace.sim.trainer import Trainer
+from fedpace.sim.trainers import AnyTrainer
 from fedpace.sim.training import LocalResult, Training
 
 FINISHED, FAILED = "finished", "failed"
@@ -43,7 +44,7 @@ class Briefing:
     seed: int
 
 
-def share(trainer: Trainer, workers: int) -> tuple[SharedArrays, Briefing]:
+def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
     """Put the data into shared memory, along with room for the parameters and for each worker's answers."""
     data, length = trainer.data, trainer.initial.numel()
     first, sizes = data.train[0], tuple(len(samples) for samples in data.train)

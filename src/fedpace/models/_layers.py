@@ -1,4 +1,4 @@
-"""Layers whose weights come from a given generator: torch's own constructors draw from its global one."""
+"""Parts of torch modules whose weights come from a given generator: torch's constructors draw from its global one."""
 
 from __future__ import annotations
 
@@ -69,3 +69,42 @@ def lstm_layers(inputs: int, hidden: int, layers: int, *, generator: torch.Gener
         for parameter in stack.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
     return stack
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions around which the input is added."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, groups: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            he_conv_layer(inputs, outputs, 3, stride=stride, generator=generator),
+            nn.GroupNorm(groups, outputs),
+            nn.ReLU(),
+            he_conv_layer(outputs, outputs, 3, stride=1, generator=generator),
+            nn.GroupNorm(groups, outputs),
+        )
+        self.skip: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.skip = nn.Sequential(
+                he_conv_layer(inputs, outputs, 1, stride=stride, generator=generator), nn.GroupNorm(groups, outputs)
+            )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return torch.relu(self.path(inputs) + self.skip(inputs))
+
+
+class LastState(nn.Module):
+    """Character numbers (n, time) to the upper layer's last state (n, hidden)."""
+
+    def __init__(self, embedding: nn.Embedding, stack: nn.LSTM) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the features."""
+        # Windows are kept as bytes, an eighth of what torch's embedding takes.
+        states, _ = self.stack(self.embedding(inputs.long()))
+        last: torch.Tensor = states[:, -1]
+        return last

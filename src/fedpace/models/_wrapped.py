@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedpace.core.errors import FedpaceWarning, InputError
-from fedpace.models.base import FeatureModel
+from fedpace.models._modules import FeatureModel
+from fedpace.models._own import OwnModel
 
 Source = nn.Module | Callable[[], nn.Module]
 TRIED = 2
@@ -61,26 +61,13 @@ class WrappedModel(FeatureModel):
         return dict(self.body.state_dict())
 
 
-@dataclass(frozen=True)
-class OwnModel:
-    """A module that a program handed over. Its fields describe it; `wrap` makes one."""
-
-    name: ClassVar[str] = "own"
-
-    module: str
-    head: str
-    outputs: int
-    parameters: int
-    tokens: bool
-    """Whether it takes whole numbers, as an embedding does."""
-
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return a copy of the module, or a new one where a function makes them."""
-        source: Source = self.__dict__["source"]
-        made = _made(source, int(torch.randint(2**62, (), generator=generator)))
-        if not isinstance(source, nn.Module):
-            _tried(made, input_shape, self.tokens)  # layers that take their size from data take it now
-        return WrappedModel(made, made.get_submodule(self.head))
+def build_own(own: OwnModel, input_shape: tuple[int, ...], generator: torch.Generator) -> WrappedModel:
+    """Return a copy of the module, or a new one where a function makes them."""
+    source: Source = own.__dict__["source"]
+    made = _made(source, int(torch.randint(2**62, (), generator=generator)))
+    if not isinstance(source, nn.Module):
+        _tried(made, input_shape, own.tokens)  # layers that take their size from data take it now
+    return WrappedModel(made, made.get_submodule(own.head))
 
 
 def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = None) -> OwnModel:
@@ -103,7 +90,7 @@ def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = Non
             f"{name} returns probabilities, but the loss makes them itself from what the last linear layer returns: "
             "trained as it is, it learns slowly; leave its softmax out",
             FedpaceWarning,
-            stacklevel=4,  # the line that called compare or simulate
+            stacklevel=5,  # the line that called compare or simulate
         )
     if head is None:
         if not used:
