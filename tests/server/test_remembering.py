@@ -145,25 +145,29 @@ def test_it_goes_on_from_what_was_saved():
     np.testing.assert_array_equal(one[0], other[0])
 
 
+def played(versions, feels):
+    """States of a federation in which client 0 counts alone and the others are three versions late.
+
+    `feels` says what part of each coordinate client 0 feels of the model that it was given.
+    """
+    rule, models = Remembering(0.0), [np.zeros(WIDTH)]
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(versions):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
+        for client, of in answers:
+            felt = feels(of) if client == 0 else np.ones(WIDTH)
+            update = 0.2 * felt * (OPTIMUM - models[of]) + OWN[client]
+            gather.add(models[of] + update, models[of], float(client == 0), Source(client, of, 1 / CLIENTS))
+        model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
+        models.append(model)
+        yield state
+
+
 def test_late_answers_tell_how_far_the_memory_is_off():
-    """Client 0 counts alone. Where it does not feel what the others do, what was remembered of them is off by that."""
-
-    def drift(feels):
-        rule, models = Remembering(0.0), [np.zeros(WIDTH)]
-        state = rule.init(np.zeros(WIDTH))
-        for version in range(12):
-            gather = Gather(rule, np.zeros(WIDTH), mean=False)
-            answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
-            for client, of in answers:
-                given = models[of]
-                felt = feels if client == 0 else np.ones(WIDTH)
-                update = 0.2 * felt * (OPTIMUM - given) + OWN[client]
-                gather.add(given + update, given, float(client == 0), Source(client, of, 1 / CLIENTS))
-            model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
-            models.append(model)
-        return state
-
-    alike, blind = drift(np.ones(WIDTH)), drift(np.array([1.0, 1.0, 1.0, 0.0]))
+    """Where the one that counts does not feel what the others do, what was remembered of them is off by that."""
+    *_, alike = played(12, lambda of: np.ones(WIDTH))
+    *_, blind = played(12, lambda of: np.array([1.0, 1.0, 1.0, 0.0]))
     assert alike.drift_unit > 0
     assert alike.drift_square / alike.drift_unit < 1e-6
     assert blind.drift_square / blind.drift_unit > 1e-3
@@ -172,19 +176,8 @@ def test_late_answers_tell_how_far_the_memory_is_off():
 
 def test_what_drifted_in_the_first_steps_fades():
     """Updates shrink as training goes on: measured in plain lengths, the first steps would count for ever."""
-    kappas = []
-    rule, models = Remembering(0.0), [np.zeros(WIDTH)]
-    state = rule.init(np.zeros(WIDTH))
-    for version in range(24):
-        gather = Gather(rule, np.zeros(WIDTH), mean=False)
-        answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
-        for client, of in answers:
-            felt = np.array([1.0, 1.0, 1.0, 0.2]) if client == 0 and of < 5 else np.ones(WIDTH)
-            update = 0.2 * felt * (OPTIMUM - models[of]) + OWN[client]
-            gather.add(models[of] + update, models[of], float(client == 0), Source(client, of, 1 / CLIENTS))
-        model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
-        models.append(model)
-        kappas.append(state.drift_square / state.drift_unit if state.drift_unit else 0.0)
+    states = played(24, lambda of: np.array([1.0, 1.0, 1.0, 0.2]) if of < 5 else np.ones(WIDTH))
+    kappas = [state.drift_square / state.drift_unit for state in states if state.drift_unit]
     assert max(kappas) > 1e-3
     assert kappas[-1] < 0.1 * max(kappas)
 
