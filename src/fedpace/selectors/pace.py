@@ -137,10 +137,10 @@ class Pace(Scheme):
         """Scan the prefixes with the error as it was measured last."""
         points = population_points(view, ridge=self.ridge, scheme=self.name)
         state = measured(state, view, points)
-        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
+        typical = float(np.nanmean(np.square(points).sum(axis=1)))
+        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line(2 * typical)
         owed = outstanding(view, points) if self.repay else np.zeros(points.shape[1])
-        typical = s * float(np.nanmean(np.square(points).sum(axis=1)))
-        own = max(nu, LEAST_OWN * typical, NOTHING)
+        own = max(nu, LEAST_OWN * s * typical, NOTHING)
         due = math.sqrt(s) * (points + owed)
         match = match_population(view, due, own=own, least=2, max_clients=self.max_clients)
         end = self._end(state, view, match, due, own)

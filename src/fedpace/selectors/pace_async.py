@@ -261,7 +261,7 @@ class PaceAsync(Scheme):
         known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
         lengths = np.square(points[known]).sum(axis=1)
         typical = float(lengths.mean()) if known.any() else 0.0
-        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
+        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line(2 * typical)
         whole_error = s * typical + nu
         if state.sums is None:
             whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
