@@ -38,7 +38,7 @@ from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays,
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Screen, Screens, compared
-from fedpace.core.turning import add_cosines
+from fedpace.core.turning import COUNTED, add_cosines
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -231,7 +231,7 @@ class Trust:
         """Whether these owned the steps so far; if so, nothing counts that was found in their company."""
         if not self.beginning.owned(found):
             return False
-        for name in ("cosines", "compared"):
+        for name in COUNTED:
             self.columns[name][:] = 0.0
         self.columns["against"][~found] = 0.0
         self.screen.known, self.buffers.known = self.screen.known[:0], {}

@@ -83,7 +83,7 @@ class PairSums:
         if slope < 0:
             slope, intercept = 0.0, self.y
         elif intercept < 0:
-            slope, intercept = xy / (xx + PRIOR), 0.0
+            slope, intercept = xy / max(xx, PRIOR), 0.0
         return float(slope) / unit, float(intercept) / 2
 
     def _all(self) -> tuple[float, float, float, float]:
