@@ -41,8 +41,8 @@ LIKELIER = 4.0
 """The logarithm beyond which a client is said to turn its updates round."""
 TWICE = 1.5
 """Answers, fading, without which nobody is: two."""
-REVERSED = 3.0
-"""How much is held against it: it is asked again after a hundred steps (`fedpace.core.trust`)."""
+REVERSED = 12.0
+"""How much is held against it: it is asked again after two hundred steps (`fedpace.core.trust`)."""
 COUNTED = ("cosines", "compared", "aligned", "agreement")
 """What is counted of clients, and begun anew once they were found."""
 
