@@ -15,7 +15,7 @@ from fedpace.core.claims import ENOUGH
 from fedpace.core.errors import InputError
 from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
-from fedpace.core.protocols import MomentStore
+from fedpace.core.protocols import RIDGE, MomentStore
 from fedpace.core.screening import compared
 from fedpace.core.tasks import Task
 from fedpace.core.trust import Trust
@@ -23,9 +23,6 @@ from fedpace.core.widths import Kind, width_of
 
 if TYPE_CHECKING:
     from fedpace.core.ledger import Ledger
-
-RIDGE = 0.1
-"""What schemes that match moments use unless told otherwise: the points are made once for both."""
 
 
 def check_outcomes(
@@ -140,6 +137,7 @@ def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray], first: Floa
         rows = np.flatnonzero(ready & (steps == step))
         if rows.size < ENOUGH:
             continue
+        # With the schemes' own ridge, unless they were told otherwise, the points are made once for both.
         points = ledger.moments.directions(ridge=RIDGE, shares=shares()) if points is None else points
         trust.compare_shapes(rows, updates[rows], points[rows])
 

@@ -8,8 +8,8 @@ instead of refusing everybody for good; and replies to old models, longer by nat
 compared with replies to models as old. Of each client the last `EACH` lengths count, so that who answers more often
 than the others does not decide alone what is usual. Before `FEWEST` clients were heard there is nothing to compare
 with: then what is refused changes parameters by more than `FIRST`, root mean square. Whoever points against the others
-of its step is allowed `OPPOSED` of both: to undo what the others did takes an update that does, while honest ones that
-disagree with most are not long too. One that is long and not against them may be a newcomer's whose data are like
+of its step is allowed `OPPOSED` of both, and `ALONE` where the others agree: to undo what the others did takes an update
+that does, while honest ones that disagree with most are not long too. One that is long and not against them may be a newcomer's whose data are like
 nobody's: refused at once, it would never get in.
 
 Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
@@ -30,7 +30,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.stepping import Vector, norm
 
 FACTOR, SPREADS, OPPOSED, ALONE = 10.0, 3.5, (0.3, 0.6), (0.23, 0.6)
-"""See above; opposed: of the factor, and of the spreads; alone: the same of one that points against others that agree."""
+"""See above; opposed and alone: of the factor, and of the spreads."""
 AGREED = 0.2
 """Median cosine of a step from which on clients agree on where to go."""
 REMEMBERED = 32
@@ -126,7 +126,7 @@ class Screen:
 
 
 def _opposition(cosines: FloatArray) -> IntArray:
-    """(k,) 0 = with the others of its step, or nobody can tell; 1 = against them; 2 = alone against others that agree."""
+    """(k,) 0 = not against the others of its step, or nobody can tell; 1 = against them; 2 = and these agree."""
     told = cosines[np.isfinite(cosines)]
     middle = float(np.median(told)) if told.size >= ENOUGH else 0.0
     alone = (cosines < -middle / 4) & (middle >= AGREED)

@@ -24,6 +24,7 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray
 from fedpace.core.outliers import robust
+from fedpace.core.screening import AGREED
 
 ANSWERS = 2.5
 """Answers, fading, without which a mean is none: three."""
@@ -33,8 +34,6 @@ SPREADS, LEAST_SPREAD = 4.0, 0.05
 """Robust standard deviations below the fleet's median mean, and the least that one is taken for."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
-AGREED = 0.2
-"""Median cosine of a step below which it says nothing of a."""
 OWN, NOISE = 0.25, 0.04
 """See above: variances of a among honest clients, and of the cosine of one answer."""
 LIKELIER = 4.0

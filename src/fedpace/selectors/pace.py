@@ -33,6 +33,7 @@ import numpy as np
 
 from fedpace.core.accumulators import Accumulator
 from fedpace.core.checks import FloatArray, at_least, between, finite
+from fedpace.core.protocols import RIDGE
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, UNBROKEN, Deadline, Lateness, best_deadline, present
@@ -108,7 +109,7 @@ class Pace(Scheme):
     """Moments are compared with one another, so they must be of one model: the one that the client first met."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
 
-    ridge: float = 0.1
+    ridge: float = RIDGE
     max_clients: int = 0
     repay: bool = True
     deadlines: bool = True

@@ -37,7 +37,7 @@ from fedpace.numerics.simplex import Mixture, prefix_mixtures
 from fedpace.selectors._outlook import disagreement, nobody_else, patience, remaining
 from fedpace.selectors._remembered import AnswerLateness
 from fedpace.selectors._work import numbers, worth_having
-from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
+from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, Pace, measured
 from fedpace.server.remembering import Remembering
 
 FEWEST = 2
@@ -117,7 +117,7 @@ class PaceAsync(Scheme):
 
     in_flight: int = 0
     work_price: float = 0.0
-    ridge: float = 0.1
+    ridge: float = Pace.ridge
     fedexp_exponent: float = 1.0
     memory_gib: float = 1.0
 
