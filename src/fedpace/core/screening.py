@@ -8,9 +8,9 @@ instead of refusing everybody for good; and replies to old models, longer by nat
 compared with replies to models as old. Of each client the last `EACH` lengths count, so that who answers more often
 than the others does not decide alone what is usual. Before `FEWEST` clients were heard there is nothing to compare
 with: then what is refused changes parameters by more than `FIRST`, root mean square. Whoever points against the others
-of its step is allowed `OPPOSED` of both, and `ALONE` where the others agree: to undo what the others did takes an update
-that does, while honest ones that disagree with most are not long too. One that is long and not against them may be a newcomer's whose data are like
-nobody's: refused at once, it would never get in.
+of its step is allowed `OPPOSED` of both, and `ALONE` where the others agree: to undo what the others did takes an
+update that does, while honest ones that disagree with most are not long too. One that is long and not against them may
+be a newcomer's whose data are like nobody's: refused at once, it would never get in.
 
 Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
 """
