@@ -87,6 +87,7 @@ def test_whoever_is_long_and_alone_against_others_that_agree_has_least():
     assert refused(Screen(), lengths, 0, differ) == [], "where clients agree on little, honest ones are as long"
     assert refused(Screen(), lengths, 0, [0.4] * 9 + [-0.05]) == [], "nor is it against them by chance"
     assert refused(Screen(), [1.0] * 9 + [2.2], 0, agree) == []
+    assert refused(Screen(), [1.0] * 6, 0, -1.79e308) == [], "cosines that are none overflow nowhere"
 
 
 def test_replies_to_old_models_are_compared_with_those_to_models_as_old():

@@ -127,7 +127,7 @@ class Screen:
 
 def _opposition(cosines: FloatArray) -> IntArray:
     """(k,) 0 = not against the others of its step, or nobody can tell; 1 = against them; 2 = and these agree."""
-    told = cosines[np.isfinite(cosines)]
+    told = np.clip(cosines[np.isfinite(cosines)], -1.0, 1.0)  # whatever a host says that they are
     middle = float(np.median(told)) if told.size >= ENOUGH else 0.0
     alone = (cosines < -middle / 4) & (middle >= AGREED)
     return np.asarray(np.where(alone, 2, np.where(cosines < 0, 1, 0)), dtype=np.int64)

@@ -81,7 +81,7 @@ def add_cosines(columns: dict[str, FloatArray], rows: Sequence[int], cosines: Fl
     """
     places = np.asarray(rows, dtype=np.int64)
     known = np.isfinite(cosines) & (places >= 0)
-    told, found = places[known], cosines[known]
+    told, found = places[known], np.clip(cosines[known], -1.0, 1.0)
     np.add.at(columns["cosines"], told, found)
     np.add.at(columns["compared"], told, 1.0)
     middle = float(np.median(found)) if found.size >= ENOUGH else 0.0
