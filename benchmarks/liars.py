@@ -3,6 +3,8 @@
     python benchmarks/liars.py --out runs/liars --seeds 0,1,2                 everything; what is there is not run again
     python benchmarks/liars.py --schemes pace --lies "delay / 100" --who 20%
     python benchmarks/liars.py --from benchmarks/liars.json --png docs/liars.png         nothing is run: table, picture
+    python benchmarks/liars.py --schemes pace-async --seeds 30,31 --trust on --out runs/anew \
+        --update benchmarks/liars.json --png docs/liars.png      one scheme's rows anew, the others' as they are there
 
 The experiment is the embedded one (`fedpace compare`): 60 clients with handwritten digits, long-tailed delays, a
 target accuracy that must be held; but everybody is heard in a warm-up that is free, as in the paper, so that liars are
@@ -49,7 +51,9 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 WHO = ("1", "20%", "20% slowest")
 FASTEST = ("1 fastest", "20% fastest")
-"""Only where `--who` asks for them: those that answer first, before there is anybody to compare them with."""
+"""Those that answer first, before there is anybody to compare them with."""
+ALONE = ("pace", "pace-async")
+"""Schemes that ask the fastest alone where these seem to do, so that it matters whether they lie."""
 PATIENCE = 10.0
 """Times the honest time after which a run is given up."""
 FEWEST = 100
@@ -114,12 +118,14 @@ def key(scheme: str, lie: str, who: str, seed: int, trust: bool) -> str:
 def wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, str, int, bool]]:
     """Yield the runs, honest ones first."""
     lies = [lie for lie in LIES if lie != "honest" and (not options.lies or lie in options.lies.split(";"))]
-    seeds, who = [int(seed) for seed in options.seeds.split(",")], options.who.split(",")
+    seeds, who = [int(seed) for seed in options.seeds.split(",")], options.who.split(",") if options.who else None
     schemes, trusts = options.schemes.split(","), [word == "on" for word in options.trust.split(",")]
-    for seed, scheme, trust in product(seeds, schemes, trusts):
+    for seed, scheme, trust in product(seeds, schemes, sorted({False, *trusts})):  # all is relative to the first
         yield scheme, "honest", "1", seed, trust
-    for lie, group, scheme, seed, trust in product(lies, who, schemes, seeds, trusts):
+    for lie, group, scheme, seed, trust in product(lies, who or (*WHO, *FASTEST), schemes, seeds, trusts):
         if ("moment" in lie and scheme not in MOMENTS) or (scheme == "random" and "delay" in lie):
+            continue
+        if who is None and group in FASTEST and scheme not in ALONE:
             continue
         yield scheme, lie, group, seed, trust
 
@@ -131,11 +137,12 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--lies", default="", help="separated by semicolons; all where left out")
-    parser.add_argument("--who", default=",".join(WHO))
+    parser.add_argument("--who", default="", help="who lies; all, and the fastest where a scheme asks them alone")
     parser.add_argument("--trust", default="off,on", help="the defences: off, on or both")
     parser.add_argument("--part", default="0/1", help="of the runs, so that several processes can share them")
     parser.add_argument("--from", dest="source", help="show the runs in this file, and run nothing")
     parser.add_argument("--json", help="write all runs into this file")
+    parser.add_argument("--update", help="the same, but keep the runs of other schemes that are in it")
     parser.add_argument("--png", help="draw them")
     options = parser.parse_args()
     if options.source:
@@ -157,6 +164,10 @@ def main() -> None:
         with (folder / f"runs-{part}.jsonl").open("a") as file:
             file.write(json.dumps({"run": key(*run), **found}) + "\n")
         print(key(*run), found, file=sys.stderr, flush=True)
+    if options.update:
+        others = json.loads(Path(options.update).read_text())
+        done |= {name: run for name, run in others.items() if name.split(" | ")[0] not in options.schemes.split(",")}
+        options.json = options.update
     show(done, options)
 
 

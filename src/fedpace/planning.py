@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array, listed, real, whole
 from fedpace.core.checks import delays as checked_delays
 from fedpace.core.errors import InfeasibleError, InputError
+from fedpace.core.protocols import RIDGE
 from fedpace.numerics.count_sketch import CountSketch
 from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
@@ -103,7 +104,7 @@ def plan_cohort(
     *,
     names: Sequence[Hashable] | None = None,
     noise: float | None = None,
-    ridge: float = 0.1,
+    ridge: float = RIDGE,
     max_clients: int = 0,
 ) -> CohortPlan:
     """Return whom to wait for.

@@ -102,6 +102,36 @@ def test_few_liars_are_found_and_the_model_is_kept():
     assert all(task.client != 9 for task in made.tasks)
 
 
+@pytest.mark.parametrize(("liars", "trust", "asked"), [(4, True, range(4, CLIENTS)), (4, False, range(CLIENTS))])
+def test_in_rounds_a_warm_up_tells_who_works_against_most_others(liars, trust, asked):
+    """The fastest would make a cohort of their own, in which they agree with one another."""
+    made = Coordinator(make_selector("pace"), Settings(trust=trust, learn_delays=False))
+    made.join(range(CLIENTS), delays=[1.0 + client for client in range(CLIENTS)])
+    told, rng = updates(own=0.5), stream(0, "moments")
+    told[:liars] *= -1
+    for task in made.due(0.0).tasks:
+        made.receive(task.id, Outcome(task.client, 1.0, moment=rng.normal(size=(4, 3)), update=told[task.client]), 1.0)
+    started = {task.client for task in made.due(1.0).tasks}
+    assert started <= set(asked)
+    assert np.flatnonzero(made.view().share).tolist() == list(asked)
+    known = made.ledger.tables["updates"]
+    assert np.flatnonzero(~np.isnan(known).any(axis=1)).tolist() == list(asked)
+
+
+def test_nobody_waits_for_what_was_in_hand_of_who_is_not_trusted_any_more():
+    made = Coordinator(make_selector("fedbuff", buffer=4), Settings())
+    made.join(range(CLIENTS))
+    tasks = list(made.due(0.0).tasks)
+    for task in tasks[:3]:
+        made.receive(task.id, Outcome(task.client, seconds=1.0), 1.0)
+    assert made.due(1.0).step is None
+    made.ledger.trust.refuse([made.ledger.row(tasks[0].client)] * 2)
+    made.give_up_untrusted()
+    assert made.flight.held == 2
+    made.receive(tasks[3].id, Outcome(tasks[3].client, seconds=1.0), 2.0)
+    assert made.sated, "one answer was missing, and it came"
+
+
 def test_what_was_heard_outlives_a_restart_and_leaving():
     beginning = Beginning()
     beginning.append(4)

@@ -80,6 +80,16 @@ def test_whoever_points_against_the_others_has_less_room():
     assert refused(Screen(), lengths, cosines=[-0.5] * 5 + [0.3]) == [], "short ones may disagree"
 
 
+def test_whoever_is_long_and_alone_against_others_that_agree_has_least():
+    lengths = [1.0] * 9 + [2.6]
+    agree, differ = [0.4] * 9 + [-0.3], [0.1] * 9 + [-0.3]
+    assert refused(Screen(), lengths, 0, agree) == [9]
+    assert refused(Screen(), lengths, 0, differ) == [], "where clients agree on little, honest ones are as long"
+    assert refused(Screen(), lengths, 0, [0.4] * 9 + [-0.05]) == [], "nor is it against them by chance"
+    assert refused(Screen(), [1.0] * 9 + [2.2], 0, agree) == []
+    assert refused(Screen(), [1.0] * 6, 0, -1.79e308) == [], "cosines that are none overflow nowhere"
+
+
 def test_replies_to_old_models_are_compared_with_those_to_models_as_old():
     """Updates become shorter as training goes on; who is late is not refused for having begun early."""
     screen = Screen()

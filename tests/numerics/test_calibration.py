@@ -52,13 +52,29 @@ def test_clients_with_the_same_data_differ_by_chance_alone():
     assert PairSums.of(np.array([[1.0], [3.0]]), np.zeros((2, 2)), 4.0).line() == (0.0, 0.5)
 
 
+@pytest.mark.parametrize("closeness", [1e-49, 1e-10, 1e-3])
+def test_pairs_that_are_much_alike_say_nothing_of_those_that_are_not(closeness):
+    """Clients that claim one moment differ by rounding, or by a little that they add: no slope follows from that."""
+    sums = PairSums(x=closeness, y=1.5, xx=1.2 * closeness**2, xy=1.1 * 1.5 * closeness)
+    slope, nu = sums.line(2.0)
+    assert slope * 2.0 + 2 * nu < 4 * 1.5, "the disagreement of clients in general stays what was seen, about"
+    assert nu > 0
+
+
+def test_pairs_that_are_like_most_are_measured_as_ever():
+    sums = PairSums(x=2.0, y=6.0, xx=4.5, xy=12.5)
+    assert sums.line(2.4) == sums.line()
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=30))
 def test_neither_is_ever_negative(pairs):
     x, y = np.array(pairs).T
-    s, nu = PairSums(x.mean(), y.mean(), (x * x).mean(), (x * y).mean()).line()
-    assert s >= 0
-    assert nu >= 0
-    assert np.isfinite([s, nu]).all()
+    sums = PairSums(x.mean(), y.mean(), (x * x).mean(), (x * y).mean())
+    for apart in (0.0, 1.0, 1e6):
+        s, nu = sums.line(apart)
+        assert s >= 0
+        assert nu >= 0
+        assert np.isfinite([s, nu]).all()
 
 
 def test_nothing_to_measure():

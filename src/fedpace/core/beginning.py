@@ -10,6 +10,9 @@ median, is not trusted.
 If such clients had more than half of the weight in the steps so far, the model is thrown away, and with it all that was
 learnt in their company: training begins again with the first model, whose updates are in hand or still to come.
 
+In rounds, where a scheme hears updates, as in a warm-up, those who work against the others are found likewise and asked
+no more: the fastest would form cohorts of their own, in which they agree. Nothing begins again there.
+
 As long as fewer than a quarter of the roster lie, they are fewer than half of those that are compared. Honest runs are
 not touched: docs/trust.md has the figures.
 """

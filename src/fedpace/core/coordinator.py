@@ -30,7 +30,6 @@ from fedpace.core.checks import BoolArray, IntArray, listed
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.facts import ordinary, valid_seconds
 from fedpace.core.files import folder_of
-from fedpace.core.folding import note_beginning
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_client, make_report, whole_task
 from fedpace.core.policies import ending
@@ -150,7 +149,6 @@ class Coordinator(Hearing):
         turn.settle(ended)
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         if not self.policy.rounds and self.ledger.trust.on:
-            note_beginning(self.ledger, settled)
             self.give_up_untrusted()
         return turn
 

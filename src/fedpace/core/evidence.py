@@ -19,14 +19,16 @@ COLUMNS: dict[str, float] = {
     "late": 0.0,  # sum of the logarithms of seconds taken over seconds claimed, fading
     "cosines": 0.0,  # sum of the cosines of its updates with the others', fading
     "compared": 0.0,  # how many those are, fading
+    "aligned": 0.0,  # sum of those cosines, each times the median of its step, where clients agree, fading
+    "agreement": 0.0,  # sum of the squares of these medians, fading
     "against": 0.0,  # how often it was found to point away from the others, fading
     "refused": 0.0,  # updates that were refused, fading
     "size": math.nan,  # logarithm of the trace of the moment as it was told
     "scale": 1.0,  # what the moment was multiplied by
     "shape": math.nan,  # times what its moment allows that its update is off; 0 = within, < 0 = of its last moment
 }
-FADING = ("timed", "late", "cosines", "compared", "against", "refused")
-LATER = ("shape",)
+FADING = ("timed", "late", "cosines", "compared", "aligned", "agreement", "against", "refused")
+LATER = ("shape", "aligned", "agreement")
 """Columns that earlier states do not have."""
 BUFFERS = "buffers/"
 

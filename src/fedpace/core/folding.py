@@ -15,7 +15,7 @@ from fedpace.core.claims import ENOUGH
 from fedpace.core.errors import InputError
 from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
-from fedpace.core.protocols import MomentStore
+from fedpace.core.protocols import RIDGE, MomentStore
 from fedpace.core.screening import compared
 from fedpace.core.tasks import Task
 from fedpace.core.trust import Trust
@@ -23,9 +23,6 @@ from fedpace.core.widths import Kind, width_of
 
 if TYPE_CHECKING:
     from fedpace.core.ledger import Ledger
-
-RIDGE = 0.1
-"""What schemes that match moments use unless told otherwise: the points are made once for both."""
 
 
 def check_outcomes(
@@ -140,19 +137,29 @@ def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray], first: Floa
         rows = np.flatnonzero(ready & (steps == step))
         if rows.size < ENOUGH:
             continue
+        # With the schemes' own ridge, unless they were told otherwise, the points are made once for both.
         points = ledger.moments.directions(ridge=RIDGE, shares=shares()) if points is None else points
         trust.compare_shapes(rows, updates[rows], points[rows])
 
 
-def note_beginning(ledger: Ledger, settled: Sequence[tuple[Task, Outcome]]) -> None:
-    """Note what clients did to the first model, and what they weigh in the steps since."""
-    if ledger.trust.beginning.over:
+def note_beginning(ledger: Ledger, settled: Sequence[tuple[Task, Outcome]], *, rounds: bool) -> None:
+    """Note what clients did to the first model, and what they weigh in the steps since (`fedpace.core.beginning`).
+
+    Without rounds the policy is held up where they are judged, since training may begin again. In rounds, as after a
+    warm-up, who works against most others is found here and asked no more: a cohort of such clients alone agrees.
+    """
+    trust = ledger.trust
+    if not trust.on or trust.beginning.over:
         return
     for task, outcome in settled:
         row = ledger.row(task.client)
-        ledger.trust.beginning.led[row] += abs(task.weight) if outcome.finished else 0.0
+        trust.beginning.led[row] += abs(task.weight) if outcome.finished else 0.0
         if task.step == 0 and outcome.finished and outcome.update is not None:
-            ledger.trust.hear_first({row: outcome.update})
+            trust.hear_first({row: outcome.update})
+    found = trust.judge_beginning() if rounds else None
+    if found is not None and found.any():  # nor is anything to be learnt from what they sent
+        ledger.tables["updates"][found] = math.nan
+        ledger.columns["update_step"][found] = -1
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpace.core.checks import listed, real
 from fedpace.core.errors import InputError, OrderError
-from fedpace.core.folding import compare_shapes
+from fedpace.core.folding import compare_shapes, note_beginning
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
@@ -99,6 +99,7 @@ class Hearing(Standing):
         for group in sorted(groups):
             self.ledger.fold(groups[group], group[0], self.step - group[0], judged.get(group, ()))
         compare_shapes(self.ledger, self.shares)
+        note_beginning(self.ledger, settled, rounds=bool(self.policy.rounds))
         if not self._warned and self.step == PATIENCE - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_silence(self)

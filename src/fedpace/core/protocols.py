@@ -7,6 +7,10 @@ from typing import Any, Protocol
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray
 
+RIDGE = 0.1
+"""What is added to the mean moment before it is inverted, in units of its mean eigenvalue, unless a scheme is told
+otherwise. Whoever else looks at the same moments uses the same, so that what follows from them is worked out once."""
+
 
 class PrefixChoice(Protocol):
     """The best set of the fastest clients, as `Moments.best_prefix` finds it, in rows of the View."""

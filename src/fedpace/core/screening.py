@@ -8,9 +8,9 @@ instead of refusing everybody for good; and replies to old models, longer by nat
 compared with replies to models as old. Of each client the last `EACH` lengths count, so that who answers more often
 than the others does not decide alone what is usual. Before `FEWEST` clients were heard there is nothing to compare
 with: then what is refused changes parameters by more than `FIRST`, root mean square. Whoever points against the others
-of its step is allowed `OPPOSED` of both: to undo what the others did takes an update that does, while honest ones that
-disagree with most are not long too. One that is long and not against them may be a newcomer's whose data are like
-nobody's: refused at once, it would never get in.
+of its step is allowed `OPPOSED` of both, and `ALONE` where the others agree: to undo what the others did takes an
+update that does, while honest ones that disagree with most are not long too. One that is long and not against them may
+be a newcomer's whose data are like nobody's: refused at once, it would never get in.
 
 Spread is measured below the median: who lies gains nothing by a short update, so that the lower half is honest.
 """
@@ -29,8 +29,10 @@ from fedpace.core.checks import FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import Vector, norm
 
-FACTOR, SPREADS, OPPOSED = 10.0, 3.5, (0.3, 0.6)
-"""See above; opposed: of the factor, and of the spreads."""
+FACTOR, SPREADS, OPPOSED, ALONE = 10.0, 3.5, (0.3, 0.6), (0.23, 0.6)
+"""See above; opposed and alone: of the factor, and of the spreads."""
+AGREED = 0.2
+"""Median cosine of a step from which on clients agree on where to go."""
 REMEMBERED = 32
 """Lengths that the usual one is the median of; a version with more replies in a step is judged by all of its own."""
 LENGTHS_KEPT = 256
@@ -84,7 +86,7 @@ class Screen:
         given = np.asarray(lengths, dtype=np.float64)
         came = np.minimum(np.nan_to_num(given, nan=LONGEST, posinf=LONGEST), LONGEST)
         born = np.broadcast_to(np.asarray(versions, dtype=np.float64), came.shape)
-        opposed = np.broadcast_to(np.asarray(cosines, dtype=np.float64), came.shape) < 0
+        common = np.broadcast_to(np.asarray(cosines, dtype=np.float64), came.shape)
         times = np.where(np.isfinite(given), 0.0, math.inf)
         if not self.factor:
             return times
@@ -95,10 +97,11 @@ class Screen:
             times = np.where(came > first, came / first, times)
         for version in np.unique(born):
             answers = np.flatnonzero(born == version)
-            usual, most, against = self._limits(known, float(version), answers.size)
+            usual, *limits = self._limits(known, float(version), answers.size)
             with np.errstate(over="ignore"):
                 ratio = came[answers] / usual
-            times[answers] = np.where(ratio > np.where(opposed[answers], against, most), ratio, times[answers])
+            allowed = np.array(limits)[_opposition(common)[answers]]
+            times[answers] = np.where(ratio > allowed, ratio, times[answers])
         if remember:
             self.known = known[-LENGTHS_KEPT:]
         return times
@@ -107,19 +110,27 @@ class Screen:
         """Let lengths of clients that leave be nobody's; the rows behind them, of so many clients, move up."""
         self.known = _moved(self.known, rows, clients)
 
-    def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, float, float]:
-        """Return what is usual of a version, and how many times that an update may be; one that is opposed."""
+    def _limits(self, known: FloatArray, version: float, count: int) -> tuple[float, ...]:
+        """Return what is usual of a version, and how many times that an update may be; one that is opposed; alone."""
         newest_first = known[::-1]
         near = np.argsort(np.abs(newest_first[:, 0] - version), kind="stable")[: max(REMEMBERED, count)]
         if near.size < FEWEST:
-            return 1.0, math.inf, math.inf
+            return 1.0, math.inf, math.inf, math.inf
         low, middle = np.quantile(np.log(newest_first[near, 1]), [0.25, 0.5])
         spread = SPREADS * float(middle - low) / 0.6745
-        most, against = (
+        allowed = (
             math.exp(min(700.0, max(math.log(max(1.0, length * self.factor)), width * spread)))
-            for length, width in ((1.0, 1.0), OPPOSED)
+            for length, width in ((1.0, 1.0), OPPOSED, ALONE)
         )
-        return math.exp(float(middle)), most, against
+        return math.exp(float(middle)), *allowed
+
+
+def _opposition(cosines: FloatArray) -> IntArray:
+    """(k,) 0 = not against the others of its step, or nobody can tell; 1 = against them; 2 = and these agree."""
+    told = np.clip(cosines[np.isfinite(cosines)], -1.0, 1.0)  # whatever a host says that they are
+    middle = float(np.median(told)) if told.size >= ENOUGH else 0.0
+    alone = (cosines < -middle / 4) & (middle >= AGREED)
+    return np.asarray(np.where(alone, 2, np.where(cosines < 0, 1, 0)), dtype=np.int64)
 
 
 class Screens:

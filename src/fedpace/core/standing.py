@@ -114,13 +114,7 @@ class Standing(Roster):
         left = set(gone)
         self.at.turn.move_up({row: self.ledger.row(c) for row, c in named.items() if c in self.ledger})
         self.widths.forget(left)
-        flying, held = self.flight.flying, self.flight.held
-        self.flight.lose(left)
-        lost = held - self.flight.held
-        self.at.turn.wasted += flying - self.flight.flying + lost
-        if lost and (wait := self.at.wait) is not None and wait.answers and not self.policy.rounds:
-            # So many more answers are awaited than are in hand: not one more for everybody who left with one.
-            self.at.wait = replace(wait, answers=max(1, wait.answers - lost))
+        self._lose(left)
         if (step := self._step) is not None:  # it is made, but nobody is blamed in it who left
             self._step = replace(step, dropped=tuple(task for task in step.dropped if task.client not in left))
 
@@ -269,11 +263,18 @@ class Standing(Roster):
 
     def give_up_untrusted(self) -> None:
         """Wait no more for who is not asked any more, nor use what is in hand of it."""
-        bad = set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
-        if bad:
-            before = self.flight.flying + self.flight.held
-            self.flight.lose(bad)
-            self.at.turn.wasted += before - self.flight.flying - self.flight.held
+        if bad := set(self.ledger.ids_of(np.flatnonzero(~self._admitted()))):
+            self._lose(bad)
+
+    def _lose(self, clients: set[ClientId]) -> None:
+        """Forget what clients were doing and what is in hand of them: it was in vain, and nothing waits for it."""
+        flying, held = self.flight.flying, self.flight.held
+        self.flight.lose(clients)
+        lost = held - self.flight.held
+        self.at.turn.wasted += flying - self.flight.flying + lost
+        if lost and (wait := self.at.wait) is not None and wait.answers and not self.policy.rounds:
+            # So many more answers are awaited than are in hand: not one more for everybody who is gone with one.
+            self.at.wait = replace(wait, answers=max(1, wait.answers - lost))
 
     def _begin_again(self, view: View) -> Move:
         """Go back to the first model, and let the policy go on as if nothing had been before."""

@@ -38,7 +38,7 @@ from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays,
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Screen, Screens, compared
-from fedpace.core.turning import add_cosines
+from fedpace.core.turning import COUNTED, REVERSED, add_cosines
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -51,8 +51,6 @@ SPREADS, SCALE = 5.0, 4.0
 """See above: of moments."""
 EXTREME = 600.0
 """Logarithm of what a moment is multiplied by at the most: more is no number."""
-OPPOSED_AT_FIRST = 3.0
-"""How much is held against who worked against the others from the beginning."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
 HALF_LIFE = 50.0
@@ -224,14 +222,14 @@ class Trust:
         """(n,) who works against most others, which is held against it from now on; None while too few were heard."""
         found = self.beginning.judge()
         if found is not None:
-            self.columns["against"][found] += OPPOSED_AT_FIRST
+            self.columns["against"][found] += REVERSED
         return found
 
     def begins_again(self, found: BoolArray) -> bool:
         """Whether these owned the steps so far; if so, nothing counts that was found in their company."""
         if not self.beginning.owned(found):
             return False
-        for name in ("cosines", "compared"):
+        for name in COUNTED:
             self.columns[name][:] = 0.0
         self.columns["against"][~found] = 0.0
         self.screen.known, self.buffers.known = self.screen.known[:0], {}

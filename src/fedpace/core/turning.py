@@ -3,6 +3,17 @@
 One answer says little: where clients hold different data, honest updates point against the others' too, now and then,
 and late in training half of the time. But they do so by chance, or by a little. So the mean cosine of a client's
 answers is held against the means of the fleet's clients. docs/trust.md has what honest clients had.
+
+Early on more can be told, and sooner. Then clients agree: the median cosine m of a step is well above 0, and a client's
+cosine is c = a m + noise, with a about 1 for most, between 0 and 2 for nearly all whose data differ, and -1 for one
+that turns its update round. Over several answers a is sum m c / sum m^2, with a variance of `OWN` (clients differ) plus
+`NOISE` / sum m^2 (answers do), and
+
+    -2 a / (OWN + NOISE / sum m^2)
+
+is the logarithm of how much likelier -1 is than 1. Steps in which clients agree on little add little to the sums, as
+they should, and those below `AGREED` nothing: there m is noise itself. One answer counts as -1 at the worst, and is
+never enough. Found so, a client is held off for longer, since later on it could not be told again.
 """
 
 from __future__ import annotations
@@ -13,6 +24,7 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray
 from fedpace.core.outliers import robust
+from fedpace.core.screening import AGREED
 
 ANSWERS = 2.5
 """Answers, fading, without which a mean is none: three."""
@@ -22,6 +34,16 @@ SPREADS, LEAST_SPREAD = 4.0, 0.05
 """Robust standard deviations below the fleet's median mean, and the least that one is taken for."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
+OWN, NOISE = 0.25, 0.04
+"""See above: variances of a among honest clients, and of the cosine of one answer."""
+LIKELIER = 4.0
+"""The logarithm beyond which a client is said to turn its updates round."""
+TWICE = 1.5
+"""Answers, fading, without which nobody is: two."""
+REVERSED = 12.0
+"""How much is held against it: it is asked again after two hundred steps (`fedpace.core.trust`)."""
+COUNTED = ("cosines", "compared", "aligned", "agreement")
+"""What is counted of clients, and begun anew once they were found."""
 
 
 def turned_away(cosines: FloatArray, compared: FloatArray) -> BoolArray:
@@ -40,15 +62,35 @@ def turned_away(cosines: FloatArray, compared: FloatArray) -> BoolArray:
     return np.asarray((compared >= ANSWERS) & (means < least))
 
 
+def turned_round(aligned: FloatArray, agreement: FloatArray, compared: FloatArray) -> BoolArray:
+    """(n,) who is likelier to turn its updates round than not, by far.
+
+    Args:
+        aligned: (n,) sum of m c over each client's answers, fading.
+        agreement: (n,) sum of m^2, fading likewise.
+        compared: (n,) number of answers, fading likewise.
+    """
+    # -2 a / (OWN + NOISE / sum m^2) > LIKELIER, without dividing by sums that may be 0.
+    return np.asarray((compared >= TWICE) & (-2 * aligned > LIKELIER * (OWN * agreement + NOISE)))
+
+
 def add_cosines(columns: dict[str, FloatArray], rows: Sequence[int], cosines: FloatArray) -> None:
-    """Take in what answers' updates have in common with the others', and note in `against` who turned away.
+    """Take in what the updates of a step have in common with the others', and note in `against` who turned away.
 
     Who did is judged anew from then on: what is held against it fades like all else.
     """
     places = np.asarray(rows, dtype=np.int64)
     known = np.isfinite(cosines) & (places >= 0)
-    np.add.at(columns["cosines"], places[known], cosines[known])
-    np.add.at(columns["compared"], places[known], 1.0)
+    told, found = places[known], np.clip(cosines[known], -1.0, 1.0)
+    np.add.at(columns["cosines"], told, found)
+    np.add.at(columns["compared"], told, 1.0)
+    middle = float(np.median(found)) if found.size >= ENOUGH else 0.0
+    if middle >= AGREED:
+        np.add.at(columns["aligned"], told, middle * np.maximum(found, -middle))
+        np.add.at(columns["agreement"], told, middle**2)
     away = turned_away(columns["cosines"], columns["compared"])
+    turned = turned_round(columns["aligned"], columns["agreement"], columns["compared"])
     columns["against"][away] += 1.0
-    columns["cosines"][away] = columns["compared"][away] = 0.0
+    columns["against"][turned] = np.maximum(columns["against"][turned], REVERSED)
+    for name in COUNTED:
+        columns[name][away | turned] = 0.0

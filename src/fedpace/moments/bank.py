@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen, one_of, shares_among
 from fedpace.core.checks import shares as checked_shares
 from fedpace.core.errors import InputError
+from fedpace.core.protocols import RIDGE
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.distances import Distances
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
@@ -63,7 +64,7 @@ class MomentBank:
     def sketched(
         count: int = 0,
         *,
-        ridge: float = 0.1,
+        ridge: float = RIDGE,
         dimension: int = 64,
         prototypes: int = 2000,
         pilot: int = 256,

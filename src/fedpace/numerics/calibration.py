@@ -22,6 +22,11 @@ MOST = 256
 """Clients whose pairs are looked at: more would cost more than they tell."""
 PRIOR = 0.01
 """Weight of the belief that slope and intercept explain as much each, which decides where pairs are all alike."""
+CLOSE = 0.5
+"""Of the mean squared distance of all clients, what pairs must have for their own to be the unit of that belief. Of
+honest clients that answered they had 0.83 or more, since who is fast is not who holds like data."""
+SMALLEST = 1e-150
+"""Below this, distances are not squared any more."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +66,25 @@ class PairSums:
         """Return the sums with all disagreement multiplied by `factor`."""
         return PairSums(self.x, factor * self.y, self.xx, factor * self.xy)
 
-    def line(self) -> tuple[float, float]:
-        """Return s and nu: least squares with neither below 0."""
-        if self.xx <= 0:
-            return 0.0, self.y / 2
+    def line(self, apart: float = 0.0) -> tuple[float, float]:
+        """Return s and nu: least squares with neither below 0.
+
+        Args:
+            apart: mean |p_i - p_j|^2 of the clients that the line is for, where that is known. Pairs that are much
+                closer say nothing of the slope; a belief that is held in their unit would be multiplied by as much.
+        """
         # In units of the mean distance, so that slope and intercept are of one kind.
-        xx, xy = self.xx / self.x**2, self.xy / self.x
-        matrix = np.array([[xx + PRIOR, 1.0 - PRIOR], [1.0 - PRIOR, 1.0 + PRIOR]])
+        unit = max(self.x, CLOSE * apart)
+        if self.xx <= 0 or unit < SMALLEST:
+            return 0.0, self.y / 2
+        x, xx, xy = self.x / unit, self.xx / unit**2, self.xy / unit
+        matrix = np.array([[xx + PRIOR, x - PRIOR], [x - PRIOR, 1.0 + PRIOR]])
         slope, intercept = np.linalg.solve(matrix, [xy, self.y])
         if slope < 0:
             slope, intercept = 0.0, self.y
         elif intercept < 0:
-            slope, intercept = xy / xx, 0.0
-        return float(slope) / self.x, float(intercept) / 2
+            slope, intercept = xy / max(xx, PRIOR), 0.0
+        return float(slope) / unit, float(intercept) / 2
 
     def _all(self) -> tuple[float, float, float, float]:
         return self.x, self.y, self.xx, self.xy

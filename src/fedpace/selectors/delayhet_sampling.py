@@ -22,6 +22,7 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least
 from fedpace.core.cohorts import cohort_size, draw_multiset
+from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.order_stats import expected_max
 from fedpace.numerics.ratio import steep_inverse
@@ -49,7 +50,7 @@ class DelayhetSampling(Stateless):
     k: int = 10
     max_iter: int = 20
     full_objective: bool = False
-    ridge: float = 0.1
+    ridge: float = RIDGE
     target_heterogeneity: float = 0.4
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of
 from fedpace.core.errors import InfeasibleError, InputError
-from fedpace.core.protocols import PrefixChoice
+from fedpace.core.protocols import RIDGE, PrefixChoice
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.moments.rescaling import RescaledPrefix
 from fedpace.numerics.min_norm import min_norm_minimiser
@@ -50,7 +50,7 @@ class DelayhetSubmodular(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
     solver: Literal["exact", "min-norm"] = "exact"
-    ridge: float = 0.1
+    ridge: float = RIDGE
     target_heterogeneity: float = 0.0
     max_clients: int = 0
     max_iter: int = 300

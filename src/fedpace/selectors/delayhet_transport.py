@@ -23,6 +23,7 @@ import numpy as np
 
 from fedpace.core.checks import FloatArray, at_least, finite
 from fedpace.core.cohorts import cohort_size
+from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import TransportRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
@@ -43,7 +44,7 @@ class DelayhetTransport(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
     k: int = 10
-    ridge: float = 0.1
+    ridge: float = RIDGE
     target_heterogeneity: float = 1.0
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace.core.checks import at_least, finite
+from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._matching import match_population, population_points, reasons
 
@@ -39,7 +40,7 @@ class MomentMatch(Stateless):
     first_moments: ClassVar[bool] = True
     """Moments are compared with one another, so they must be of one model: the one that the client first met."""
 
-    ridge: float = 0.1
+    ridge: float = RIDGE
     max_clients: int = 0
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from fedpace.core.checks import FloatArray, at_least, finite, shares, shares_among
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.errors import InputError
+from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._optimised import cohort_from, remember_last
@@ -43,7 +44,7 @@ class MomentSampling(Stateless):
     """Moments are compared with one another, so they must be of one model: the one that the client first met."""
 
     k: int = 10
-    ridge: float = 0.1
+    ridge: float = RIDGE
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""

@@ -33,6 +33,7 @@ import numpy as np
 
 from fedpace.core.accumulators import Accumulator
 from fedpace.core.checks import FloatArray, at_least, between, finite
+from fedpace.core.protocols import RIDGE
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, UNBROKEN, Deadline, Lateness, best_deadline, present
@@ -108,7 +109,7 @@ class Pace(Scheme):
     """Moments are compared with one another, so they must be of one model: the one that the client first met."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
 
-    ridge: float = 0.1
+    ridge: float = RIDGE
     max_clients: int = 0
     repay: bool = True
     deadlines: bool = True
@@ -137,10 +138,10 @@ class Pace(Scheme):
         """Scan the prefixes with the error as it was measured last."""
         points = population_points(view, ridge=self.ridge, scheme=self.name)
         state = measured(state, view, points)
-        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
+        typical = float(np.nanmean(np.square(points).sum(axis=1)))
+        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line(2 * typical)
         owed = outstanding(view, points) if self.repay else np.zeros(points.shape[1])
-        typical = s * float(np.nanmean(np.square(points).sum(axis=1)))
-        own = max(nu, LEAST_OWN * typical, NOTHING)
+        own = max(nu, LEAST_OWN * s * typical, NOTHING)
         due = math.sqrt(s) * (points + owed)
         match = match_population(view, due, own=own, least=2, max_clients=self.max_clients)
         end = self._end(state, view, match, due, own)

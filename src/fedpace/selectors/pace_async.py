@@ -37,7 +37,7 @@ from fedpace.numerics.simplex import Mixture, prefix_mixtures
 from fedpace.selectors._outlook import disagreement, nobody_else, patience, remaining
 from fedpace.selectors._remembered import AnswerLateness
 from fedpace.selectors._work import numbers, worth_having
-from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, measured
+from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, Pace, measured
 from fedpace.server.remembering import Remembering
 
 FEWEST = 2
@@ -117,7 +117,7 @@ class PaceAsync(Scheme):
 
     in_flight: int = 0
     work_price: float = 0.0
-    ridge: float = 0.1
+    ridge: float = Pace.ridge
     fedexp_exponent: float = 1.0
     memory_gib: float = 1.0
 
@@ -261,7 +261,7 @@ class PaceAsync(Scheme):
         known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
         lengths = np.square(points[known]).sum(axis=1)
         typical = float(lengths.mean()) if known.any() else 0.0
-        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line()
+        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line(2 * typical)
         whole_error = s * typical + nu
         if state.sums is None:
             whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
