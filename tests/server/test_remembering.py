@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -194,6 +196,19 @@ def test_drift_is_put_down_to_those_who_moved_the_reference():
         for who in ((0,), (0, 4, 5))
     )
     assert few.drift_unit == many.drift_unit > 0
+
+
+def test_a_step_that_went_nearly_nowhere_measures_nothing():
+    """Its length is the unit of what late answers tell: their squares would be infinite."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(Remembering(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    then, state = model, replace(state, predicted=1.0)
+    model, state = stepped(state, model, 1, [(0, then, 1, 1.0)])
+    state = replace(state, reference_squares=(*state.reference_squares[:-1], 1e-300))
+    late = [(client, then, 1, 0.0) for client in (1, 2, 3)]
+    _, after = stepped(state, model, 2, [(0, model, 2, 1.0), *late])
+    assert np.isfinite(after.drift)
+    assert np.isfinite(after.drift_square)
 
 
 def test_states_from_before_steps_were_told_apart_go_on():

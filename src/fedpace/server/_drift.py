@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedpace.core.checks import FloatArray
+
+LARGEST = 1e100
+"""Changes beyond this are not squared."""
 
 
 class Drift:
@@ -15,7 +20,12 @@ class Drift:
         self._squares = self._weight = self._weights = self._way = 0.0
 
     def add(self, share: float, change: FloatArray, way: float) -> None:
-        """Take in how a client's difference has changed since it was heard before, and how far the model has gone."""
+        """Take in how a client's difference has changed since it was heard before, and how far the model has gone.
+
+        What has no finite square says nothing: it is measured by steps, and one of them may have gone nearly nowhere.
+        """
+        if not (math.isfinite(way * way) and float(np.abs(change).max(initial=0.0)) < LARGEST):
+            return
         self._total = self._total + share * change
         self._squares += share**2 * float(change @ change)
         self._weight += share
