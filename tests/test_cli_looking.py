@@ -253,6 +253,15 @@ def test_watch_sees_runs_grow(folder, tmp_path):
         call("watch", tmp_path / "nowhere")
 
 
+def test_watch_counts_a_client_once_however_often_it_replied(folder, tmp_path):
+    whole = read_run(folder / "pace" / "seed-0")
+    with RunWriter(tmp_path / "run", whole.info) as writer:
+        writer.add(whole.rounds[0])
+        writer.add(round_of(1, (0, 1, 1, 1, 2, 2)))
+        writer.finish("reached")
+    assert call("watch", tmp_path).split()[-1] == "3"
+
+
 # -- export ------------------------------------------------------------------------------------------------
 
 
