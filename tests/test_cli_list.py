@@ -66,7 +66,7 @@ def test_the_list_fits_a_window(kind):
 def test_a_misspelt_command_and_a_misspelt_kind_are_guessed_once():
     shown = CliRunner().invoke(app, ["lst"], env={"COLUMNS": "100"})
     assert shown.output.count("Did you mean 'list'?") == 1
-    with pytest.raises(InputError, match="Did you mean 'schemes'"):
+    with pytest.raises(InputError, match=r"but 'schems' came\. Did you mean 'schemes'\? `fedpace show NAME` shows"):
         CliRunner().invoke(app, ["list", "schems"], catch_exceptions=False)
 
 

@@ -93,6 +93,9 @@ def test_explain_says_why(folder):
     slow = explain_client(record, "2")
     assert "takes 9.00 s, and the slowest that was chosen 5.00 s" in slow.turns[0].reason
     assert (slow.chosen, slow.failed) == (2, 1)
+    assert slow.sentences()[-1] == "In 1 round it crashed or came too late."
+    measured = replace(record, rounds=(round_of(1, (0, 1), warmed=(2,)), *record.rounds[1:]))
+    assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
     fast = explain_client(record, "0")
     assert "fast enough" in fast.turns[2].reason
     with pytest.raises(InputError, match=r"no client '9'.*It has 0, 1, 2"):
@@ -248,6 +251,15 @@ def test_watch_sees_runs_grow(folder, tmp_path):
     assert "reached" in call("watch", tmp_path), "it ends with the runs"
     with pytest.raises(InputError, match="no folder"):
         call("watch", tmp_path / "nowhere")
+
+
+def test_watch_counts_a_client_once_however_often_it_replied(folder, tmp_path):
+    whole = read_run(folder / "pace" / "seed-0")
+    with RunWriter(tmp_path / "run", whole.info) as writer:
+        writer.add(whole.rounds[0])
+        writer.add(round_of(1, (0, 1, 1, 1, 2, 2)))
+        writer.finish("reached")
+    assert call("watch", tmp_path).split()[-1] == "3"
 
 
 # -- export ------------------------------------------------------------------------------------------------

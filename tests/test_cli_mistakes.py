@@ -108,6 +108,8 @@ def test_a_missing_experiment(call, tmp_path):
     assert code == 2
     assert errors == f"error: expected an experiment in {tmp_path / 'none.toml'}, but there is no such file\n"
     assert "for the scheme of that name say --selectors pace" in call("compare", "pace")[2]
+    (tmp_path / "mine.toml").touch()
+    assert call("compare", tmp_path / "mine")[2].endswith(f"no such file. Did you mean {tmp_path / 'mine.toml'}?\n")
 
 
 def test_a_report_of_nothing(call, tmp_path):

@@ -95,7 +95,10 @@ def test_commands_that_need_no_torch(demo, command):
 
 
 INSTALL = "which is not installed: pip install 'fedpace[sim]'"
-INSTEAD = 'for linear, mlp and softmax there is also arithmetic = "numpy" of [training], --arithmetic numpy'
+INSTEAD = (
+    'NumPy trains softmax too: --arithmetic numpy, in a file arithmetic = "numpy" under [training], in Python '
+    'training=fedpace.sim.training.Training(arithmetic="numpy")'
+)
 
 
 @pytest.mark.parametrize("command", ["run", "compare --seeds 1", "compare --dry-run"])
@@ -115,13 +118,14 @@ def test_from_python(tmp_path):
         "clients = [(X := rng.normal(size=(30, 4)), (X[:, 0] > 0).astype(int)) for _ in range(6)]\n"
         "given = dict(clients=clients, test=clients[0], schemes=['random(k=2)'], rounds=2, seeds=1, progress=False)\n"
         "print(fedpace.compare(**given, model='mlp', training=Training(arithmetic='numpy')))\n"
-        "for model in ('softmax', lambda: None):\n"
+        "for model in ('softmax', 'conv2', lambda: None):\n"
         "    try:\n        fedpace.compare(**given, model=model)\n"
         "    except MissingExtraError as error:\n        print(error)\n"
     )
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == [
+    assert done.stdout.splitlines()[-3:] == [
         f"training softmax needs 'torch', {INSTALL}; {INSTEAD}",
+        f"training conv2 needs 'torch', {INSTALL}; NumPy trains only linear, mlp and softmax",
         f"a model of your own needs 'torch', {INSTALL}",
     ]

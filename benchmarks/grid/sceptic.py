@@ -181,7 +181,7 @@ def by_scheme(judged: Judged) -> str:
         *judged.delays(),
         "seeds",
         "cells",
-        "it is ahead in",
+        "the other is ahead in",
         "clearly",
         "misses half of the seeds or more in",
     ]

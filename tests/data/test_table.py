@@ -131,7 +131,7 @@ def test_empty_cells_are_dropped_or_filled_when_asked(tmp_path: Path) -> None:
     rows[0] = (rows[0][0], "", *rows[0][2:])
     rows[7] = (*rows[7][:3], "NA", *rows[7][4:])
     place = write(tmp_path / "gaps.csv", rows)
-    with pytest.raises(InputError, match=r"column 'age', row 2: the cell is empty, and 1 of the 120"):
+    with pytest.raises(InputError, match=r"column 'age', row 2: the cell is empty, 1 of the 120 in this column: say"):
         table(place).build(seed=0)
     assert sum(len(client) for client in table(place, missing="drop").build(seed=0).train) + 24 == 118
     filled = table(place, missing="fill").build(seed=0)
@@ -190,6 +190,13 @@ def test_a_wrong_cell_is_named(tmp_path: Path, column: int, cell: str, says: str
     place = write(tmp_path / "wrong.csv", [tuple(row) for row in rows])
     with pytest.raises(InputError, match=says):
         table(place).build(seed=0)
+
+
+def test_one_word_among_many_numbers_is_never_said_to_be_none(tmp_path: Path) -> None:
+    rows = [list(row) for row in clinics()] * 4
+    rows[10][1] = "forty"
+    with pytest.raises(InputError, match="expected a number as in 99% of the column, but 'forty' came"):
+        table(write(tmp_path / "long.csv", [tuple(row) for row in rows])).build(seed=0)
 
 
 def test_names_may_mix_numbers_and_words(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_no_runs(tmp_path):
     with pytest.raises(InputError, match=r"expected runs below .* \(folders with a run\.json\), but there are none"):
         find_runs(tmp_path)
-    with pytest.raises(InputError, match="but there are none"):
+    with pytest.raises(InputError, match="but there is no such folder"):
         find_runs(tmp_path / "nowhere")
 
 

@@ -90,6 +90,17 @@ def test_the_metric_at_a_time_is_that_of_the_model_then(three_schemes):
     assert instant.sentence() == "Accuracy after 55.0 s: random 0.100, quick 0.920, stuck 0.550."
 
 
+def test_no_interval_of_an_accuracy_leaves_0_to_1(make_run):
+    low = [make_run("low", seed, [(1, value)]) for seed, value in enumerate((0.1, 0.1, 0.6))]
+    high = [make_run("high", seed, [(1, value)]) for seed, value in enumerate((0.6, 0.99, 0.99))]
+    found = at_time([*low, *high], 5.0).schemes
+    assert (found["low"].low, found["high"].high) == (0.0, 1.0)
+    assert found["low"].high == pytest.approx(0.267 + 0.717, abs=1e-3)
+    assert summarise(high)["high"].final.high == 1.0
+    losses = [make_run("loss", seed, [(1, 10 * seed)], metric="loss", direction="down") for seed in range(3)]
+    assert at_time(losses, 5.0).schemes["loss"].high > 1
+
+
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_times_that_make_no_sense(three_schemes, seconds):
     with pytest.raises(InputError, match="--at takes seconds"):

@@ -111,6 +111,9 @@ def test_the_summary_never_calls_a_partial_scheme_the_fastest(make_run):
     text = " ".join(sentences(summarise(runs)))
     assert "random was the only scheme to reach the target accuracy of 0.9 in every run" in text
     assert "flaky reached it in 1 of 2 runs only, so it is not ranked by time." in text
+    runs[-1] = make_run("flaky", 1, [(1, 0.2)], status="interrupted")
+    text = " ".join(sentences(summarise(runs)))
+    assert "flaky reached it in 1 of 2 runs so far, so it is not ranked by time." in text
 
 
 def test_who_is_equally_good_is_named_together(make_run):

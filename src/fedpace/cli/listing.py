@@ -48,7 +48,7 @@ def list_components(
         kinds = [*WORDS, *KINDS]
         hint = f"`fedpace show {kind}` shows it" if kind in known else "`fedpace show NAME` shows one of them"
         near = did_you_mean(kind, kinds)
-        raise InputError(f"expected one of {', '.join(kinds)} to list, but {kind!r} came{near or ';'} {hint}")
+        raise InputError(f"expected one of {', '.join(kinds)} to list, but {kind!r} came.{near} {hint}")
     catalogue = _catalogue(kind)
     entries = [_entry(catalogue, name) for name in catalogue.names()]
     if as_json:

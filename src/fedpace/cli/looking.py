@@ -183,13 +183,13 @@ def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
     cells: dict[str, list[str]] = {name: [] for name in ("Run", "State", "Round", "Clock", heading, "Clients", "Last")}
     for sight in sights:
         info, last = sight.info, sight.last
-        failed = f", {len(last.failed)} failed" if last is not None and last.failed else ""
+        failed = f", {len(set(last.failed))} failed" if last is not None and last.failed else ""
         cells["Run"].append(str(sight.folder.relative_to(folder)) if sight.folder != folder else info.label)
         cells["State"].append(info.status)
         cells["Round"].append("" if last is None else str(last.number))
         cells["Clock"].append("" if last is None else f"{last.clock:,.0f} s")
         cells[heading].append("" if sight.metric is None else f"{sight.metric:.4g}")
-        cells["Clients"].append("" if last is None else f"{len(last.clients)}{failed}")
+        cells["Clients"].append("" if last is None else f"{len(set(last.clients))}{failed}")
         cells["Last"].append("" if info.ended else f"{sight.quiet:,.0f} s ago")
     if not sights:
         cells = {name: ["nothing is recorded yet" if name == "Run" else ""] for name in cells}

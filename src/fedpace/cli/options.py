@@ -15,7 +15,10 @@ from fedpace.sim.engines.names import EngineName
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
 ExperimentFile = Annotated[
     Path | None,
-    typer.Argument(help="Experiment in TOML. Without it: real digits, inside the package.", show_default=False),
+    typer.Argument(
+        help="Experiment in TOML: data, model and training are set there. Without it: real digits, inside the package.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]

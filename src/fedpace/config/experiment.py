@@ -134,8 +134,11 @@ def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -
     try:
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:
-        known = str(path) in registry.selectors.names()
-        hint = f"; for the scheme of that name say --selectors {path}" if known else ""
+        hint = ""
+        if str(path) in registry.selectors.names():
+            hint = f"; for the scheme of that name say --selectors {path}"
+        elif path is not None and (named := path.with_name(f"{path.name}.toml")).is_file():
+            hint = f". Did you mean {named}?"
         raise InputError(f"expected an experiment in {path}, but there is no such file{hint}") from cause
     except IsADirectoryError as cause:
         raise InputError(

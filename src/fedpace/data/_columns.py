@@ -5,6 +5,7 @@ Rows are counted as an editor shows them: the header of a CSV is line 1. Rows of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -170,8 +171,9 @@ def _words(array: Any, where: str, first: int) -> Column:
     strange = int(counts[~numeric].sum())
     if strange > 0 and (share >= MOSTLY or (strange == 1 and counts.sum() > 3)):
         place = int(np.flatnonzero(~empty)[np.argmax(~numeric[codes])])
+        percent = math.floor(100 * share)  # never 100, which one strange cell among thousands would round to
         stray = (
-            f"{where}, row {first + place}: expected a number as in {share:.0%} of the column, but {cells[place]!r} "
+            f"{where}, row {first + place}: expected a number as in {percent}% of the column, but {cells[place]!r} "
             "came: mend the cell or leave it empty; if these are names, list the column under `categories`"
         )
         return Column(where, first, None, tuple(distinct.tolist()), placed, stray=stray)

@@ -179,7 +179,7 @@ class Table:
             if self.missing == "refuse" and column.empty.any():
                 where, count = column.row(int(np.argmax(column.empty))), int(column.empty.sum())
                 raise InputError(
-                    f"{where}: the cell is empty, and {count} of the {columns.rows} in this column are: "
+                    f"{where}: the cell is empty, {count} of the {columns.rows} in this column: "
                     'say missing = "drop" to leave such rows out, or "fill"'
                 )
             empty |= column.empty

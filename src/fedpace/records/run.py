@@ -198,7 +198,8 @@ def find_runs(folder: Path) -> list[RunRecord]:
     """Read every run below `folder`, by seed and then as the experiment lists the schemes."""
     found = sorted(path.parent for path in folder.rglob(INFO))
     if not found:
-        raise InputError(f"expected runs below {folder} (folders with a {INFO}), but there are none")
+        lacking = "there are none" if folder.exists() else "there is no such folder"
+        raise InputError(f"expected runs below {folder} (folders with a {INFO}), but {lacking}")
     return in_order(read_run(path) for path in found)
 
 

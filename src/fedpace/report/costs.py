@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from fedpace.records.run import RunRecord
-from fedpace.report.estimates import Estimate, estimate, positive_estimate
+from fedpace.report.estimates import Estimate, metric_estimate, positive_estimate
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def seed_cost(run: RunRecord) -> SeedCost:
     )
 
 
-def scheme_cost(costs: Sequence[SeedCost]) -> SchemeCost:
+def scheme_cost(costs: Sequence[SeedCost], metric: str) -> SchemeCost:
     """Return means over seeds, each over the runs that say."""
     tasks = sum(cost.tasks for cost in costs if cost.wasted is not None)
     wasted = [cost.wasted for cost in costs if cost.wasted is not None]
@@ -75,7 +75,7 @@ def scheme_cost(costs: Sequence[SeedCost]) -> SchemeCost:
         wasted=sum(wasted) / tasks if tasks else None,
         bytes_down=_mean([cost.bytes_down for cost in costs]),
         bytes_up=_mean([cost.bytes_up for cost in costs]),
-        slowest=estimate([cost.slowest for cost in costs if cost.slowest is not None]),
+        slowest=metric_estimate([cost.slowest for cost in costs if cost.slowest is not None], metric),
     )
 
 

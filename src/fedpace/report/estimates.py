@@ -38,6 +38,14 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
+def metric_estimate(values: Sequence[float], metric: str) -> Estimate | None:
+    """Return mean and interval of a metric: an accuracy lies between 0 and 1, and so does its interval."""
+    found = estimate(values)
+    if metric != "accuracy" or found is None or found.low is None or found.high is None:
+        return found
+    return Estimate(found.mean, max(found.low, 0.0), min(found.high, 1.0), found.count)
+
+
 def positive_estimate(values: Sequence[float]) -> Estimate | None:
     """Return mean and interval of what cannot be negative, such as times, which spread by factors.
 

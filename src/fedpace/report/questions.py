@@ -13,7 +13,7 @@ from fedpace.core.errors import InputError
 from fedpace.records.holding import Looks
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import numbers
-from fedpace.report.estimates import Estimate, estimate
+from fedpace.report.estimates import Estimate, metric_estimate
 from fedpace.report.grouping import group
 from fedpace.report.numbers import UNKNOWN
 
@@ -65,7 +65,7 @@ def at_time(runs: Sequence[RunRecord], seconds: float) -> Instant:
     found = {}
     for label, members in group(runs).items():
         values = [value for run in members if (value := _metric_at(run, seconds)) is not None]
-        found[label] = estimate(values)
+        found[label] = metric_estimate(values, runs[0].info.metric)
     return Instant(float(seconds), runs[0].info.metric, found)
 
 

@@ -130,7 +130,8 @@ def _not_reached(comparison: Comparison) -> list[str]:
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
     if comparison.best is not None:  # else the first sentence says that nobody is ranked
         said.extend(
-            f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs only, so it is not ranked by time."
+            f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs "
+            f"{'so far' if scheme.unfinished else 'only'}, so it is not ranked by time."
             for scheme in partly
         )
     return said

@@ -23,7 +23,7 @@ from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
 from fedpace.report import numbers
 from fedpace.report.costs import SchemeCost, SeedCost, scheme_cost, seed_cost
-from fedpace.report.estimates import Estimate, estimate, geometric_estimate, positive_estimate
+from fedpace.report.estimates import Estimate, geometric_estimate, metric_estimate, positive_estimate
 from fedpace.report.grouping import check_targets, group
 
 if TYPE_CHECKING:
@@ -246,10 +246,10 @@ def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float]) -> Sc
         rounds_to_target=_mean([result.rounds for result in results if result.rounds is not None]),
         clients_per_round=_mean([r.clients_per_round for r in results if r.clients_per_round is not None]),
         round_seconds=_mean([r.round_seconds for r in results if r.round_seconds is not None]),
-        final=estimate([result.final for result in results if result.final is not None]),
+        final=metric_estimate([r.final for r in results if r.final is not None], runs[0].info.metric),
         speed_up=geometric_estimate([baseline[seed] / times[seed] for seed in pairs]),
         results=results,
-        cost=scheme_cost([result.cost for result in results]),
+        cost=scheme_cost([result.cost for result in results], runs[0].info.metric),
     )
 
 

@@ -103,9 +103,9 @@ class Explanation:
                 f"{self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
             )
         if self.failed:
-            said.append(f"In {self.failed} of them it crashed or came too late.")
+            said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed or came too late.")
         if self.measured:
-            said.append(f"It measured before {numbers.counted(self.measured, 'round')} without training in them.")
+            said.append(f"Before {numbers.counted(self.measured, units[:-1])} it only measured, and did not train.")
         return said
 
 

@@ -20,7 +20,7 @@ from fedpace.core.errors import MissingExtraError
 from fedpace.core.rng import stream
 from fedpace.core.stepping import Vector
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import ModelConfig
+from fedpace.models.base import LinearLayers, ModelConfig
 from fedpace.moments.factor import whole_rows
 from fedpace.sim.minibatches import IntArray
 from fedpace.sim.releasing import released
@@ -223,6 +223,11 @@ def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, 
     except ModuleNotFoundError as cause:
         if cause.name != "torch":
             raise
-        instead = 'for linear, mlp and softmax there is also arithmetic = "numpy" of [training], --arithmetic numpy'
+        instead = (
+            f'NumPy trains {model.name} too: --arithmetic numpy, in a file arithmetic = "numpy" under [training], in '
+            'Python training=fedpace.sim.training.Training(arithmetic="numpy")'
+            if isinstance(model, LinearLayers)
+            else "NumPy trains only linear, mlp and softmax"
+        )
         raise MissingExtraError(f"training {model.name}", "sim", "torch", instead) from cause
     return Trainer(data, model, training, seed=seed)
