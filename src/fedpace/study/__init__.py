@@ -58,9 +58,9 @@ def compare(
     target: float | None = None,
     seeds: int | Sequence[int] = 3,
     rounds: int = 100,
-    epochs: int = 5,
-    batch: int = 32,
-    lr: float = 0.05,
+    epochs: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
     training: Training | None = None,
     task: Task | None = None,
     head: str | None = None,
@@ -92,7 +92,10 @@ def compare(
         target: accuracy (or loss) to reach and hold; None = all rounds are run, and only what they end with compared.
         seeds: how many, or which.
         rounds: at the most.
-        epochs: of local training, as `batch` and `lr`; `training` has all that can be set, and replaces the three.
+        epochs: of local training, as `batch` and `lr` (5, 32 and 0.05).
+        batch: samples of a local step.
+        lr: step size of local training.
+        training: all that can be set of local training, in place of these three.
         task: `classification` or `regression`, where the type of the targets does not say it.
         head: name of the layer whose inputs are the features that moments are made of; None = the last linear layer.
         server: server step of all schemes; None = what each asks for.
@@ -119,9 +122,7 @@ def compare(
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
         seeds=chosen,
-        training=parts.instance(
-            Training(epochs=epochs, batch=batch, lr=lr) if training is None else training, Training, "training"
-        ),
+        training=parts.training(training, epochs=epochs, batch=batch, lr=lr),
         fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),

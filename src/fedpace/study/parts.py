@@ -25,8 +25,12 @@ from fedpace.models.base import ModelConfig
 from fedpace.registry import Catalogue
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.engines.names import EngineName
+from fedpace.sim.training import Training
 
 T = TypeVar("T")
+
+USUAL_TRAINING: Mapping[str, Any] = {"epochs": 5, "batch": 32, "lr": 0.05}
+"""Of data of one's own, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,17 @@ def _scheme(entry: Any) -> Scheme:
     if not hasattr(entry, "name") or isinstance(entry, type):
         raise InputError(f"expected the name of a scheme or a scheme with its options, but {entry!r} came")
     return Scheme(entry.name, entry)
+
+
+def training(given: Any, **options: float | None) -> Training:
+    """Return how clients train: what is given, or the usual with these options."""
+    named = {name: value for name, value in options.items() if value is not None}
+    if given is None:
+        return Training(**{**USUAL_TRAINING, **named})
+    if named:
+        values = ", ".join(f"{name}={value!r}" for name, value in named.items())
+        raise InputError(f"both training= and {values} came: put all of it into Training(...), or leave training= out")
+    return instance(given, Training, "training")
 
 
 def instance(given: Any, kind: type[T], what: str) -> T:
