@@ -10,12 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stacks import COUNTS, MODELS, federation, trainings
 
 from fedpace import make_selector
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.data.digits import Digits
-from fedpace.data.federated import FederatedData, Samples
+from fedpace.data.federated import Samples
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.conv2 import Conv2
@@ -32,33 +33,7 @@ from fedpace.sim.trainer import Trainer
 from fedpace.sim.training import DivergedError, Training
 
 NUMPY = "numpy"
-TRAININGS = st.builds(
-    Training,
-    epochs=st.integers(1, 3),
-    batch=st.sampled_from([0, 1, 3, 8, 70]),
-    lr=st.just(0.01),
-    momentum=st.sampled_from([0.0, 0.9]),
-    weight_decay=st.sampled_from([0.0, 0.1]),
-    algorithm=st.sampled_from(["fedavg", "fedprox"]),
-    mu=st.just(0.3),
-    moment_samples=st.sampled_from([7, 100]),
-)
-MODELS = st.sampled_from(
-    [(Softmax(), 3), (Mlp(hidden=4), 3), (Mlp(hidden=4, layers=2), None), (Linear(), None), (Linear(bias=True), None)]
-)
-COUNTS = st.lists(st.integers(1, 90), min_size=1, max_size=7)
-
-
-def federation(counts, *, classes):
-    rng = stream(0, "stack")
-
-    def draw(count):
-        inputs = rng.normal(size=(count, 5)).astype(np.float32)
-        targets = rng.normal(size=count).astype(np.float32) if classes is None else rng.integers(0, classes, count)
-        return Samples(inputs, targets)
-
-    metric = "loss" if classes is None else "accuracy"
-    return FederatedData("toy", tuple(draw(count) for count in counts), draw(40), classes=classes, metric=metric)
+TRAININGS = trainings(moment_samples=st.sampled_from([7, 100]))
 
 
 def both(data, model, training, seed=2):
@@ -76,7 +51,7 @@ def close(one, other, tolerance=1e-4):
 @given(counts=COUNTS, kind=MODELS, training=TRAININGS, corrected=st.booleans(), data=st.data())
 def test_clients_end_where_torch_takes_them(counts, kind, training, corrected, data):
     model, classes = kind
-    theirs, ours = both(federation(counts, classes=classes), model, training)
+    theirs, ours = both(federation(counts, classes=classes, tested=40), model, training)
     clients = data.draw(st.permutations(range(len(counts))))
     rng = stream(1, "parameters")
     starts = rng.normal(size=(len(clients), ours.trainable)).astype(np.float32) * np.float32(0.3)
@@ -96,7 +71,7 @@ def test_clients_end_where_torch_takes_them(counts, kind, training, corrected, d
 @given(counts=COUNTS, kind=MODELS, training=TRAININGS, samples=st.sampled_from([0, 1, 5]), targets=st.booleans())
 def test_clients_measure_what_torch_measures(counts, kind, training, samples, targets):
     model, classes = kind
-    theirs, ours = both(federation(counts, classes=classes), model, training)
+    theirs, ours = both(federation(counts, classes=classes, tested=40), model, training)
     clients = list(range(len(counts)))
     start = stream(1, "parameters").normal(size=ours.trainable).astype(np.float32) * np.float32(0.3)
     tensor = torch.from_numpy(start)
@@ -115,7 +90,9 @@ def test_clients_measure_what_torch_measures(counts, kind, training, samples, ta
 
 @pytest.mark.parametrize("model", [Softmax(), Mlp(hidden=6, layers=2)])
 def test_whom_a_client_is_stacked_with_does_not_show(model):
-    trainer = NumpyTrainer(federation([30, 5, 90, 1, 64], classes=3), model, Training(arithmetic=NUMPY), seed=2)
+    trainer = NumpyTrainer(
+        federation([30, 5, 90, 1, 64], classes=3, tested=40), model, Training(arithmetic=NUMPY), seed=2
+    )
     together = trainer.train_many(trainer.initial, [3, 0, 4, 2, 1], 7)
     for client, result in zip([3, 0, 4, 2, 1], together, strict=True):
         assert np.array_equal(trainer.train(trainer.initial, client, 7).parameters, result.parameters)
@@ -198,11 +175,11 @@ def test_divergence_is_told_and_not_warned_of():
 
 def test_models_that_are_not_linear_layers_are_refused():
     with pytest.raises(InputError, match=r"arithmetic numpy trains .* \(linear, mlp, softmax\), but conv2 came"):
-        NumpyTrainer(federation([5], classes=3), Conv2(), Training(arithmetic=NUMPY), seed=0)
+        NumpyTrainer(federation([5], classes=3, tested=40), Conv2(), Training(arithmetic=NUMPY), seed=0)
 
 
 def test_whole_numbers_are_refused():
-    data = federation([5], classes=3)
+    data = federation([5], classes=3, tested=40)
     coded = replace(data, test=Samples(data.test.inputs.astype(np.int64), data.test.targets))
     with pytest.raises(InputError, match="softmax takes numbers in single precision, but int64 came"):
         NumpyTrainer(coded, Softmax(), Training(arithmetic=NUMPY), seed=0)
@@ -210,7 +187,7 @@ def test_whole_numbers_are_refused():
 
 @pytest.mark.parametrize("name", ["processes", "ray"])
 def test_engines_elsewhere_are_refused(name):
-    trainer = NumpyTrainer(federation([5], classes=3), Softmax(), Training(arithmetic=NUMPY), seed=0)
+    trainer = NumpyTrainer(federation([5], classes=3, tested=40), Softmax(), Training(arithmetic=NUMPY), seed=0)
     with pytest.raises(InputError, match=rf"but engine {name} came: leave the engine out"):
         EngineOptions(name).choose(trainer)
     assert EngineOptions().choose(trainer).name == "inline"

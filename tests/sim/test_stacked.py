@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stacks import COUNTS, MODELS, federation, trainings
 from torch import nn
 
 from fedpace.core.rng import stream
-from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import FeatureModel
 from fedpace.models.conv2 import Conv2
 from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.layers import linear_layers
 from fedpace.sim.stacking import STACK_CLIENTS
 from fedpace.sim.trainer import DivergedError, Trainer, Training
 
-
-def federation(counts, *, classes=3, width=5, seed=0):
-    rng = stream(seed, "stack")
-
-    def draw(count):
-        inputs = rng.normal(size=(count, width)).astype(np.float32)
-        targets = rng.normal(size=count).astype(np.float32) if classes is None else rng.integers(0, classes, count)
-        return Samples(inputs, targets)
-
-    metric = "loss" if classes is None else "accuracy"
-    return FederatedData("toy", tuple(draw(count) for count in counts), draw(4), classes=classes, metric=metric)
-
-
-TRAININGS = st.builds(
-    Training,
-    epochs=st.integers(1, 3),
-    batch=st.sampled_from([0, 1, 3, 8, 70]),
-    lr=st.just(0.01),
-    momentum=st.sampled_from([0.0, 0.9]),
-    weight_decay=st.sampled_from([0.0, 0.1]),
-    algorithm=st.sampled_from(["fedavg", "fedprox"]),
-    mu=st.just(0.3),
-)
-MODELS = st.sampled_from(
-    [(Softmax(), 3), (Mlp(hidden=4), 3), (Mlp(hidden=4, layers=2), None), (Linear(), None), (Linear(bias=True), None)]
-)
-COUNTS = st.lists(st.integers(1, 90), min_size=1, max_size=7)
+TRAININGS = trainings()
 
 
 def moved(trainer, seed=1):

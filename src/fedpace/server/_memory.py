@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from itertools import starmap
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,9 @@ from fedpace.core.checks import BoolArray, FloatArray
 from fedpace.core.stepping import Source, Stack
 from fedpace.server._drift import Drift
 from fedpace.server.nesterov import Lead
+
+E = TypeVar("E")
+K = TypeVar("K")
 
 KEPT = 0.7
 """What is measured over steps keeps of what it was: shrinking, a rate told from two lengths, drift, and |u|^2."""
@@ -113,36 +118,41 @@ class _Reference(NamedTuple):
         return change / math.sqrt(self.square), way * math.sqrt(self.spread / self.square)
 
 
+def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any]) -> dict[K, E]:
+    """Return what a state keeps in columns as entries by their keys."""
+    return dict(zip(keys, starmap(kind, zip(*columns, strict=True)), strict=True))
+
+
 class Memory:
     """The offsets while a step is made."""
 
     def __init__(self, state: Remembered, version: int) -> None:
         self._was = state
         self._version = version
-        known = zip(
+        self._known = _entries(
+            _Known,
+            state.remembered_clients,
             state.offsets.rows,
             state.remembered_versions,
             state.remembered_shares,
             state.remembered_scales,
             state.remembered_paths,
-            strict=True,
         )
-        self._known = dict(zip(state.remembered_clients, (_Known(*each) for each in known), strict=True))
         if len(state.reference_squares) != len(state.reference_versions):  # saved before steps were told apart
             unknown = (0.0,) * len(state.reference_versions)
             state = replace(
                 state, reference_squares=unknown, reference_spreads=unknown, drift_square=0.0, drift_unit=0.0
             )
             self._was = state
-        references = zip(
+        self._references = _entries(
+            _Reference,
+            state.reference_versions,
             state.references.rows,
             state.reference_scales,
             state.reference_paths,
             state.reference_squares,
             state.reference_spreads,
-            strict=True,
         )
-        self._references = dict(zip(state.reference_versions, (_Reference(*each) for each in references), strict=True))
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
         self._drift = Drift()
 
