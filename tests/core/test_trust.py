@@ -173,7 +173,7 @@ def judge(trust: Trust, liar: float, step: int) -> np.ndarray:
     told = [np.ones(16) + 0.5 * rng.normal(size=16) for _ in range(8)]
     told[0] = liar * told[0]
     lengths, cosines = compared(lambda: iter(told), [step] * 8)
-    return trust.judge(range(8), lengths, [step] * 8, cosines, step)
+    return trust.judge(range(8), lengths, [step] * 8, cosines, step).times
 
 
 def test_pointing_away_again_and_again_costs_the_turn():

@@ -22,13 +22,14 @@ COLUMNS: dict[str, float] = {
     "aligned": 0.0,  # sum of those cosines, each times the median of its step, where clients agree, fading
     "agreement": 0.0,  # sum of the squares of these medians, fading
     "against": 0.0,  # how often it was found to point away from the others, fading
+    "turned": 0.0,  # 1 = it was found to turn its updates round
     "refused": 0.0,  # updates that were refused, fading
     "size": math.nan,  # logarithm of the trace of the moment as it was told
     "scale": 1.0,  # what the moment was multiplied by
     "shape": math.nan,  # times what its moment allows that its update is off; 0 = within, < 0 = of its last moment
 }
 FADING = ("timed", "late", "cosines", "compared", "aligned", "agreement", "against", "refused")
-LATER = ("shape", "aligned", "agreement")
+LATER = ("shape", "aligned", "agreement", "turned")
 """Columns that earlier states do not have."""
 BUFFERS = "buffers/"
 

@@ -110,8 +110,9 @@ def screened(
         if outcome.finished and outcome.update is not None and outcome.client not in judged
     }
     versions = [step] * len(sketches)
-    lengths, cosines = compared(lambda: iter(sketches.values()), versions)
-    times = trust.judge([rows[place] for place in sketches], lengths, versions, cosines, step)
+    whose = [rows[place] for place in sketches]
+    lengths, cosines = compared(lambda: iter(sketches.values()), versions, trust.believed(whose, versions))
+    times, _ = trust.judge(whose, lengths, versions, cosines, step)
     refused = {place for place, time in zip(sketches, times.tolist(), strict=True) if time}
     if not refused:
         return outcomes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpace.core.checks import listed, real
+from fedpace.core.checks import FloatArray, listed, real
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.folding import compare_shapes, note_beginning
 from fedpace.core.screening import ENOUGH, FIRST, compared
@@ -17,6 +17,9 @@ from fedpace.core.stepping import Vector
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import ClientId, Need, Outcome, ProbeKind
 from fedpace.core.widths import in_use
+
+AGAINST = "its update points against the others', who agree with one another: it is left out of this step"
+TOO_LONG = "its update is {:.3g} times as long as is usual, which is refused"
 
 
 class Hearing(Standing):
@@ -32,8 +35,8 @@ class Hearing(Standing):
         self.ledger.check([outcome], in_use(self, "moment"), in_use(self, "update"))
         return outcome
 
-    def screen(self, updates: Callable[[], Iterable[Vector]]) -> dict[int, float]:
-        """Return which answers of the step that is due are to be refused: task -> how many times the usual length.
+    def screen(self, updates: Callable[[], Iterable[Vector]]) -> dict[int, str]:
+        """Return which answers of the step that is due are to be refused: task -> why.
 
         Args:
             updates: yields what each answer changed, flat and in their order, each time that it is called.
@@ -43,38 +46,45 @@ class Hearing(Standing):
         tasks = [task for task, _ in self._step.answers]
         self._judged = frozenset(task.id for task in tasks)
         versions = [task.step for task in tasks]
+        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
         try:
-            lengths, cosines = compared(updates, versions)
+            lengths, cosines = compared(updates, versions, self.ledger.trust.believed(rows, versions))
         except (TypeError, ValueError) as cause:
             raise InputError(f"screen() takes what yields {len(tasks)} flat vectors, one an answer: {cause}") from cause
-        rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
         first = math.inf
         if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
             first = FIRST * math.sqrt(next(iter(updates())).shape[0])
-        times = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
-        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+        times, against = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
+        long = too_long(tasks, times)
+        doubted = [
+            task.id for task, found in zip(tasks, against.tolist(), strict=True) if found and task.id not in long
+        ]
+        self._doubted = frozenset(doubted)
+        return dict.fromkeys(doubted, AGAINST) | long
 
-    def screen_buffers(self, lengths: Mapping[str, Sequence[float]]) -> dict[int, float]:
+    def screen_buffers(self, lengths: Mapping[str, Sequence[float]]) -> dict[int, str]:
         """Return the same of what models hold beside their parameters: kind -> how far each answer moved it."""
         trust, step = self.ledger.trust, self._step
         if step is None or not trust.on:
             return {}
         tasks = [task for task, _ in step.answers]
         rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
-        times = trust.buffers.judge(lengths, [task.step for task in tasks], rows)
-        return {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+        long = too_long(tasks, trust.buffers.judge(lengths, [task.step for task in tasks], rows))
+        self._doubted -= long.keys()
+        return long
 
     def refuse(self, tasks: Collection[int]) -> Step:
         """Take answers of the step that is due for failures, and return what is left of it.
 
         For what shows only beside the others' answers, such as an update many times as long as theirs. Who is refused
-        leaves its weight to the others, as who fails does; in delta mode its step is simply missing.
+        leaves its weight to the others, as who fails does; in delta mode its step is simply missing. It is held against
+        all but those whose update merely points against the others: one answer does not prove that it was turned round.
         """
         if self._step is None:
             raise OrderError("refuse() came without a step: due() says when one is to be made")
         step, tasks = self._step, set(listed(tasks, "the tasks that are refused"))
         self.flight.refuse(tasks)
-        clients = [task.client for task, _ in step.answers if task.id in tasks]
+        clients = [task.client for task, _ in step.answers if task.id in tasks - self._doubted]
         self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
         left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
         total = sum(weight for _, weight in left)
@@ -95,7 +105,7 @@ class Hearing(Standing):
             groups.setdefault((task.step, nth), []).append(outcome)
             if task.id in self._judged:
                 judged.setdefault((task.step, nth), set()).add(task.client)
-        self._judged = frozenset()
+        self._judged = self._doubted = frozenset()
         for group in sorted(groups):
             self.ledger.fold(groups[group], group[0], self.step - group[0], judged.get(group, ()))
         compare_shapes(self.ledger, self.shares)
@@ -140,3 +150,8 @@ class Hearing(Standing):
     def _end_probe(self) -> None:
         self.flight.drop([task.id for task in self.tasks if task.kind == "probe"])
         self.at.probing = False
+
+
+def too_long(tasks: Sequence[Task], times: FloatArray) -> dict[int, str]:
+    """Return which tasks have answers that are so many times as long as is usual, 0 standing for none: task -> why."""
+    return {task.id: TOO_LONG.format(time) for task, time in zip(tasks, times.tolist(), strict=True) if time}

@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import Vector, norm
 
@@ -49,6 +49,15 @@ FARTHEST = 1e6
 """The same of running statistics and counters, in all: data may not be scaled."""
 LONGEST = 1e300
 """What stands for infinity: files hold finite numbers."""
+
+
+class Judged(NamedTuple):
+    """Which of k updates must not count."""
+
+    times: FloatArray
+    """(k,) how many times as long as is usual those are that are too long (`Screen.judge`), 0 for the others."""
+    against: BoolArray
+    """(k,) which of them work against the others of the step (`fedpace.core.turning`)."""
 
 
 class Screen:
@@ -189,7 +198,9 @@ def _fair(known: FloatArray) -> FloatArray:
     return known[kept]
 
 
-def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -> tuple[list[float], FloatArray]:
+def compared(
+    updates: Callable[[], Iterable[Vector]], versions: Sequence[int], believed: BoolArray | None = None
+) -> tuple[list[float], FloatArray]:
     """Return the lengths of updates, and the cosine of each with the sum of the others' directions.
 
     Updates are compared with those of their version where there are `ENOUGH`, else with all of the step; where these
@@ -198,23 +209,27 @@ def compared(updates: Callable[[], Iterable[Vector]], versions: Sequence[int]) -
     Args:
         updates: yields them, flat, each time that it is called.
         versions: of the models that they were trained from.
+        believed: (k,) which of them the others are compared with; None = all.
     """
+    counts = [True] * len(versions) if believed is None else believed.tolist()
     lengths: list[float] = []
     sums: dict[int, Any] = {}
-    for version, update in zip(versions, updates(), strict=True):
+    for version, update, counted in zip(versions, updates(), counts, strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
             length = norm(update)
         lengths.append(length)
-        if 0 < length < math.inf:
+        if counted and 0 < length < math.inf:
             sums[version] = update / length if version not in sums else sums[version] + update / length
-    moved = Counter(version for version, length in zip(versions, lengths, strict=True) if 0 < length < math.inf)
-    groups = [version if moved[version] >= ENOUGH else None for version in versions]
+    moves = [0 < length < math.inf for length in lengths]
+    summed = [moved and counted for moved, counted in zip(moves, counts, strict=True)]
+    many = Counter(version for version, counted in zip(versions, summed, strict=True) if counted)
+    groups = [version if many[version] >= ENOUGH else None for version in versions]
     totals: dict[int | None, Any] = {None: sum(sums.values())} | sums if sums else {}
     squares = {group: float(totals[group] @ totals[group]) for group in set(groups) if sums}
     cosines = np.full(len(lengths), math.nan)
     for place, (group, update) in enumerate(zip(groups, updates(), strict=True)):
-        if 0 < lengths[place] < math.inf and moved.total() >= ENOUGH:
-            along = float(update @ totals[group]) / lengths[place]
-            rest = squares[group] - 2 * along + 1
-            cosines[place] = (along - 1) / math.sqrt(rest) if rest > 1e-20 else 0.0
+        if moves[place] and many.total() >= ENOUGH:
+            along, own = float(update @ totals[group]) / lengths[place], float(summed[place])
+            rest = squares[group] - 2 * own * along + own  # without its own direction, where that is in the sum
+            cosines[place] = (along - own) / math.sqrt(rest) if rest > 1e-20 else 0.0
     return lengths, cosines

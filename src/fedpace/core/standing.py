@@ -59,6 +59,8 @@ class Standing(Roster):
         """The step that is due, until it is made."""
         self._judged: frozenset[int] = frozenset()
         """Tasks of that step whose updates were screened."""
+        self._doubted: frozenset[int] = frozenset()
+        """Those of them that merely point against the others."""
 
     @property
     def step(self) -> int:

@@ -13,12 +13,12 @@ weight. Each claim is bounded by something that the server sees itself:
   above goes to the others in proportion. Not in rosters of fewer than `FLEET` clients, where one may have to be most.
 - Updates. A client whose updates point away from those of the others on average (`fedpace.core.turning`), or were
   refused (`fedpace.core.screening`), counts half as much with each, and is not asked once it counts for less than
-  `LEAST`. Nor does it then count in the objective: schemes would wait for slow clients to stand in for data that nobody
-  can reach.
+  `LEAST`; who turns its updates round is not asked any more. Nor does it then count in the objective: schemes would
+  wait for slow clients to stand in for data that nobody can reach.
 
 Everything is relative to the fleet's median, so that up to half of the clients may lie before honest ones suffer; and
-all evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it: docs/trust.md has
-the figures. What was corrected is in the records, and in the reasons of a decision.
+all other evidence halves in `HALF_LIFE` steps, so that an accident is forgiven. Honest runs do not feel it (figures:
+docs/trust.md). What was corrected is in the records, and in the reasons of a decision.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from fedpace.core.claims import unlikely
 from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays, read_evidence
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
-from fedpace.core.screening import FACTOR, Screen, Screens, compared
-from fedpace.core.turning import COUNTED, REVERSED, add_cosines
+from fedpace.core.screening import FACTOR, Judged, Screen, Screens, compared
+from fedpace.core.turning import COUNTED, add_cosines, doubted
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -53,8 +53,8 @@ EXTREME = 600.0
 """Logarithm of what a moment is multiplied by at the most: more is no number."""
 LEAST = 0.6
 """A client that counts for less than this part of its weight is not asked."""
-HALF_LIFE = 50.0
-"""Steps."""
+HALF_LIFE, TURNED = 50.0, 12.0
+"""Steps; and what is held against who turns its updates round, which does not fade."""
 ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
 
@@ -173,24 +173,31 @@ class Trust:
 
     # -- updates ---------------------------------------------------------------------------------------------
 
+    def believed(self, rows: Sequence[int], versions: Sequence[int]) -> BoolArray:
+        """(k,) with whose updates those of a step are compared: all, where versions differ or half would be left."""
+        places = np.asarray(rows, dtype=np.int64)
+        everybody = np.ones(places.size, dtype=np.bool_)
+        if not self.on or len(set(versions)) != 1:
+            return everybody
+        found = ~np.append(doubted(self.columns) | (self.weight() < LEAST), False)[places]  # nobody's row is -1
+        return found if 2 * int(found.sum()) > found.size else everybody
+
     def judge(
         self,
         rows: Sequence[int],
         lengths: ArrayLike,
-        versions: ArrayLike,
+        versions: Sequence[int],
         cosines: FloatArray,
         step: int,
         first: float = math.inf,
-    ) -> FloatArray:
-        """(k,) how many times as long as is usual the updates are that must not count, 0 for others (`Screen.judge`).
-
-        Whose update points away from those of the others is noted; row -1 is nobody's that is still there.
-        """
+    ) -> Judged:
+        """Say which updates of a step must not count; row -1 is nobody's that is still there."""
+        believed = self.believed(rows, versions)
         self._fade(step)
         if not self.on:
-            return np.zeros(len(rows))
-        add_cosines(self.columns, rows, cosines)
-        return self.screen.judge(lengths, versions, cosines, rows=rows, first=first)
+            return Judged(np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_))
+        against = add_cosines(self.columns, rows, cosines, believed, one_model=len(set(versions)) == 1)
+        return Judged(self.screen.judge(lengths, versions, cosines, rows=rows, first=first), against)
 
     def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
         """Return sketches of updates in hand, NaN where they would be refused: policies must not be led by them."""
@@ -211,10 +218,8 @@ class Trust:
         if self.on:
             np.add.at(self.columns["refused"], np.asarray(rows, dtype=np.int64), 1.0)
 
-    # -- the first steps, where nobody is waited for: `fedpace.core.beginning` ---------------------------------
-
     def hear_first(self, updates: Mapping[int, ArrayLike]) -> None:
-        """Take in sketches of what clients, by row, did to the first model."""
+        """Take in sketches of what clients, by row, did to the first model (`fedpace.core.beginning`)."""
         for row, update in updates.items():
             self.beginning.hear(row, np.asarray(update, dtype=np.float64))
 
@@ -222,7 +227,7 @@ class Trust:
         """(n,) who works against most others, which is held against it from now on; None while too few were heard."""
         found = self.beginning.judge()
         if found is not None:
-            self.columns["against"][found] += REVERSED
+            self.columns["turned"][found] = 1.0
         return found
 
     def begins_again(self, found: BoolArray) -> bool:
@@ -231,7 +236,7 @@ class Trust:
             return False
         for name in COUNTED:
             self.columns[name][:] = 0.0
-        self.columns["against"][~found] = 0.0
+        self.columns["against"][~found] = self.columns["turned"][~found] = 0.0
         self.screen.known, self.buffers.known = self.screen.known[:0], {}
         return True
 
@@ -240,7 +245,7 @@ class Trust:
         return np.asarray(0.5 ** self._doubt())
 
     def _doubt(self) -> FloatArray:
-        return np.asarray(self.columns["refused"] + self.columns["against"])
+        return np.asarray(self.columns["refused"] + self.columns["against"] + TURNED * self.columns["turned"])
 
     def admitted(self, among: BoolArray) -> BoolArray:
         """(n,) whom of these to ask; nobody is left out where half of them would be."""

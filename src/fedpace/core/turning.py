@@ -13,12 +13,21 @@ that turns its update round. Over several answers a is sum m c / sum m^2, with a
 
 is the logarithm of how much likelier -1 is than 1. Steps in which clients agree on little add little to the sums, as
 they should, and those below `AGREED` nothing: there m is noise itself. One answer counts as -1 at the worst, and is
-never enough. Found so, a client is held off for longer, since later on it could not be told again.
+never enough to hold anything against a client. Found by two, it is not asked again: later on, when clients agree on
+little, it could not be told from the others, and a model that took a hundred rounds is gone in another hundred.
+
+What it sends need not go into the model until then. An answer against the others of a client for which that logarithm
+is above `DOUBTED`, which one answer can bring about, is left out of its step, up to its second: an honest client loses
+two turns at the most.
+Schemes that ask everybody in turn would otherwise take every liar's first two answers, which is most of a short run.
+Nor are others compared with it until it was found to be honest: four of ten that are turned round would leave no
+agreement by which to tell the fifth. All this is for steps whose clients trained from one model: an update to an older
+one points back now and then, and honestly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -36,12 +45,12 @@ ENOUGH = 4
 """Clients below which there is no fleet to compare with."""
 OWN, NOISE = 0.25, 0.04
 """See above: variances of a among honest clients, and of the cosine of one answer."""
-LIKELIER = 4.0
-"""The logarithm beyond which a client is said to turn its updates round."""
+LIKELIER, DOUBTED = 4.0, 2.0
+"""The logarithm beyond which a client is said to turn its updates round; and its answer is left out of the step."""
+BOTH = 3.0
+"""The same, where its mean cosine says so too."""
 TWICE = 1.5
 """Answers, fading, without which nobody is: two."""
-REVERSED = 12.0
-"""How much is held against it: it is asked again after two hundred steps (`fedpace.core.trust`)."""
 COUNTED = ("cosines", "compared", "aligned", "agreement")
 """What is counted of clients, and begun anew once they were found."""
 
@@ -62,35 +71,62 @@ def turned_away(cosines: FloatArray, compared: FloatArray) -> BoolArray:
     return np.asarray((compared >= ANSWERS) & (means < least))
 
 
-def turned_round(aligned: FloatArray, agreement: FloatArray, compared: FloatArray) -> BoolArray:
+def turned_round(
+    aligned: FloatArray, agreement: FloatArray, compared: FloatArray, *, beyond: float = LIKELIER, least: float = TWICE
+) -> BoolArray:
     """(n,) who is likelier to turn its updates round than not, by far.
 
     Args:
         aligned: (n,) sum of m c over each client's answers, fading.
         agreement: (n,) sum of m^2, fading likewise.
         compared: (n,) number of answers, fading likewise.
+        beyond: logarithm of how much likelier.
+        least: answers without which nobody is, fading.
     """
-    # -2 a / (OWN + NOISE / sum m^2) > LIKELIER, without dividing by sums that may be 0.
-    return np.asarray((compared >= TWICE) & (-2 * aligned > LIKELIER * (OWN * agreement + NOISE)))
+    # -2 a / (OWN + NOISE / sum m^2) > beyond, without dividing by sums that may be 0.
+    return np.asarray((compared >= least) & (-2 * aligned > beyond * (OWN * agreement + NOISE)))
 
 
-def add_cosines(columns: dict[str, FloatArray], rows: Sequence[int], cosines: FloatArray) -> None:
-    """Take in what the updates of a step have in common with the others', and note in `against` who turned away.
+def doubted(columns: Mapping[str, FloatArray]) -> BoolArray:
+    """(n,) who may turn its updates round, and of whom too little is known: its answers are left out of steps."""
+    aligned, agreement, answers = columns["aligned"], columns["agreement"], columns["compared"]
+    return turned_round(aligned, agreement, answers, beyond=DOUBTED, least=0.0) & (answers < ANSWERS)
 
-    Who did is judged anew from then on: what is held against it fades like all else.
+
+def add_cosines(
+    columns: dict[str, FloatArray], rows: Sequence[int], cosines: FloatArray, believed: BoolArray, *, one_model: bool
+) -> BoolArray:
+    """Take in what the updates of a step have in common with the others'; note in `against` and `turned` who is found.
+
+    Who is turned away is judged anew from then on: what is held against it fades like all else. Returns (k,) whose
+    answers are to be left out of this step: nobody's where that would be half of them.
+
+    Args:
+        columns: what is counted of clients.
+        rows: of those that answered; -1 = nobody's that is still there.
+        cosines: (k,) with what the others agree on; NaN where nobody can tell.
+        believed: (k,) with whose updates those of the others were compared.
+        one_model: whether all trained from the same.
     """
     places = np.asarray(rows, dtype=np.int64)
     known = np.isfinite(cosines) & (places >= 0)
     told, found = places[known], np.clip(cosines[known], -1.0, 1.0)
     np.add.at(columns["cosines"], told, found)
     np.add.at(columns["compared"], told, 1.0)
-    middle = float(np.median(found)) if found.size >= ENOUGH else 0.0
+    agreeing = found[believed[known]]
+    middle = float(np.median(agreeing)) if agreeing.size >= ENOUGH else 0.0
     if middle >= AGREED:
         np.add.at(columns["aligned"], told, middle * np.maximum(found, -middle))
         np.add.at(columns["agreement"], told, middle**2)
     away = turned_away(columns["cosines"], columns["compared"])
-    turned = turned_round(columns["aligned"], columns["agreement"], columns["compared"])
+    # Two signs that agree are as good as one that is beyond doubt.
+    evidence = columns["aligned"], columns["agreement"], columns["compared"]
+    turned = turned_round(*evidence) | (away & turned_round(*evidence, beyond=BOTH))
+    suspects = np.append(away | turned | doubted(columns), False)  # which row -1 is
+    against = known & suspects[places] & (cosines < 0)
     columns["against"][away] += 1.0
-    columns["against"][turned] = np.maximum(columns["against"][turned], REVERSED)
+    columns["turned"][turned] = 1.0
     for name in COUNTED:
         columns[name][away | turned] = 0.0
+    left_out = one_model and 2 * int(against.sum()) < known.size
+    return against if left_out else np.zeros(known.size, dtype=np.bool_)

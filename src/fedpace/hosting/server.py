@@ -260,12 +260,9 @@ class Server:
     def _screened(self, step: Step) -> Step:
         """Refuse updates that are many times as long as the others', and buffers that moved as far."""
         came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
-        times = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
-        times = self.coordinator.screen_buffers(buffer_lengths(came)) | times
-        if not times:
-            return step
-        words = "its update is {:.3g} times as long as is usual, which is refused"
-        return self.courier.refuse({task: words.format(times[task.id]) for task, _ in step.answers if task.id in times})
+        why = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
+        why = self.coordinator.screen_buffers(buffer_lengths(came)) | why
+        return self.courier.refuse({task: why[task.id] for task, _ in step.answers if task.id in why}) if why else step
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""
