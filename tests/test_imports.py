@@ -78,6 +78,11 @@ def test_the_simulator_loads_torch_when_it_trains_with_it_and_no_pictures():
     assert loaded_by("import fedpace.sim.trainer") == ["torch"]
 
 
+def test_data_sets_are_checked_without_torch():
+    assert loaded_by("from fedpace.testing import check_dataset, check_selector") == []
+    assert loaded_by("from fedpace.testing import check_model") == ["torch"]
+
+
 def test_every_public_name_is_there():
     import fedpace
 

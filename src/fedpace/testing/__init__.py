@@ -6,8 +6,8 @@
         check_selector(MyScheme(k=5))
 
 Whoever connects fedpace to a framework has `check_host` and its catalogue of bad replies (`fedpace.testing.hostile`).
-A policy, which works without rounds, is held to its own rules by `check_policy`. `check_dataset` and `check_model` load
-torch, when they are first named.
+A policy, which works without rounds, is held to its own rules by `check_policy`. `check_model` loads torch, when it is
+first named.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedpace.core.errors import MissingExtraError
+from fedpace.testing.datasets import check_dataset
 from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy
 from fedpace.testing.selectors import ContractError, ToyFleet, check_delay_model, check_selector
 
 if TYPE_CHECKING:
-    from fedpace.testing.learning import check_dataset, check_model
+    from fedpace.testing.models import check_model
 
 __all__ = [
     "ContractError",
@@ -36,10 +37,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load what needs torch when it is first named."""
-    if name not in ("check_dataset", "check_model"):
+    if name != "check_model":
         raise AttributeError(f"module 'fedpace.testing' has no attribute {name!r}")
     try:
-        from fedpace.testing import learning
+        from fedpace.testing.models import check_model
     except ModuleNotFoundError as cause:
-        raise MissingExtraError("checking data sets and models", "sim", cause.name or "torch") from cause
-    return getattr(learning, name)
+        raise MissingExtraError("checking models", "sim", cause.name or "torch") from cause
+    return check_model
