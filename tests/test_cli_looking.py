@@ -93,7 +93,11 @@ def test_explain_says_why(folder):
     slow = explain_client(record, "2")
     assert "takes 9.00 s, and the slowest that was chosen 5.00 s" in slow.turns[0].reason
     assert (slow.chosen, slow.failed) == (2, 1)
-    assert slow.sentences()[-1] == "In 1 round it crashed or came too late."
+    assert slow.sentences()[-1] == "In 1 round it crashed, came too late or was refused."
+    refused = replace(
+        record, rounds=(round_of(1, (1, 2), failed=(2,), facts={"failures": {"2": "its update is long"}}),)
+    )
+    assert explain_client(refused, "2").turns[0].reason.startswith("its update is long; "), "why, where it is known"
     measured = replace(record, rounds=(round_of(1, (0, 1), warmed=(2,)), *record.rounds[1:]))
     assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
     fast = explain_client(record, "0")

@@ -9,6 +9,7 @@ import pytest
 
 import fedpace
 from fedpace.core.errors import OrderError
+from fedpace.core.hearing import AGAINST
 from fedpace.core.screening import REMEMBERED, Screen, compared
 from fedpace.core.types import Outcome
 
@@ -137,7 +138,9 @@ def test_a_coordinator_says_whom_to_refuse():
     times = made.screen(lambda: [np.ones(8) * (30 if task is tasks[3] else 1) for task in tasks])
     assert list(times) == [tasks[3].id]
     made.refuse(times)
-    made.stepped(1.0)
+    turn = made.stepped(1.0)
+    assert turn.failures == {str(tasks[3].client): "its update is 30 times as long as is usual, which is refused"}
+    assert turn.explained(made.clients)["failures"] == turn.failures, "it is recorded"
     known = made.ledger.trust.screen.known
     assert len(known) == 4, "each update counts once, and not again by its sketch"
 
@@ -228,3 +231,27 @@ def test_lengths_go_with_their_clients():
     screen.judge([1.0, 2.0, 3.0], rows=[0, 1, 3])
     screen.remove(np.array([1]), 4)
     assert screen.known[:, 2].tolist() == [0, -1, 2]
+
+
+def test_an_answer_turned_round_is_left_out_and_who_does_so_again_is_not_asked():
+    """From the first answer on, the model is what the others make it."""
+    made = fedpace.Coordinator(fedpace.make_selector("random", k=8), fedpace.Settings(seed=0))
+    made.join(range(8))
+    left_out = []
+    for number in (1.0, 2.0, 3.0):
+        tasks = made.due(number - 1).tasks
+        for task in tasks:
+            made.receive(task.id, Outcome(task.client, seconds=1.0), now=number)
+        step = made.due(number).step
+        rng = fedpace.stream(int(number), "updates")
+        updates = [(-1 if task.client == 5 else 1) * (np.ones(16) + 0.5 * rng.normal(size=16)) for task in tasks]
+        why = made.screen(lambda told=updates: iter(told))
+        left = made.refuse(why) if why else step
+        left_out.append({task.client for task in tasks} - {task.client for task, _ in left.answers})
+        assert math.isclose(sum(weight for _, weight in left.answers), 1.0)
+        turn = made.stepped(number)
+        if why:
+            assert turn.failures == {"5": AGAINST}
+            assert (made.ledger.trust.columns["refused"] == 0).all()
+    assert left_out == [{5}, {5}, set()]
+    assert 5 not in {task.client for task in tasks}

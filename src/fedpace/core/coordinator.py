@@ -110,11 +110,13 @@ class Coordinator(Hearing):
         self.flight.settle(task, answer, None if now is None else self.now)
         return True
 
-    def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan) -> bool:
-        """Note that a task failed; `seconds` = how long it was waited for, where that says something of its speed."""
+    def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan, why: str = "") -> bool:
+        """Note that a task failed, and why; `seconds` = how long it was waited for, where that says how slow it is."""
         started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
+        if why:
+            self.at.turn.failures[str(started.client)] = why
         return self.receive(task, Outcome(started.client, seconds=seconds, finished=False), now)
 
     def stepped(

@@ -73,20 +73,25 @@ class Hearing(Standing):
         self._doubted -= long.keys()
         return long
 
-    def refuse(self, tasks: Collection[int]) -> Step:
+    def refuse(self, tasks: Collection[int] | Mapping[int, str]) -> Step:
         """Take answers of the step that is due for failures, and return what is left of it.
 
         For what shows only beside the others' answers, such as an update many times as long as theirs. Who is refused
         leaves its weight to the others, as who fails does; in delta mode its step is simply missing. It is held against
         all but those whose update merely points against the others: one answer does not prove that it was turned round.
+
+        Args:
+            tasks: whose answers, with the reasons where there are any, as `screen` gives them.
         """
         if self._step is None:
             raise OrderError("refuse() came without a step: due() says when one is to be made")
-        step, tasks = self._step, set(listed(tasks, "the tasks that are refused"))
-        self.flight.refuse(tasks)
-        clients = [task.client for task, _ in step.answers if task.id in tasks - self._doubted]
+        step, reasons = self._step, tasks if isinstance(tasks, Mapping) else {}
+        refused = set(listed(tasks, "the tasks that are refused"))
+        self.flight.refuse(refused)
+        self.at.turn.failures |= {str(task.client): reasons[task.id] for task, _ in step.answers if task.id in reasons}
+        clients = [task.client for task, _ in step.answers if task.id in refused - self._doubted]
         self.ledger.trust.refuse([self.ledger.row(client) for client in clients if client in self.ledger])
-        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
+        left = [(task, weight) for task, weight in step.answers if task.id not in refused]
         total = sum(weight for _, weight in left)
         if step.mode == "average" and total > 0:
             left = [(task, weight / total) for task, weight in left]

@@ -31,6 +31,8 @@ class Turn:
     """What the policy gave each."""
     failed: list[ClientId] = field(default_factory=list)
     """Who of them crashed or was late."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why clients failed, by their names: where that is known."""
     seconds: float = 0.0
     """How long they were waited for."""
     work: float = 0.0
@@ -56,7 +58,8 @@ class Turn:
         """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
         chosen = set(self.clients)
         recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
-        return {**self.why.facts, "reasons": recorded} if recorded else dict(self.why.facts)
+        told = {"reasons": recorded, "failures": dict(self.failures)}
+        return {**self.why.facts, **{name: reasons for name, reasons in told.items() if reasons}}
 
     def move_up(self, rows: Mapping[int, int]) -> None:
         """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""

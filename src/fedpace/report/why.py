@@ -62,7 +62,7 @@ class Explanation:
     rounds: int
     chosen: int
     failed: int
-    """Rounds in which it was chosen, but crashed or came too late."""
+    """Rounds in which it was chosen, but crashed, came too late or was refused."""
     measured: int
     """Rounds before which it only measured."""
     mean_weight: float | None
@@ -103,7 +103,7 @@ class Explanation:
                 f"{self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
             )
         if self.failed:
-            said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed or came too late.")
+            said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed, came too late or was refused.")
         if self.measured:
             said.append(f"Before {numbers.counted(self.measured, units[:-1])} it only measured, and did not train.")
         return said
@@ -191,7 +191,8 @@ def _turn(current: Round, client: str, place: int, expected: FloatArray | None) 
     if client in map(str, current.clients):
         said = recorded or ("the scheme recorded no reason" if current.status == "ok" else current.status)
         if client in map(str, current.failed):
-            return Turn(current.number, current.clock, "failed", _weight(current, client), f"crashed or late; {said}")
+            why = f"{_failure(current, client)}; {said}"
+            return Turn(current.number, current.clock, "failed", _weight(current, client), why)
         return Turn(current.number, current.clock, "chosen", _weight(current, client), said)
     if client in map(str, current.warmed):
         return Turn(current.number, current.clock, "measured", None, recorded or "measured before the round")
@@ -204,7 +205,7 @@ def _drawn(current: Round, client: str, clients: int) -> Turn:
     if current.status != "ok" or turn.part == "measured":
         return turn
     drawn = f"drawn by chance, {len(current.clients)} of {clients}"
-    said = {"chosen": drawn, "failed": f"crashed or late; {drawn}"}
+    said = {"chosen": drawn, "failed": f"{_failure(current, client)}; {drawn}"}
     return replace(turn, reason=said.get(turn.part, f"not among the {len(current.clients)} of {clients} drawn"))
 
 
@@ -217,12 +218,17 @@ def _step(current: Round, client: str, place: int, expected: FloatArray | None) 
         since = f"the step came {numbers.seconds(current.seconds)} after the one before"
         part, weight, said = "no reply", None, f"at work or away: {since}{own}"
     elif client in map(str, current.failed):
-        part, weight, said = "failed", _weight(current, client), "crashed or late"
+        part, weight, said = "failed", _weight(current, client), _failure(current, client)
     else:
         part, weight = "replied", _weight(current, client)
         said = "to an older model: it weighs nothing itself" if weight == 0 else "in time for the step"
     whole = "; ".join(filter(None, [said, recorded]))
     return Turn(current.number, current.clock, part, weight, whole, said)
+
+
+def _failure(current: Round, client: str) -> str:
+    """Return why a client failed in a round."""
+    return str(current.facts.get("failures", {}).get(client, "crashed or late"))
 
 
 def _weight(current: Round, client: str) -> float | None:
