@@ -21,6 +21,7 @@ from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import Outcome
+from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Raw, Reply, short
 from fedpace.hosting.sketch import Arrays
 
@@ -49,20 +50,17 @@ class Transport(Protocol):
         ...
 
 
-Read = Callable[[Task, Callable[[], Raw], Arrays], tuple[Reply, Outcome]]
-
-
 class Courier:
     """The tasks of one coordinator on their way.
 
     Args:
         coordinator: whose.
-        read: reads a reply to a task.
+        read: reads replies to tasks.
         log: where warnings go.
         reported: which clock.
     """
 
-    def __init__(self, coordinator: Coordinator, read: Read, log: logging.Logger, *, reported: bool) -> None:
+    def __init__(self, coordinator: Coordinator, read: Reader, log: logging.Logger, *, reported: bool) -> None:
         self._coordinator, self._read, self._log, self.reported = coordinator, read, log, reported
         self.patience = math.inf
         """Seconds after which a client that says nothing has failed."""
@@ -157,11 +155,6 @@ class Courier:
             self._note(task, why)
         return self._coordinator.refuse({task.id for task in reasons})
 
-    def forget_moments(self) -> None:
-        """Forget all moments: those that came with replies whose seconds have not passed, too."""
-        self._held = {number: replace(outcome, moment=None) for number, outcome in self._held.items()}
-        self._coordinator.forget_moments()
-
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
         """Take in one reply, or the news that there will be none."""
         since = self._sent.pop(number, monotonic())
@@ -191,7 +184,7 @@ class Courier:
 
     def _hand_over(self, task: Task, outcome: Outcome) -> None:
         try:
-            self._coordinator.receive(task.id, outcome, self.now)
+            self._coordinator.receive(task.id, self._read.fitting(outcome), self.now)
         except InputError as problem:
             self._fail(task, str(problem))
 

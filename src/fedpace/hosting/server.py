@@ -110,7 +110,6 @@ class Server:
         coordinator = self.coordinator
         self._reader = Reader(coordinator, host.remedies, host.log, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
-        self._reader.outvoted = self.courier.forget_moments
         if self.saved is not None:
             self.courier.expect(self.saved.coming)
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
