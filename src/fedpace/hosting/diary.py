@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedpace.core.codec import gathered
-from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
-from fedpace.core.progress import Turn
-from fedpace.hosting.sketch import Arrays
-from fedpace.records.round import Round, traffic
+from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, read_info
 from fedpace.records.writer import RunWriter
 
@@ -106,28 +100,3 @@ class Diary:
     def _lines(self) -> int:
         path = self._folder / ROUNDS
         return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def make_entry(
-    coordinator: Coordinator,
-    turn: Turn,
-    model: Arrays,
-    losses: Sequence[float],
-    stepping: Mapping[str, Any],
-    failures: Mapping[str, str],
-    *,
-    since: float,
-) -> Round:
-    """Return the record of the step that was just made; `since` = when the one before it was."""
-    facts = turn.explained(coordinator.ledger.ids)
-    measured = {
-        "number": coordinator.step,
-        "clock": coordinator.now,
-        "overhead": max(0.0, turn.began - since),
-        "metric": None,
-        "loss": None,
-        "train_loss": float(np.mean(losses)) if losses else None,
-        **traffic(turn, sum(np.asarray(array).nbytes for array in model.values())),
-        "facts": {**facts, "failures": dict(failures)} if failures else facts,
-    }
-    return gathered(Round, measured, stepping, vars(turn), vars(turn.why))

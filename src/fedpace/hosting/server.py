@@ -30,7 +30,6 @@ from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
-from fedpace.hosting.diary import make_entry
 from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
@@ -38,7 +37,7 @@ from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch, buffer_lengths, flat_update
 from fedpace.hosting.stopwatch import Stopwatch
-from fedpace.records.round import Round
+from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 
 Clock = Literal["server", "reported"]
@@ -226,10 +225,17 @@ class Server:
         self.courier.tidy()
         if transport is not None:
             self._send(transport, self._next)
-        failures, self.courier.failures = self.courier.failures, {}
-        entry = make_entry(
-            self.coordinator, turn, model, losses, stepping if moved else {}, failures, since=self._ended
+        entry = recorded(
+            self.coordinator,
+            turn,
+            since=self._ended,
+            losses=losses,
+            model_bytes=sum(np.asarray(array).nbytes for array in model.values()),
+            stepping=stepping if moved else {},
         )
+        failures, self.courier.failures = self.courier.failures, {}
+        if failures:
+            entry = replace(entry, facts={**entry.facts, "failures": failures})
         self._ended = self.coordinator.now
         with self.watch("saving"):
             scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()

@@ -14,7 +14,6 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
@@ -25,7 +24,7 @@ from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round, traffic
+from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 from fedpace.sim.clients import ANSWER_BYTES, Clients
 from fedpace.sim.clock import Clock
@@ -235,21 +234,19 @@ class Simulation:
         return step, [(task, result) for task, result in trained if task.id not in refused]
 
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
-        number, clock = self.coordinator.step, self.time.now
-        metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
-        measured = {
-            "number": number,
-            "clock": clock,
-            "overhead": max(0.0, turn.began - began),
-            "metric": metric,
-            "loss": loss,
-            "train_loss": float(np.mean(losses)) if losses else None,
-            "by_speed": None if metric is None else self.speeds.judge(self.parameters),
-            "facts": turn.explained(self.coordinator.ledger.ids),
-            **traffic(turn, self.trainer.message_bytes),
-        }
-        stepping = step_facts(self.server_state) if moved else {}
-        return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
+        number, judged = self.coordinator.step, {}
+        if evaluate is None or evaluate(number, self.time.now):
+            metric, loss = self._evaluate(number)
+            judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.judge(self.parameters)}
+        return recorded(
+            self.coordinator,
+            turn,
+            since=began,
+            losses=losses,
+            model_bytes=self.trainer.message_bytes,
+            stepping=step_facts(self.server_state) if moved else {},
+            **judged,
+        )
 
     def _zero(self) -> Vector:
         return self.trainer.zeros(self.trainer.trainable, double=True)
