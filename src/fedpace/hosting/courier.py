@@ -72,13 +72,12 @@ class Courier:
         """Client -> why it failed, since the last step."""
         self._logged: set[tuple[str, str]] = set()
         """Failures that were logged: a client that fails alike in every round is named once."""
-        self.waited: float | None = None
-        """How long the round's tasks were waited for, to the last bit; None = what the clock says."""
         self._latencies: deque[float] = deque(maxlen=64)
         """Seconds from sending to seeing the last replies, less what clients say that they computed."""
-        self._events = Events()
+        self.events = Events()
+        """Where time is reported: when the seconds of replies have passed."""
         self._held: dict[int, Outcome] = {}
-        """Of replies whose seconds have not passed yet."""
+        """What these replies say, by their tasks."""
         self._sent: dict[int, float] = {}
         """Task -> when it was sent, of those that nothing was heard of."""
         self._began = monotonic() - coordinator.now
@@ -104,22 +103,15 @@ class Courier:
         """Hand over what has come by now."""
         for number, came in transport.collect():
             self._sort(number, came)
-        flight = self._coordinator.flight.tasks
-        while (event := self._events.next(flight, self._coordinator.now)) is not None:
-            if flight[event.task].kind == "train":
-                self.waited = event.seconds
-            self._hand_over(flight[event.task], self._held.pop(event.task))
+        for task, _ in self.events.come(self._coordinator, self._coordinator.now):
+            self._hand_over(task, self._held.pop(task.id))
 
     def pass_time(self, transport: Transport) -> None:
         """Wait for something to happen; where time is reported, go there once every reply has come."""
         flight = self._coordinator.flight.tasks
         self._sent = {number: since for number, since in self._sent.items() if number in flight}
         if self.reported and not self._sent:
-            first = self._events.first(flight)
-            when = math.inf if first is None else first
-            if (wake := self._coordinator.wake_at) < when and (wait := self._coordinator.at.wait) is not None:
-                self.waited = min(wait.seconds, self._coordinator.settings.deadline)
-            self._coordinator.advance(min(wake, when))
+            self._coordinator.advance(self.events.next_instant(self._coordinator))
             return
         transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self.reported else POLL)
         now = monotonic()
@@ -147,7 +139,7 @@ class Courier:
         """Take over what had come to an earlier server."""
         began = {number: self._coordinator.flight.tasks[number].began for number in coming}
         self._held |= coming
-        self._events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
+        self.events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
 
     def refuse(self, reasons: Mapping[Task, str]) -> Step:
         """Take answers of the step that is due for failures; return what is left of it."""
@@ -180,7 +172,7 @@ class Courier:
         if math.isnan(seconds):  # probes are free unless clients say otherwise
             seconds = 0.0 if task.kind == "probe" else monotonic() - since
         self._held[number] = replace(outcome, seconds=seconds)
-        self._events.add([Event(task.began + seconds, number, seconds)])
+        self.events.add([Event(task.began + seconds, number, seconds)])
 
     def _hand_over(self, task: Task, outcome: Outcome) -> None:
         try:

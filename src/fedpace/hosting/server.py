@@ -219,7 +219,7 @@ class Server:
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         stepping = {} if self.shared is None else step_facts(self.shared.state)
         with self.watch("settling"), self._fitting():
-            seconds = self.courier.waited if self.coordinator.policy.rounds else None
+            seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
