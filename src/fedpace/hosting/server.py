@@ -125,7 +125,7 @@ class Server:
         """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
         if self.shared is None:
             self.shared = SharedModel(arrays, self.rule)
-            self._reader.sketch = UpdateSketch(arrays, self.width, seed=self.coordinator.settings.seed)
+            self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
                 self.shared.load_state(self.saved.facts.get("server", {}), self.saved.own)
         self.shared.arrays = {key: np.array(array) for key, array in arrays.items()}

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -149,9 +148,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
         """Run the round."""
-        shared = self._server.share({key: np.array(value) for key, value in (data.params or {}).items()})
+        self._server.share(data.params or {})
         try:
-            self._step = self._server.next_step(self._tasks.on(data, shared.arrays), targets)
+            self._step = self._server.next_step(self._tasks.on(data), targets)
         except AbortedError:
             return  # the caller asks for standing tasks next, and sees the signal
         flight = self.coordinator.flight.tasks
