@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
 
 from fedpace.core.checks import at_least
@@ -21,11 +20,10 @@ from fedpace.core.types import Need, Selector
 from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
 from fedpace.flower.transport import Messages
 from fedpace.flower.versions import nodes as connected
-from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
+from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES, record
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
 from fedpace.hosting.server import SCREEN, Clock, Host, Server
-from fedpace.hosting.sketch import Arrays
 
 log = logging.getLogger("flwr")
 
@@ -153,13 +151,3 @@ class Federation:
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in allowed})
         return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}
-
-
-def record(arrays: Arrays) -> ArrayRecord:
-    """Return a model as Flower sends it."""
-    return ArrayRecord({key: Array(array) for key, array in arrays.items()})
-
-
-def unpacked(arrays: ArrayRecord) -> dict[str, Any]:
-    """Return a model as NumPy arrays."""
-    return {key: array.numpy() for key, array in arrays.items()}

@@ -21,7 +21,8 @@ from fedpace.core.checks import above, at_least
 from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Selector
 from fedpace.flower import versions
-from fedpace.flower.federation import Federation, record, unpacked
+from fedpace.flower.federation import Federation
+from fedpace.flower.wire import record, unpacked
 from fedpace.hosting.courier import POLL
 
 log = logging.getLogger("flwr")
