@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedpace.core.checks import at_least
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings, ShareRule, Warmup
+from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
@@ -23,7 +24,7 @@ from fedpace.flower.versions import nodes as connected
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES, record
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
-from fedpace.hosting.server import SCREEN, Clock, Host, Server
+from fedpace.hosting.server import Clock, Host, Server
 
 log = logging.getLogger("flwr")
 
@@ -82,7 +83,7 @@ class Federation:
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = SCREEN,
+        screen: float = FACTOR,
         forget_seconds: float = FORGET,
         eligible: Eligible = None,
         bind_names: bool = False,
@@ -105,6 +106,7 @@ class Federation:
             warmup_trains=warmup_trains,
             deadline=deadline,
             moments_every=moments_every,
+            screen=screen,
         )
         self._nodes_seconds = nodes_seconds
         self._eligible = eligibility(eligible)
@@ -118,7 +120,6 @@ class Federation:
             rule=make_server(server),
             sketch=sketch,
             loss_key=loss_key,
-            screen=screen,
             forget_seconds=forget_seconds,
         )
         saved = self._server.saved

@@ -19,7 +19,7 @@ from typing import Protocol
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
-from fedpace.core.tasks import Step, Task
+from fedpace.core.tasks import Task
 from fedpace.core.types import Outcome
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Raw, Reply, short
@@ -141,11 +141,14 @@ class Courier:
         self._held |= coming
         self.events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
 
-    def refuse(self, reasons: Mapping[Task, str]) -> Step:
-        """Take answers of the step that is due for failures; return what is left of it."""
-        for task, why in reasons.items():
-            self._note(task, why)
-        return self._coordinator.refuse({task.id for task in reasons})
+    def note_failure(self, task: Task, why: str) -> None:
+        """Say once, and record, why a client failed."""
+        client, why = str(task.client), short(why)
+        self.failures[client] = why
+        self.replies.pop(task.id, None)
+        if (client, why) not in self._logged:
+            self._logged = {*self._logged, (client, why)} if len(self._logged) < MOST_TOLD else {(client, why)}
+            self._log.warning("fedpace: %r failed in this round: %s", client, why)
 
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
         """Take in one reply, or the news that there will be none."""
@@ -181,14 +184,5 @@ class Courier:
             self._fail(task, str(problem))
 
     def _fail(self, task: Task, why: str) -> None:
-        self._note(task, why)
+        self.note_failure(task, why)
         self._coordinator.lost(task.id, self.now)
-
-    def _note(self, task: Task, why: str) -> None:
-        """Say once, and record, why a client failed."""
-        client, why = str(task.client), short(why)
-        self.failures[client] = why
-        self.replies.pop(task.id, None)
-        if (client, why) not in self._logged:
-            self._logged = {*self._logged, (client, why)} if len(self._logged) < MOST_TOLD else {(client, why)}
-            self._log.warning("fedpace: %r failed in this round: %s", client, why)

@@ -24,7 +24,6 @@ from scipy import optimize, special  # noqa: F401  (where they are first used th
 from fedpace.core.checks import at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
-from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need
@@ -41,7 +40,6 @@ from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 
 Clock = Literal["server", "reported"]
-SCREEN = FACTOR
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,6 @@ class Server:
         rule: the server step; None = the one that the scheme asks for.
         sketch: entries of an update's sketch.
         loss_key: metric with the client's training loss; empty = the usual ones.
-        screen: refuse updates longer than this many times the usual (`fedpace.core.screening`); 0 = none.
         forget_seconds: clients that were not connected for so long are forgotten.
     """
 
@@ -88,13 +85,12 @@ class Server:
         rule: ServerStep[Any] | None = None,
         sketch: int = 256,
         loss_key: str = "",
-        screen: float = SCREEN,
         forget_seconds: float = FORGET,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
         # No host has a message that stops a client.
-        settings = replace(settings, hear_late=True, screen=screen)
+        settings = replace(settings, hear_late=True)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
@@ -269,8 +265,11 @@ class Server:
         times = self.coordinator.screen_buffers(buffer_lengths(came)) | times
         if not times:
             return step
-        words = "its update is {:.3g} times as long as is usual, which is refused"
-        return self.courier.refuse({task: words.format(times[task.id]) for task, _ in step.answers if task.id in times})
+        for task, _ in step.answers:
+            if task.id in times:
+                why = f"its update is {times[task.id]:.3g} times as long as is usual, which is refused"
+                self.courier.note_failure(task, why)
+        return self.coordinator.refuse(times)
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""
@@ -288,17 +287,10 @@ class Server:
         """Inside, a scheme that chooses k of fewer than k clients chooses all of them."""
         policy, clients = self.coordinator.policy, len(self.coordinator)
         scheme: Any = getattr(policy, "selector", policy)
-        if (scheme.fixed_k or 0) <= clients or not clients:
-            yield
-            return
-        smaller = replace(scheme, k=clients)
-        if scheme is policy:
-            self.coordinator.policy = smaller
-        else:
-            policy.selector = smaller
+        if clients and (scheme.fixed_k or 0) > clients:
+            smaller = replace(scheme, k=clients)
+            self.coordinator.policy = smaller if scheme is policy else policy.of(smaller)
         try:
             yield
         finally:
             self.coordinator.policy = policy
-            if scheme is not policy:
-                policy.selector = scheme

@@ -24,12 +24,13 @@ from fedpace.core.checks import LARGEST, at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
+from fedpace.core.screening import FACTOR
 from fedpace.core.tasks import Step
 from fedpace.core.types import Need
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.replies import Note, Reply
 from fedpace.hosting.schemes import make_selector, make_server
-from fedpace.hosting.server import SCREEN, Clock, Host, Server
+from fedpace.hosting.server import Clock, Host, Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
 
@@ -39,8 +40,8 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
-SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every")
-SERVER = ("clock", "sketch", "loss_key", "screen", "forget_seconds")
+SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every", "screen")
+SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
 """Arguments that are passed on as they are."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
@@ -83,7 +84,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = SCREEN,
+        screen: float = FACTOR,
         forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
