@@ -205,14 +205,10 @@ def _labels(values: Any) -> FloatArray | None:
         return None
     if not isinstance(values, list) or not 0 < len(values) <= MOST_CLASSES:
         raise InputError(f"a label histogram should be a list of 1 to {MOST_CLASSES} counts, but other things came")
-    return np.array([_counted(value) for value in values])
-
-
-def _counted(value: Any) -> float:
-    count = _number(value, "a count in the label histogram")
-    if math.isnan(count):
+    counts = np.array([_number(value, "a count in the label histogram") for value in values])
+    if np.isnan(counts).any():
         raise InputError("a count in the label histogram should be a number, but NaN came")
-    return count
+    return counts
 
 
 def _finite(array: NDArray[Any], what: str) -> FloatArray:
