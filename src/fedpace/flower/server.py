@@ -122,7 +122,6 @@ class PacedServer(Federation):
         """Make a step; who is free now is told before it is saved."""
         moved = self._server.take(step)
         shared = self._server.shared
-        assert shared is not None
         self._arrays = record(shared.arrays)
         facts = {"names": self._roster.bound or {}}
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)

@@ -168,7 +168,6 @@ class PacedStrategy(Federation, Strategy):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")
             return None, None
         shared = self._server.shared
-        assert shared is not None
         replies, weights, models = messages(
             answers, shared.arrays, step.mode, weight_key=self._weight_key, array_key=self._array_key
         )

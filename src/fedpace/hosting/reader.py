@@ -32,7 +32,8 @@ class Reader:
     ) -> None:
         self._coordinator, self._remedies, self._log, self._loss_key = coordinator, remedies, log, loss_key
         self._warned: set[tuple[Any, Need]] = set()
-        self.sketch: UpdateSketch | None = None
+        self.sketch: UpdateSketch
+        """Of the shared model, from when there is one."""
 
     def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
         """Return a reply and what it says, without the seconds; one that cannot be used is an InputError."""
@@ -45,7 +46,7 @@ class Reader:
         if math.isnan(reply.loss):
             self.lacks(task.client, Need.LOSS)
         update = None
-        if Need.UPDATE in task.facts and self.sketch is not None and reply.model is not None:
+        if Need.UPDATE in task.facts and reply.model is not None:
             update = self.sketch(reply.model, sent)
         return reply, Outcome(task.client, 0.0, True, reply.loss, reply.samples, moment, update)
 
@@ -94,8 +95,8 @@ class Reader:
                 )
             return Outcome(task.client, 0.0, loss=reply.loss)
         step = reply.note.update
-        if self.sketch is not None and step is None and reply.model is not None:
+        if step is None and reply.model is not None:
             step = self.sketch(reply.model, sent)
-        if step is None or self.sketch is None or step.size != self.sketch.width:
+        if step is None or step.size != self.sketch.width:
             raise InputError("it was asked for the sketch of a step, and sent neither one that fits nor a model")
         return Outcome(task.client, 0.0, update=step)

@@ -108,7 +108,7 @@ class Server:
         if self.saved is not None:
             self.courier.expect(self.saved.coming)
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
-        self.shared: SharedModel | None = None
+        self.shared: SharedModel
         """The current model, from when `share` was first called."""
         self._next: tuple[Task, ...] = ()
         """Tasks that were decided along with the last step."""
@@ -119,7 +119,7 @@ class Server:
 
     def share(self, arrays: Arrays) -> SharedModel:
         """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
-        if self.shared is None:
+        if not hasattr(self, "shared"):
             self.shared = SharedModel(arrays, self.rule)
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
@@ -172,7 +172,6 @@ class Server:
     def take(self, step: Step) -> bool:
         """Take a step by the server's rule; return whether the model moved."""
         shared, answers = self.shared, self.answers(step)
-        assert shared is not None
         before, sources, share_of = shared.arrays, [], None
         if step.afresh and 0 in self.courier.models:
             shared.begin_again(self.courier.models[0])
@@ -213,7 +212,7 @@ class Server:
                 the disk; None = they are told when the next step is asked for.
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
-        stepping = {} if self.shared is None else step_facts(self.shared.state)
+        stepping = step_facts(self.shared.state)
         with self.watch("settling"), self._fitting():
             seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
@@ -234,7 +233,7 @@ class Server:
             entry = replace(entry, facts={**entry.facts, "failures": failures})
         self._ended = self.coordinator.now
         with self.watch("saving"):
-            scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
+            scalars, vectors = self.shared.saved_state()
             remembered = {"server": scalars, **(facts or {})}
             arrays = {**(own or {}), **vectors}
             self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))

@@ -2,9 +2,8 @@
 
 Floating arrays are one flat vector to the rule (`fedpace.core.stepping`). Buffers are no direction to step along: a
 variance that is extrapolated may fall below 0. They become the weighted mean of what the clients sent, whatever the
-step does to the parameters, as in the simulator. A model's arrays do not say which of them are buffers: those of
-integers are, which are rounded, and the statistics of batch norms (`sketch.is_buffer`). What a client left out, or sent
-in another shape, is as it was sent to the client.
+step does to the parameters, as in the simulator; integers are rounded (which arrays are buffers: `sketch.is_buffer`).
+What a client left out, or sent in another shape, is as it was sent to the client.
 """
 
 from __future__ import annotations

@@ -169,7 +169,6 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         """Step with the cohort's weights: NVFlare's own averaging would multiply them by the number of steps."""
         step, self._step = self._step, None
         shared = self._server.shared
-        assert shared is not None
         answers = [] if step is None else self._server.answers(step)
         if step is not None:
             moved = self._server.take(step)
