@@ -10,6 +10,7 @@ import pytest
 import fedpace
 from fedpace.core.errors import InputError
 from fedpace.core.types import Outcome
+from fedpace.hosting.notes import pack_moment
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.release import WIDEST, moment_rows, narrowed, packed_moment
 from fedpace.hosting.replies import MOST_COLUMNS, read_note
@@ -52,3 +53,9 @@ def test_features_and_targets_are_narrowed_each_for_itself():
     assert read_note(packed_moment(widest, 2)).moment.shape[1] == MOST_COLUMNS
     with pytest.raises(InputError, match="one target per row"):
         moment_rows(np.ones((3, 2)), np.ones(2))
+
+
+def test_a_moment_of_nothing_costs_a_client_nothing():
+    """Noise may leave nothing above 0, and features may all be 0: the moment is 0, and no reason to refuse a reply."""
+    assert read_note(packed_moment(np.zeros((4, 3)), 2)).moment.tolist() == [[0, 0, 0]]
+    assert read_note(pack_moment(np.zeros((0, 3)))).moment.tolist() == [[0, 0, 0]]
