@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedpace.core.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy
-from fedpace.hosting.diary import Diary
+from fedpace.hosting.folder import ServerFolder
 from fedpace.records.run import read_run
 from fedpace.report.page import render_page
 from fedpace.report.summary import sentences
@@ -118,9 +118,13 @@ def test_a_server_killed_at_the_very_end_has_its_last_round_recorded(flower, tmp
         seen.append(number)
         return MetricRecord({"accuracy": 0.1 * number})
 
+    def killed(folder, status=""):
+        os.close(folder._writer._file)
+        folder._lock.release()
+
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(Diary, "close", lambda self, status="": os.close(self._writer._file))  # as when it is killed
+        patch.setattr(ServerFolder, "close", killed)
         with pytest.raises(KeyboardInterrupt):
             server().start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
     assert (tmp_path / "rounds.jsonl").read_bytes().count(b"\n") == 3, "the last one is not there"

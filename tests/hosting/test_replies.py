@@ -10,7 +10,7 @@ import pytest
 from fedpace.core.errors import InputError
 from fedpace.hosting.notes import pack_labels, pack_moment, pack_update
 from fedpace.hosting.replies import MOST_ROWS, Raw, Reply, parse, read_note
-from fedpace.hosting.sketch import UpdateSketch
+from fedpace.hosting.sketch import UpdateSketch, flat_update
 
 
 def test_an_empty_note_says_nothing():
@@ -142,3 +142,9 @@ def test_a_step_and_an_update_are_sketched_alike():
     assert sketch(trained, current).shape == (6,)
     assert sketch({"a": trained["a"]}, current) is None
     assert sketch.of_step({**step, "b": np.full(4, np.inf)}) is None
+
+
+def test_updates_are_compared_array_by_array_in_whatever_order_they_come():
+    sent = {"a": np.zeros(2), "b": np.zeros(2), "bn.running_mean": np.zeros(2)}
+    trained = {"bn.running_mean": np.full(2, 9.0), "b": np.full(2, 2.0), "a": np.ones(2)}
+    assert flat_update(trained, sent).tolist() == [1, 1, 2, 2]

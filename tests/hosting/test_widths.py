@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
 import fedpace
 from fedpace.core.errors import InputError
-from fedpace.hosting.reader import Majority
+from fedpace.core.types import Outcome
+from fedpace.hosting.notes import pack_moment
+from fedpace.hosting.reader import Reader
 from fedpace.hosting.release import WIDEST, moment_rows, narrowed, packed_moment
 from fedpace.hosting.replies import MOST_COLUMNS, read_note
 
 
-def test_most_votes_win_and_the_first_of_equals():
-    widths = Majority({})
-    assert widths.most is None
-    assert [widths.vote(client, width) for client, width in enumerate((7, 4, 4, 7, 4))] == [7, 7, 4, 4, 4]
-    assert widths.vote(4, 7) == 7, "a client has one vote, its last"
-    widths.forget([0, 3, 4])
-    assert widths.vote(9, 4) == 4
-
-
-def test_votes_of_a_saved_session_count():
-    assert Majority({"a": 4, "b": 4}).vote("c", 9) == 4
+def test_a_moment_that_does_not_fit_costs_its_client_nothing_else(caplog):
+    coordinator = fedpace.Coordinator(fedpace.make_selector("pace"), fedpace.Settings())
+    coordinator.join(list("abcde"))
+    reader = Reader(coordinator, {}, logging.getLogger("test"), "")
+    used = []
+    for task, width in zip(coordinator.due(0.0).tasks, (7, 4, 4, 7, 4), strict=True):
+        outcome = reader.fitting(Outcome(task.client, 1.0, moment=np.eye(1, width)))
+        assert coordinator.receive(task.id, outcome, 1.0)
+        used.append(outcome.moment is not None)
+    assert used == [True, False, True, False, True], "the width that more clients report is used, the first of equals"
+    assert "the moment of 'b' has 4 columns, those of most clients have 7: it is not used" in caplog.text
+    coordinator.due(1.0)
+    assert coordinator.ledger.moments.known.tolist() == [False, False, True, False, True]
+    assert coordinator.ledger.columns["failures"].tolist() == [0] * 5
 
 
 def test_wide_rows_keep_their_inner_products():
@@ -46,3 +53,9 @@ def test_features_and_targets_are_narrowed_each_for_itself():
     assert read_note(packed_moment(widest, 2)).moment.shape[1] == MOST_COLUMNS
     with pytest.raises(InputError, match="one target per row"):
         moment_rows(np.ones((3, 2)), np.ones(2))
+
+
+def test_a_moment_of_nothing_costs_a_client_nothing():
+    """Noise may leave nothing above 0, and features may all be 0: the moment is 0, and no reason to refuse a reply."""
+    assert read_note(packed_moment(np.zeros((4, 3)), 2)).moment.tolist() == [[0, 0, 0]]
+    assert read_note(pack_moment(np.zeros((0, 3)))).moment.tolist() == [[0, 0, 0]]

@@ -61,7 +61,7 @@ def one_round(model, folder, change, kind):
     server = Server(scheme, Settings(), HOST, clock="reported", folder=folder)
     server.presence.update({name: Note(name=name) for name in CLIENTS})
     shared = server.share(model)
-    step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), CLIENTS)
+    step = server.next_step(tasks.on(FLModel(params=dict(model))), CLIENTS)
     server.take(step)
     failed = server.stepped(step, shared.arrays, moved=True).failed
     server.files.close()

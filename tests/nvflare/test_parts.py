@@ -55,7 +55,7 @@ def one_round(scheme, site, *, rule=None, rounds=1, clock="server", **settings):
     model = CURRENT
     for _ in range(rounds):
         shared = server.share(model)
-        step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
+        step = server.next_step(tasks.on(FLModel(params=dict(model))), server.coordinator.clients)
         answers = server.answers(step)
         moved = server.take(step)
         model = shared.arrays
@@ -152,7 +152,7 @@ def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
         if number == 2:
             tasks.answered(kept[0])
         shared = server.share(model)
-        step = server.next_step(tasks.on(FLModel(params=dict(model)), shared.arrays), server.coordinator.clients)
+        step = server.next_step(tasks.on(FLModel(params=dict(model))), server.coordinator.clients)
         server.take(step)
         model = shared.arrays
         moved.append(server.stepped(step, model, moved=True))

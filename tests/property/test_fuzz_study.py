@@ -96,7 +96,8 @@ HOST = Host("fuzz", logging.getLogger("fuzz"), {})
     table(pick(["clock", "rule", "sketch", "loss_key", "screen", "forget_seconds"]), scalars),
 )
 def test_server(scheme, options):
-    Server(make_selector(scheme), Settings(), HOST, **options)
+    settings = Settings(screen=options.pop("screen")) if "screen" in options else Settings()
+    Server(make_selector(scheme), settings, HOST, **options)
 
 
 def numbers(rng):

@@ -30,6 +30,10 @@ class Rounds:
         self._name_of = name_of
         self._bound = bound
 
+    def of(self, selector: Selector[Any]) -> Rounds:
+        """Return rounds of another scheme's cohorts."""
+        return Rounds(selector, self._name_of, self._bound)
+
     @property
     def name(self) -> str:
         """The scheme's."""

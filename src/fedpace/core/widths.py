@@ -42,12 +42,14 @@ class Widths:
             votes = self._others[kind]
             for outcome in outcomes:
                 came = width_of(getattr(outcome, kind), kind)
-                if came is None or came == in_use(standing, kind):
+                if came is None:
+                    continue
+                if came == in_use(standing, kind):
                     votes.pop(outcome.client, None)
                     continue
                 votes[outcome.client] = came
                 others = sum(width == came for width in votes.values())
-                if others > len(_holders(standing, kind) - {outcome.client}):
+                if others > len(holders(standing, kind) - {outcome.client}):
                     standing.forget_moments() if kind == "moment" else standing.forget_updates()
                     self._others[kind] = votes = {}
 
@@ -83,7 +85,7 @@ def in_use(standing: Standing, kind: Kind) -> int | None:
     return standing.flight.width(kind) if known is None else known
 
 
-def _holders(standing: Standing, kind: Kind) -> set[ClientId]:
+def holders(standing: Standing, kind: Kind) -> set[ClientId]:
     """Return whose reports are of the width in use."""
     ledger = standing.ledger
     known = ledger.moments.known if kind == "moment" else filled(ledger.tables.get("updates"), len(ledger))

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedpace.core.types import Mode
+from fedpace.flower.wire import record
 from fedpace.hosting.replies import Reply, short
 from fedpace.hosting.shared_model import mean_buffers
 from fedpace.hosting.sketch import Arrays
@@ -47,7 +48,7 @@ def messages(
         message: Message = reply.carrier
         for key in (*message.content.array_records, *message.content.metric_records):
             del message.content[key]
-        message.content[array_key] = ArrayRecord({name: Array(np.asarray(array)) for name, array in model.items()})
+        message.content[array_key] = record(model)
         message.content["metrics"] = MetricRecord({**metrics, weight_key: float(weight / largest)})
         replies.append(message)
     return replies, weights, models

@@ -92,7 +92,8 @@ def report_mod(
         if asked(message, ASK_GRADIENT):
             return _gradient(message, context, gradient, call_next)
         arrival = max(0.0, time.time() - message.metadata.created_at) if transfer else 0.0
-        wanted = asked(message, ASK_MOMENT) and _budget_left(context, privacy)
+        budget = privacy is None or _spent(context) < privacy.releases
+        wanted = asked(message, ASK_MOMENT) and budget
         targets = wanted and asked(message, ASK_TARGETS)
         # Rows are taken before training: the features of the received model, and not on the measured clock.
         rows = features(message, context) if wanted and features is not None else None
@@ -109,7 +110,7 @@ def report_mod(
             "seconds": seconds if delay is None else float(delay(message, context, seconds)),
         }
         if wanted and (rows is not None or captured is not None):
-            note |= _moment(_batch(rows, captured, targets), max_rank, privacy, context)
+            note |= _moment(rows, captured, targets, max_rank, privacy, context)
         reply.content[RECORD] = ConfigRecord(note)
         return reply
 
@@ -159,35 +160,24 @@ def _gradient(message: Message, context: Context, gradient: Gradient | None, cal
     return _note(message, {"name": stable_name(context)} | pack_update(step))
 
 
-def _batch(rows: Any, captured: Captured | None, targets: bool) -> Callable[[], ArrayLike]:
-    """Return what makes the rows of the moment, when it is called: features, and targets behind them if wanted."""
-
-    def make() -> ArrayLike:
+def _moment(
+    rows: Any, captured: Captured | None, targets: bool, max_rank: int, privacy: Privacy | None, context: Context
+) -> dict[str, Any]:
+    """Return the moment as record entries; a client that cannot measure it trains all the same, and says why."""
+    try:
         given = rows if isinstance(rows, tuple) else (rows, None)
         batch, beside = given if captured is None else (captured.features(), captured.targets)
-        if not targets:
-            return moment_rows(np.asarray(batch))
-        if beside is None:
+        if targets and beside is None:
             log.warning(
                 "fedpace: the scheme uses targets in the moments, but none were seen beside the features: features "
                 "alone are sent. Call one of torch.nn.functional's losses in training, or return (rows, targets) "
                 "from `features`"
             )
-            return moment_rows(np.asarray(batch))
-        return moment_rows(batch, beside)
-
-    return make
-
-
-def _moment(batch: Callable[[], ArrayLike], max_rank: int, privacy: Privacy | None, context: Context) -> dict[str, Any]:
-    """Return the moment as record entries; a client that cannot measure it trains all the same, and says why."""
-    try:
-        rows = batch()
-        if privacy is None:
-            return packed_moment(rows, max_rank)
-        # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
-        context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
-        return packed_moment(rows, max_rank, privacy)
+        made = moment_rows(batch, beside if targets else None)
+        if privacy is not None:
+            # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
+            context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
+        return packed_moment(made, max_rank, privacy)
     except FedpaceError as problem:
         log.warning("fedpace: no feature moment is sent: %s", problem)
         return {}
@@ -196,7 +186,3 @@ def _moment(batch: Callable[[], ArrayLike], max_rank: int, privacy: Privacy | No
 def _spent(context: Context) -> int:
     record: Any = context.state.config_records.get(RECORD, {})
     return int(record.get("releases", 0))
-
-
-def _budget_left(context: Context, privacy: Privacy | None) -> bool:
-    return privacy is None or _spent(context) < privacy.releases

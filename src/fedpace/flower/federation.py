@@ -9,23 +9,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
 
 from fedpace.core.checks import at_least
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings, ShareRule, Warmup
+from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
 from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
 from fedpace.flower.transport import Messages
 from fedpace.flower.versions import nodes as connected
-from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES
+from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES, record
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
-from fedpace.hosting.server import SCREEN, Clock, Host, Server
-from fedpace.hosting.sketch import Arrays
+from fedpace.hosting.server import Clock, Host, Server
 
 log = logging.getLogger("flwr")
 
@@ -84,7 +83,7 @@ class Federation:
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = SCREEN,
+        screen: float = FACTOR,
         forget_seconds: float = FORGET,
         eligible: Eligible = None,
         bind_names: bool = False,
@@ -107,6 +106,7 @@ class Federation:
             warmup_trains=warmup_trains,
             deadline=deadline,
             moments_every=moments_every,
+            screen=screen,
         )
         self._nodes_seconds = nodes_seconds
         self._eligible = eligibility(eligible)
@@ -120,7 +120,6 @@ class Federation:
             rule=make_server(server),
             sketch=sketch,
             loss_key=loss_key,
-            screen=screen,
             forget_seconds=forget_seconds,
         )
         saved = self._server.saved
@@ -153,13 +152,3 @@ class Federation:
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
         self._server.presence.update({name: self._roster.notes[name] for name in allowed})
         return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}
-
-
-def record(arrays: Arrays) -> ArrayRecord:
-    """Return a model as Flower sends it."""
-    return ArrayRecord({key: Array(array) for key, array in arrays.items()})
-
-
-def unpacked(arrays: ArrayRecord) -> dict[str, Any]:
-    """Return a model as NumPy arrays."""
-    return {key: array.numpy() for key, array in arrays.items()}

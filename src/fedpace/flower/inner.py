@@ -16,9 +16,6 @@ log = logging.getLogger("flwr")
 
 IGNORE_WEIGHTS = ("Krum", "FedMedian", "FedTrimmedAvg", "Bulyan", "QFedAvg")
 """Flower's strategies that aggregate without the weight key: fedpace still chooses the nodes, but cannot weigh them."""
-WEIGH_IN_PART = ("MultiKrum",)
-"""Weights count among the models that it keeps, not in which it keeps."""
-
 OWN_MOMENTUM = ("FedOpt", "FedAvgM")
 """Server optimisers that carry steps on themselves: doing it twice would overshoot."""
 
@@ -56,7 +53,7 @@ def check_inner(inner: Strategy) -> None:
     kinds = [kind.__name__ for strategy in chain(inner) for kind in type(strategy).__mro__]
     if ignoring := [name for name in IGNORE_WEIGHTS if name in kinds]:
         log.warning("fedpace: %s ignores weights: fedpace chooses its nodes, but cannot weigh them", ignoring[0])
-    elif WEIGH_IN_PART[0] in kinds:
+    elif "MultiKrum" in kinds:
         log.warning("fedpace: MultiKrum weighs only the models that it keeps, and keeps them whatever they weigh")
     if any(name.startswith("DifferentialPrivacy") for name in kinds):
         log.warning(

@@ -56,23 +56,20 @@ class Roster:
         self._names: dict[int, str] = {}
         self._asked: dict[str, tuple[int, float]] = {}
         """Message -> the new node that it went to, and until when its answer is awaited."""
-        self._wishes: dict[int, str] = {}
-        """Node -> the name that it gave, where another has it."""
         self.notes: dict[str, Note] = {}
-        """What each node said of itself when it was asked."""
+        """What each node said of itself when it was asked: where it gave another's name, it is to have it when free."""
 
     def names(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
         """Return name -> node id of those `nodes` that are known by name now; ask those that are new."""
         online = list(nodes)
         # Who went away is forgotten: its name may come back behind another id.
         self._names = {node: name for node, name in self._names.items() if node in set(online)}
-        self._wishes = {node: name for node, name in self._wishes.items() if node in self._names}
         self._asked = {identifier: asked for identifier, asked in self._asked.items() if asked[0] in set(online)}
         self.notes = {name: self.notes[name] for name in self._names.values()}
-        for node, name in list(self._wishes.items()):
-            if self._free(name, node):
-                self._enter(node, name, self.notes.pop(self._names[node]))
-                del self._wishes[node]
+        for node, name in list(self._names.items()):
+            wish = self.notes[name].name
+            if wish not in ("", name) and self._free(wish, node):
+                self._enter(node, wish, self.notes.pop(name))
         self._collect(grid)
         first = not self._names
         waiting = {node for node, until in self._asked.values() if time.monotonic() < until}
@@ -123,7 +120,6 @@ class Roster:
                     note.name,
                     node,
                 )
-                self._wishes[node] = note.name
             came, nameless = came + 1, nameless + (not free)
             self._enter(node, note.name if free else f"node-{node}", note)
         # Who is asked again may still answer the first question: where machines are busy, that takes minutes.
@@ -151,9 +147,7 @@ class Roster:
 
 
 def _note(reply: Message) -> Note:
-    if reply.has_error():
-        return Note()
-    note = note_of(reply)
+    note = Note() if reply.has_error() else note_of(reply)
     if isinstance(note, str):
         log.warning("fedpace: what node %d says of itself is not used: %s", reply.metadata.src_node_id, note)
         return Note()

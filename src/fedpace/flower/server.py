@@ -21,7 +21,8 @@ from fedpace.core.checks import above, at_least
 from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Selector
 from fedpace.flower import versions
-from fedpace.flower.federation import Federation, record, unpacked
+from fedpace.flower.federation import Federation
+from fedpace.flower.wire import record, unpacked
 from fedpace.hosting.courier import POLL
 
 log = logging.getLogger("flwr")
@@ -121,7 +122,6 @@ class PacedServer(Federation):
         """Make a step; who is free now is told before it is saved."""
         moved = self._server.take(step)
         shared = self._server.shared
-        assert shared is not None
         self._arrays = record(shared.arrays)
         facts = {"names": self._roster.bound or {}}
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)

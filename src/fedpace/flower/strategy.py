@@ -24,8 +24,9 @@ from fedpace.core.tasks import Step
 from fedpace.core.types import Selector
 from fedpace.flower import versions
 from fedpace.flower.averaging import evaluations, messages
-from fedpace.flower.federation import Federation, record, unpacked
+from fedpace.flower.federation import Federation
 from fedpace.flower.inner import attribute, check_inner, has_momentum, own_arrays, put_back
+from fedpace.flower.wire import record, unpacked
 from fedpace.server.average import Average
 
 log = logging.getLogger("flwr")
@@ -167,7 +168,6 @@ class PacedStrategy(Federation, Strategy):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")
             return None, None
         shared = self._server.shared
-        assert shared is not None
         replies, weights, models = messages(
             answers, shared.arrays, step.mode, weight_key=self._weight_key, array_key=self._array_key
         )

@@ -12,22 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need
 from fedpace.flower.versions import pull, push
-from fedpace.flower.wire import (
-    ASK_GRADIENT,
-    ASK_MOMENT,
-    ASK_TARGETS,
-    RECORD,
-    SKETCH_SEED,
-    SKETCH_WIDTH,
-    arrays_of,
-    asking,
-)
+from fedpace.flower.wire import ASK_GRADIENT, ASK_MOMENT, ASK_TARGETS, RECORD, SKETCH_SEED, SKETCH_WIDTH, arrays_of
 from fedpace.hosting.replies import Raw
 
 
@@ -84,19 +75,22 @@ class Messages:
 
     def _message(self, task: Task, offered: Message) -> Message:
         evaluates = task.kind == "probe" and task.probe == "loss"
-        message = Message(
-            RecordDict(dict(offered.content.items())),
-            dst_node_id=offered.metadata.dst_node_id,
-            message_type=MessageType.EVALUATE if evaluates else offered.metadata.message_type,
-            group_id=offered.metadata.group_id or None,
-            ttl=offered.metadata.ttl,
-        )
         questions: Mapping[str, Any] = {}
         if task.kind == "probe" and not evaluates:
             questions = {ASK_GRADIENT: True, **self._projection}
         elif task.kind != "probe" and Need.MOMENT in task.facts:
             questions = {ASK_MOMENT: True, ASK_TARGETS: Need.TARGETS in task.facts}
-        return asking(message, **questions) if questions else message
+        # Copied, since the content is shared by all messages of a round.
+        content = RecordDict(dict(offered.content.items()))
+        for key, config in offered.content.config_records.items():
+            content[key] = ConfigRecord({**config, **questions})
+        return Message(
+            content,
+            dst_node_id=offered.metadata.dst_node_id,
+            message_type=MessageType.EVALUATE if evaluates else offered.metadata.message_type,
+            group_id=offered.metadata.group_id or None,
+            ttl=offered.metadata.ttl,
+        )
 
     def _unpack(self, reply: Message) -> Raw:
         metrics: Any = next(iter(reply.content.metric_records.values()), {})

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
 from fedpace.hosting.replies import Note, Raw, parse
+from fedpace.hosting.sketch import Arrays
 
 RECORD = "fedpace"
 """The ConfigRecord in a reply."""
@@ -46,19 +48,19 @@ def config_value(message: Message, key: str) -> Any:
     return next((config[key] for config in message.content.config_records.values() if key in config), None)
 
 
-def asking(message: Message, **questions: Any) -> Message:
-    """Put questions into a message. Its content is shared by all messages of a round, so it is copied first."""
-    content = RecordDict(dict(message.content.items()))
-    for key, config in message.content.config_records.items():
-        content[key] = ConfigRecord({**config, **questions})
-    message.content = content
-    return message
+def record(arrays: Arrays) -> ArrayRecord:
+    """Return a model as Flower sends it."""
+    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+
+
+def unpacked(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Return a model as NumPy arrays."""
+    return {key: array.numpy() for key, array in arrays.items()}
 
 
 def arrays_of(message: Message) -> dict[str, NDArray[Any]]:
     """Return the model in a message, as NumPy arrays."""
-    record = next(iter(message.content.array_records.values()), ArrayRecord())
-    return {key: array.numpy() for key, array in record.items()}
+    return unpacked(next(iter(message.content.array_records.values()), ArrayRecord()))
 
 
 def reported_seconds(reply: Message) -> float:

@@ -19,8 +19,9 @@ from typing import Protocol
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
-from fedpace.core.tasks import Step, Task
+from fedpace.core.tasks import Task
 from fedpace.core.types import Outcome
+from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Raw, Reply, short
 from fedpace.hosting.sketch import Arrays
 
@@ -49,20 +50,17 @@ class Transport(Protocol):
         ...
 
 
-Read = Callable[[Task, Callable[[], Raw], Arrays], tuple[Reply, Outcome]]
-
-
 class Courier:
     """The tasks of one coordinator on their way.
 
     Args:
         coordinator: whose.
-        read: reads a reply to a task.
+        read: reads replies to tasks.
         log: where warnings go.
         reported: which clock.
     """
 
-    def __init__(self, coordinator: Coordinator, read: Read, log: logging.Logger, *, reported: bool) -> None:
+    def __init__(self, coordinator: Coordinator, read: Reader, log: logging.Logger, *, reported: bool) -> None:
         self._coordinator, self._read, self._log, self.reported = coordinator, read, log, reported
         self.patience = math.inf
         """Seconds after which a client that says nothing has failed."""
@@ -70,17 +68,14 @@ class Courier:
         """Version -> model: the current one, and those that clients in flight were given."""
         self.replies: dict[int, Reply] = {}
         """Task -> reply, until it is applied."""
-        self.failures: dict[str, str] = {}
-        """Client -> why it failed, since the last step."""
         self._logged: set[tuple[str, str]] = set()
         """Failures that were logged: a client that fails alike in every round is named once."""
-        self.waited: float | None = None
-        """How long the round's tasks were waited for, to the last bit; None = what the clock says."""
         self._latencies: deque[float] = deque(maxlen=64)
         """Seconds from sending to seeing the last replies, less what clients say that they computed."""
-        self._events = Events()
+        self.events = Events()
+        """Where time is reported: when the seconds of replies have passed."""
         self._held: dict[int, Outcome] = {}
-        """Of replies whose seconds have not passed yet."""
+        """What these replies say, by their tasks."""
         self._sent: dict[int, float] = {}
         """Task -> when it was sent, of those that nothing was heard of."""
         self._began = monotonic() - coordinator.now
@@ -106,22 +101,15 @@ class Courier:
         """Hand over what has come by now."""
         for number, came in transport.collect():
             self._sort(number, came)
-        flight = self._coordinator.flight.tasks
-        while (event := self._events.next(flight, self._coordinator.now)) is not None:
-            if flight[event.task].kind == "train":
-                self.waited = event.seconds
-            self._hand_over(flight[event.task], self._held.pop(event.task))
+        for task, _ in self.events.come(self._coordinator, self._coordinator.now):
+            self._hand_over(task, self._held.pop(task.id))
 
     def pass_time(self, transport: Transport) -> None:
         """Wait for something to happen; where time is reported, go there once every reply has come."""
         flight = self._coordinator.flight.tasks
         self._sent = {number: since for number, since in self._sent.items() if number in flight}
         if self.reported and not self._sent:
-            first = self._events.first(flight)
-            when = math.inf if first is None else first
-            if (wake := self._coordinator.wake_at) < when and (wait := self._coordinator.at.wait) is not None:
-                self.waited = min(wait.seconds, self._coordinator.settings.deadline)
-            self._coordinator.advance(min(wake, when))
+            self._coordinator.advance(self.events.next_instant(self._coordinator))
             return
         transport.wait(min(POLL, max(0.0, self._coordinator.wake_at - self.now)) if not self.reported else POLL)
         now = monotonic()
@@ -149,18 +137,15 @@ class Courier:
         """Take over what had come to an earlier server."""
         began = {number: self._coordinator.flight.tasks[number].began for number in coming}
         self._held |= coming
-        self._events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
+        self.events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
 
-    def refuse(self, reasons: Mapping[Task, str]) -> Step:
-        """Take answers of the step that is due for failures; return what is left of it."""
-        for task, why in reasons.items():
-            self._note(task, why)
-        return self._coordinator.refuse({task.id for task in reasons})
-
-    def forget_moments(self) -> None:
-        """Forget all moments: those that came with replies whose seconds have not passed, too."""
-        self._held = {number: replace(outcome, moment=None) for number, outcome in self._held.items()}
-        self._coordinator.forget_moments()
+    def drop(self, task: Task, why: str) -> None:
+        """Do without a client's reply, and say once why."""
+        client = str(task.client)
+        self.replies.pop(task.id, None)
+        if (client, why) not in self._logged:
+            self._logged = {*self._logged, (client, why)} if len(self._logged) < MOST_TOLD else {(client, why)}
+            self._log.warning("fedpace: %r failed in this round: %s", client, why)
 
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
         """Take in one reply, or the news that there will be none."""
@@ -187,23 +172,15 @@ class Courier:
         if math.isnan(seconds):  # probes are free unless clients say otherwise
             seconds = 0.0 if task.kind == "probe" else monotonic() - since
         self._held[number] = replace(outcome, seconds=seconds)
-        self._events.add([Event(task.began + seconds, number, seconds)])
+        self.events.add([Event(task.began + seconds, number, seconds)])
 
     def _hand_over(self, task: Task, outcome: Outcome) -> None:
         try:
-            self._coordinator.receive(task.id, outcome, self.now)
+            self._coordinator.receive(task.id, self._read.fitting(outcome), self.now)
         except InputError as problem:
             self._fail(task, str(problem))
 
     def _fail(self, task: Task, why: str) -> None:
-        self._note(task, why)
-        self._coordinator.lost(task.id, self.now)
-
-    def _note(self, task: Task, why: str) -> None:
-        """Say once, and record, why a client failed."""
-        client, why = str(task.client), short(why)
-        self.failures[client] = why
-        self.replies.pop(task.id, None)
-        if (client, why) not in self._logged:
-            self._logged = {*self._logged, (client, why)} if len(self._logged) < MOST_TOLD else {(client, why)}
-            self._log.warning("fedpace: %r failed in this round: %s", client, why)
+        why = short(why)
+        self.drop(task, why)
+        self._coordinator.lost(task.id, self.now, why=why)

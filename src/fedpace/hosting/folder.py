@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import configuration
 from fedpace.hosting import state as disk
-from fedpace.hosting.diary import Diary
 from fedpace.hosting.lock import FolderLock
-from fedpace.records.run import RunInfo
+from fedpace.records.round import Round
+from fedpace.records.run import INFO, ROUNDS, RunInfo, read_info
+from fedpace.records.writer import RunWriter
 
 MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "screen")
 """Settings that a restarted server may be given anew."""
+METRICS = ("accuracy", "loss")
+"""What is looked for in what a server's evaluation says; the first that is there is the run's metric."""
 
 
 class ServerFolder:
-    """What a server leaves behind.
+    """What a server leaves behind. A round is written when all is known of it: its metric comes after it, or never.
 
     Args:
         folder: None = nothing.
@@ -30,12 +34,17 @@ class ServerFolder:
 
     def __init__(self, folder: Path | None, info: Callable[[], RunInfo]) -> None:
         self._folder = folder
-        self._diary = None if folder is None else Diary(folder, info())
-        self._lock = None if folder is None else FolderLock(folder)
+        self._writer: RunWriter | None = None
+        self._resumes = False
+        self._pending: Round | None = None
+        """The last round, until it is written."""
+        if folder is not None:
+            self._info, self._lock = info(), FolderLock(folder)
+            self._pending = Round(0, clock=0.0, seconds=0.0, overhead=0.0, metric=None, loss=None)
 
     def load(self, scheme: Any, settings: Settings) -> disk.Saved | None:
         """Return what an earlier server left, to be gone on from; what is asked for must be what is there."""
-        if self._folder is None or self._diary is None:
+        if self._folder is None:
             return None
         with self.letting_go():
             saved = disk.load(self._folder, scheme)
@@ -52,37 +61,56 @@ class ServerFolder:
             trust = saved.coordinator.ledger.trust
             trust.on, trust.screen.factor, trust.buffers.factor = settings.trust, settings.screen, settings.screen
             saved.coordinator.abandon(but=saved.coming)
-            self._diary.go_on(saved.entry)
+            last, lines = saved.entry, _lines(self._folder)
+            if lines not in (last.number, last.number + 1):
+                raise InputError(
+                    f"{self._folder / ROUNDS} holds {lines} rounds, but the state beside it is that after round "
+                    f"{last.number}: it was changed; use another folder"
+                )
+            self._pending = last if lines == last.number else None
+            self._resumes = True
             return saved
 
     def save(self, saved: disk.Saved) -> None:
-        """Write a step: the state, then its line."""
-        if self._folder is not None and self._diary is not None:
-            self._diary.flush()
+        """Write a step: the state at once, and its line with the next one at the latest."""
+        if self._folder is not None:
+            self._flush()
             disk.save(self._folder, saved)
-            self._diary.add(saved.entry)
+            self._pending = saved.entry
 
     @property
     def unwritten(self) -> bool:
         """Whether the last step is saved, but not recorded yet: its evaluation may still come."""
-        return self._diary is not None and self._diary.unwritten
+        return self._pending is not None
 
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
         """Record what the server's own evaluation of the last round said."""
-        if self._diary is not None:
-            self._diary.evaluated(metrics)
+        if self._pending is None:
+            return
+        found = {name: float(value) for name in METRICS if isinstance(value := metrics.get(name), int | float)}
+        if self._writer is None and found and "accuracy" not in found:
+            self._info = replace(self._info, metric="loss", direction="down")
+        self._pending = replace(self._pending, metric=found.get(self._info.metric), loss=found.get("loss"))
+        self._flush()
 
     def acquire(self) -> None:
         """Take the folder, where it was let go."""
-        if self._lock is not None:
+        if self._folder is not None:
             self._lock.acquire()
 
     def close(self, status: str = "interrupted") -> None:
-        """End the sitting: the folder may be gone on with."""
-        if self._diary is not None:
-            self._diary.close(status)
-        if self._lock is not None:
-            self._lock.release()
+        """Say how the sitting ended, and let others go on with the folder."""
+        if self._folder is None:
+            return
+        if self._pending is not None and (self._writer is not None or self._pending.number):
+            self._flush()
+        elif self._writer is None and self._resumes and read_info(self._folder).status != status:
+            self._writer = self._open(self._folder)  # all was written when the one before was killed, but how it ended
+        if self._writer is not None:
+            self._writer.finish(status)
+            self._writer.__exit__(None, None, None)
+            self._writer = None
+        self._lock.release()
 
     @contextmanager
     def letting_go(self) -> Iterator[None]:
@@ -90,9 +118,31 @@ class ServerFolder:
         try:
             yield
         except BaseException:
-            if self._lock is not None:
-                self._lock.release()
+            self._lock.release()
             raise
+
+    def _flush(self) -> None:
+        """Write the last round, where it is not written."""
+        if self._folder is None or self._pending is None:
+            return
+        if self._writer is None:
+            self._writer = self._open(self._folder)
+            self._info, self._resumes = self._writer.info, True
+        self._writer.add(self._pending)
+        self._pending = None
+
+    def _open(self, folder: Path) -> RunWriter:
+        if self._resumes:
+            return RunWriter.resume(folder, rounds=_lines(folder)).__enter__()
+        if _lines(folder) <= 1:  # a server that stopped before its first step was saved left nothing to go on from
+            for name in (INFO, ROUNDS):
+                (folder / name).unlink(missing_ok=True)
+        return RunWriter(folder, self._info).__enter__()
+
+
+def _lines(folder: Path) -> int:
+    path = folder / ROUNDS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:

@@ -16,6 +16,8 @@ from fedpace.core.errors import InputError
 
 def pack_moment(factor: FloatArray) -> dict[str, Any]:
     """Return a factor as entries of a note, in single precision: half the bytes, and far below its noise."""
+    if not len(factor):  # a moment of 0, as of features that are all 0, or when noise left nothing above it
+        factor = np.zeros((1, factor.shape[1]))
     return {"moment": np.ascontiguousarray(factor, dtype="<f4").tobytes(), "shape": [int(n) for n in factor.shape]}
 
 

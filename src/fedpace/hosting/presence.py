@@ -38,12 +38,11 @@ class Presence:
         above(forget_seconds, 0, "forget_seconds")
         self._coordinator, self._reader, self._log = coordinator, reader, log
         self._patience = forget_seconds
-        self._seen = dict.fromkeys(map(str, coordinator.clients), monotonic())
-        self._nameless: set[str] = set()
+        self._until = dict.fromkeys(map(str, coordinator.clients), monotonic() + forget_seconds)
+        """When each is forgotten that is not seen again."""
 
     def update(self, present: Mapping[str, Note]) -> None:
         """Let newcomers join, and forget who is gone; who lacks something that cannot wait is left out."""
-        self._nameless |= {name for name, note in present.items() if note.name != name}
         self._forget(present)
         self._settle_classes(present)
         known = set(self._coordinator.clients)
@@ -67,15 +66,12 @@ class Presence:
     def _forget(self, present: Mapping[str, Note]) -> None:
         """Let clients leave that were not seen for long: a roster must not grow with every reconnection."""
         now = monotonic()
-        self._seen |= dict.fromkeys(present, now)
-        gone = {name for name, seen in self._seen.items() if now - seen > self._longest(name)}
+        nameless = min(FORGET_NAMELESS, self._patience)
+        self._until |= {n: now + (self._patience if note.name == n else nameless) for n, note in present.items()}
+        gone = {name for name, until in self._until.items() if now > until}
         self._coordinator.leave([name for name in gone if name in self._coordinator.ledger])
         self._reader.forget(gone)
-        self._nameless -= gone
-        self._seen = {name: seen for name, seen in self._seen.items() if name not in gone}
-
-    def _longest(self, name: str) -> float:
-        return min(FORGET_NAMELESS, self._patience) if name in self._nameless else self._patience
+        self._until = {name: until for name, until in self._until.items() if name not in gone}
 
     def _settle_classes(self, present: Mapping[str, Note]) -> None:
         """Count as many classes as most clients do: the first to join must not lock the others out."""

@@ -1,20 +1,18 @@
-"""From a reply to an outcome: sketch the update, check the moment against the others', and say what a scheme lacks."""
+"""From a reply to an outcome: sketch the update, pass over a moment that does not fit, and say what a scheme lacks."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from fedpace.core.checks import FloatArray
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
+from fedpace.core.widths import holders, in_use
 from fedpace.hosting.replies import Raw, Reply, parse
 from fedpace.hosting.sketch import Arrays, UpdateSketch
 
@@ -32,42 +30,53 @@ class Reader:
     def __init__(
         self, coordinator: Coordinator, remedies: Mapping[Need, str], log: logging.Logger, loss_key: str
     ) -> None:
-        self._scheme, self._needs = coordinator.policy.name, coordinator.policy.needs
-        self._remedies, self._log, self._loss_key = remedies, log, loss_key
-        moments = coordinator.ledger.moments
-        self._known: set[Any] = set(coordinator.ledger.ids_of(np.flatnonzero(moments.known)))
-        """Whose moment came: one that is not due is not missed."""
-        self._widths = Majority(dict.fromkeys(self._known, moments.width or 0))
+        self._coordinator, self._remedies, self._log, self._loss_key = coordinator, remedies, log, loss_key
         self._warned: set[tuple[Any, Need]] = set()
-        self.outvoted: Callable[[], None] = lambda: None
-        """Called when most clients report moments of another width than those that were used."""
-        self.sketch: UpdateSketch | None = None
+        self.sketch: UpdateSketch
+        """Of the shared model, from when there is one."""
 
     def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
         """Return a reply and what it says, without the seconds; one that cannot be used is an InputError."""
         reply = self._parsed(task, unpack, sent)
         if task.kind == "probe":
             return reply, self._probed(task, reply, sent)
-        moment = self._moment(task, reply)
+        moment = reply.note.moment if Need.MOMENT in task.facts else None
+        if Need.MOMENT in task.facts and moment is None and task.client not in holders(self._coordinator, "moment"):
+            self.lacks(task.client, Need.MOMENT)  # who sent one before, and none now, has said all that it may
         if math.isnan(reply.loss):
             self.lacks(task.client, Need.LOSS)
         update = None
-        if Need.UPDATE in task.facts and self.sketch is not None and reply.model is not None:
+        if Need.UPDATE in task.facts and reply.model is not None:
             update = self.sketch(reply.model, sent)
         return reply, Outcome(task.client, 0.0, True, reply.loss, reply.samples, moment, update)
 
+    def fitting(self, outcome: Outcome) -> Outcome:
+        """Return an outcome that can be taken in: a moment of another width than most clients report is left out."""
+        if outcome.moment is None:
+            return outcome
+        self._coordinator.widths.vote(self._coordinator, [outcome])
+        width, came = in_use(self._coordinator, "moment"), outcome.moment.shape[1]
+        if width is None or width == came:
+            return outcome
+        self._log.warning(
+            "fedpace: the moment of %r has %d columns, those of most clients have %d: it is not used",
+            outcome.client,
+            came,
+            width,
+        )
+        return replace(outcome, moment=None)
+
     def forget(self, clients: Collection[Any]) -> None:
         """Forget what clients said that are gone."""
-        self._widths.forget(clients)
-        self._known.difference_update(clients)
         self._warned = {(client, need) for client, need in self._warned if client not in clients}
 
     def lacks(self, client: Any, need: Need) -> None:
         """Warn once per client and fact that is needed: until it is sent, the client can only be met as a newcomer."""
-        if need in self._needs and (client, need) not in self._warned:
+        policy = self._coordinator.policy
+        if need in policy.needs and (client, need) not in self._warned:
             self._warned.add((client, need))
             remedy = self._remedies.get(need, "see the documentation")
-            self._log.warning("fedpace: %s needs %s, %r sent none: %s", self._scheme, need, client, remedy)
+            self._log.warning("fedpace: %s needs %s, %r sent none: %s", policy.name, need, client, remedy)
 
     def _parsed(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> Reply:
         asks_loss = task.kind == "probe" and task.probe == "loss"
@@ -86,59 +95,8 @@ class Reader:
                 )
             return Outcome(task.client, 0.0, loss=reply.loss)
         step = reply.note.update
-        if self.sketch is not None and step is None and reply.model is not None:
+        if step is None and reply.model is not None:
             step = self.sketch(reply.model, sent)
-        if step is None or self.sketch is None or step.size != self.sketch.width:
+        if step is None or step.size != self.sketch.width:
             raise InputError("it was asked for the sketch of a step, and sent neither one that fits nor a model")
         return Outcome(task.client, 0.0, update=step)
-
-    def _moment(self, task: Task, reply: Reply) -> FloatArray | None:
-        moment = reply.note.moment
-        if Need.MOMENT not in task.facts:
-            return None
-        if moment is None:
-            if task.client not in self._known:
-                self.lacks(task.client, Need.MOMENT)
-            return None
-        before, width = self._widths.most, self._widths.vote(task.client, moment.shape[1])
-        if width != before and before is not None:
-            self._known.clear()
-            self.outvoted()
-        if width != moment.shape[1]:
-            self._log.warning(
-                "fedpace: the moment of %r has %d columns, those of most clients have %d: it is not used",
-                task.client,
-                moment.shape[1],
-                width,
-            )
-            return None
-        self._known.add(task.client)
-        return moment
-
-
-class Majority:
-    """The width that most clients report; while none has more votes, the one that was first.
-
-    A client has one vote, its last: one that reports a wrong width first must not lock the others out.
-    """
-
-    def __init__(self, votes: Mapping[Any, int]) -> None:
-        self._votes = dict(votes)
-        self.most: int | None = None
-        self._count()
-
-    def vote(self, client: Any, width: int) -> int:
-        """Take in what a client reports, and return what most do."""
-        self._votes[client] = width
-        return self._count()
-
-    def forget(self, clients: Iterable[Any]) -> None:
-        """Take votes back."""
-        for client in clients:
-            self._votes.pop(client, None)
-
-    def _count(self) -> int:
-        counts = Counter(self._votes.values())
-        if counts and counts.most_common(1)[0][1] > counts[self.most or 0]:
-            self.most = counts.most_common(1)[0][0]
-        return self.most or 0

@@ -59,6 +59,8 @@ class Raw:
     samples: Any = None
     model: Any = None
     """Name -> array; None where there is none."""
+    is_step: bool = False
+    """Whether that is what training added to the model that was sent."""
     carrier: Any = None
     """The framework's own message, for who aggregates."""
 
@@ -91,7 +93,7 @@ def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: st
         loss = next((raw.metrics[key] for key in ((loss_key,) if loss_key else LOSS_KEYS) if key in raw.metrics), None)
         note = read_note(raw.note)
         samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
-        model = None if sent is None else read_model(raw.model, sent)
+        model = None if sent is None else read_model(raw.model, sent, is_step=raw.is_step)
         return Reply(note, _loss(loss), samples, model, raw.carrier)
     except InputError as problem:
         return short(str(problem))
@@ -117,8 +119,14 @@ def read_note(entries: Any) -> Note:
     )
 
 
-def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
-    """Return a model of the same arrays as the one that was sent: names, shapes, types, finite numbers."""
+def read_model(arrays: Any, sent: Arrays, *, is_step: bool = False) -> dict[str, NDArray[Any]]:
+    """Return a model of the same arrays as the one that was sent: names, shapes, types, finite numbers.
+
+    Args:
+        arrays: that came.
+        sent: the model that the client was given.
+        is_step: whether what came is to be added to it.
+    """
     if not isinstance(arrays, Mapping):
         raise InputError("no model came")
     found: dict[str, NDArray[Any]] = {str(key): np.asarray(array) for key, array in arrays.items()}
@@ -133,6 +141,7 @@ def read_model(arrays: Any, sent: Arrays) -> dict[str, NDArray[Any]]:
             raise InputError(f"array {key!r} of the model should have shape {expected}, but it has {array.shape}")
         kind = array.dtype if not sent else np.asarray(sent[key]).dtype
         with np.errstate(over="ignore", invalid="ignore"):
+            array = np.asarray(sent[key]) + array if is_step else array
             same = array.astype(kind, copy=False) if np.isfinite(array).all() else array
         if not np.isfinite(same).all():
             raise InputError(f"array {key!r} of the model holds NaN or infinity: training diverged")
@@ -196,14 +205,10 @@ def _labels(values: Any) -> FloatArray | None:
         return None
     if not isinstance(values, list) or not 0 < len(values) <= MOST_CLASSES:
         raise InputError(f"a label histogram should be a list of 1 to {MOST_CLASSES} counts, but other things came")
-    return np.array([_counted(value) for value in values])
-
-
-def _counted(value: Any) -> float:
-    count = _number(value, "a count in the label histogram")
-    if math.isnan(count):
+    counts = np.array([_number(value, "a count in the label histogram") for value in values])
+    if np.isnan(counts).any():
         raise InputError("a count in the label histogram should be a number, but NaN came")
-    return count
+    return counts
 
 
 def _finite(array: NDArray[Any], what: str) -> FloatArray:

@@ -24,13 +24,11 @@ from scipy import optimize, special  # noqa: F401  (where they are first used th
 from fedpace.core.checks import at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
-from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep, Source, step_facts
 from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need
 from fedpace.hosting import state as disk
 from fedpace.hosting.courier import Courier, Transport
-from fedpace.hosting.diary import make_entry
 from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
@@ -38,11 +36,10 @@ from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch, buffer_lengths, flat_update
 from fedpace.hosting.stopwatch import Stopwatch
-from fedpace.records.round import Round
+from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 
 Clock = Literal["server", "reported"]
-SCREEN = FACTOR
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ class Server:
         rule: the server step; None = the one that the scheme asks for.
         sketch: entries of an update's sketch.
         loss_key: metric with the client's training loss; empty = the usual ones.
-        screen: refuse updates longer than this many times the usual (`fedpace.core.screening`); 0 = none.
         forget_seconds: clients that were not connected for so long are forgotten.
     """
 
@@ -89,13 +85,12 @@ class Server:
         rule: ServerStep[Any] | None = None,
         sketch: int = 256,
         loss_key: str = "",
-        screen: float = SCREEN,
         forget_seconds: float = FORGET,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
         # No host has a message that stops a client.
-        settings = replace(settings, hear_late=True, screen=screen)
+        settings = replace(settings, hear_late=True)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
@@ -110,11 +105,10 @@ class Server:
         coordinator = self.coordinator
         self._reader = Reader(coordinator, host.remedies, host.log, loss_key)
         self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
-        self._reader.outvoted = self.courier.forget_moments
         if self.saved is not None:
             self.courier.expect(self.saved.coming)
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
-        self.shared: SharedModel | None = None
+        self.shared: SharedModel
         """The current model, from when `share` was first called."""
         self._next: tuple[Task, ...] = ()
         """Tasks that were decided along with the last step."""
@@ -125,9 +119,9 @@ class Server:
 
     def share(self, arrays: Arrays) -> SharedModel:
         """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
-        if self.shared is None:
+        if not hasattr(self, "shared"):
             self.shared = SharedModel(arrays, self.rule)
-            self._reader.sketch = UpdateSketch(arrays, self.width, seed=self.coordinator.settings.seed)
+            self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
                 self.shared.load_state(self.saved.facts.get("server", {}), self.saved.own)
         self.shared.arrays = {key: np.array(array) for key, array in arrays.items()}
@@ -178,7 +172,6 @@ class Server:
     def take(self, step: Step) -> bool:
         """Take a step by the server's rule; return whether the model moved."""
         shared, answers = self.shared, self.answers(step)
-        assert shared is not None
         before, sources, share_of = shared.arrays, [], None
         if step.afresh and 0 in self.courier.models:
             shared.begin_again(self.courier.models[0])
@@ -219,21 +212,25 @@ class Server:
                 the disk; None = they are told when the next step is asked for.
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
-        stepping = {} if self.shared is None else step_facts(self.shared.state)
+        stepping = step_facts(self.shared.state)
         with self.watch("settling"), self._fitting():
-            seconds = self.courier.waited if self.coordinator.policy.rounds else None
+            seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         if transport is not None:
             self._send(transport, self._next)
-        failures, self.courier.failures = self.courier.failures, {}
-        entry = make_entry(
-            self.coordinator, turn, model, losses, stepping if moved else {}, failures, since=self._ended
+        entry = recorded(
+            self.coordinator,
+            turn,
+            since=self._ended,
+            losses=losses,
+            model_bytes=sum(np.asarray(array).nbytes for array in model.values()),
+            stepping=stepping if moved else {},
         )
         self._ended = self.coordinator.now
         with self.watch("saving"):
-            scalars, vectors = ({}, {}) if self.shared is None else self.shared.saved_state()
+            scalars, vectors = self.shared.saved_state()
             remembered = {"server": scalars, **(facts or {})}
             arrays = {**(own or {}), **vectors}
             self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
@@ -262,7 +259,10 @@ class Server:
         came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
         why = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
         why = self.coordinator.screen_buffers(buffer_lengths(came)) | why
-        return self.courier.refuse({task: why[task.id] for task, _ in step.answers if task.id in why}) if why else step
+        for task, _ in step.answers:
+            if task.id in why:
+                self.courier.drop(task, why[task.id])
+        return self.coordinator.refuse(why) if why else step
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""
@@ -280,17 +280,10 @@ class Server:
         """Inside, a scheme that chooses k of fewer than k clients chooses all of them."""
         policy, clients = self.coordinator.policy, len(self.coordinator)
         scheme: Any = getattr(policy, "selector", policy)
-        if (scheme.fixed_k or 0) <= clients or not clients:
-            yield
-            return
-        smaller = replace(scheme, k=clients)
-        if scheme is policy:
-            self.coordinator.policy = smaller
-        else:
-            policy.selector = smaller
+        if clients and (scheme.fixed_k or 0) > clients:
+            smaller = replace(scheme, k=clients)
+            self.coordinator.policy = smaller if scheme is policy else policy.of(smaller)
         try:
             yield
         finally:
             self.coordinator.policy = policy
-            if scheme is not policy:
-                policy.selector = scheme

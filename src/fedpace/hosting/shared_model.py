@@ -2,9 +2,8 @@
 
 Floating arrays are one flat vector to the rule (`fedpace.core.stepping`). Buffers are no direction to step along: a
 variance that is extrapolated may fall below 0. They become the weighted mean of what the clients sent, whatever the
-step does to the parameters, as in the simulator. A model's arrays do not say which of them are buffers: those of
-integers are, which are rounded, and the statistics of batch norms (`sketch.is_buffer`). What a client left out, or sent
-in another shape, is as it was sent to the client.
+step does to the parameters, as in the simulator; integers are rounded (which arrays are buffers: `sketch.is_buffer`).
+What a client left out, or sent in another shape, is as it was sent to the client.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fedpace.core.checks import FloatArray
 from fedpace.core.errors import InputError
 from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source, join_state, split_state
 from fedpace.core.types import Mode
-from fedpace.hosting.sketch import Arrays, is_buffer
+from fedpace.hosting.sketch import Arrays, flat, is_buffer
 
 STATE = "server:"
 """Begins the names of saved arrays that belong to the server step."""
@@ -138,8 +137,8 @@ class SharedModel:
 
     def _flat(self, arrays: Arrays, otherwise: Arrays | None = None) -> FloatArray:
         """Return the arrays that the rule moves as one vector; who lacks one has it as it was sent."""
-        parts = [_fitting(arrays, key, np.asarray((otherwise or self.arrays)[key])).ravel() for key in self._stepped()]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        names, like = self._stepped(), otherwise or self.arrays
+        return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
     def _zero(self) -> FloatArray:
         return np.zeros(sum(self.arrays[key].size for key in self._stepped()))

@@ -8,7 +8,7 @@ buffers: those of integers are, and those whose names end as torch and Keras cal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,32 +43,30 @@ class UpdateSketch:
 
     def __call__(self, trained: Arrays, current: Arrays) -> FloatArray | None:
         """Return the sketch of trained - current; None where the client sent other arrays than the model's."""
-        if not self._fits(trained):
-            return None
-        return self.of_step(
-            {key: trained[key].astype(np.float64) - current[key].astype(np.float64) for key in self._shapes}
-        )
+        return self._of(flat(trained, self._shapes) - flat(current, self._shapes)) if self._fits(trained) else None
 
     def of_step(self, step: Arrays) -> FloatArray | None:
         """Return the sketch of a step that is given as such; None where it has other arrays, or is not finite."""
-        if not self._fits(step):
-            return None
-        vector = np.concatenate([np.asarray(step[key], dtype=np.float64).ravel() for key in self._shapes])
+        return self._of(flat(step, self._shapes)) if self._fits(step) else None
+
+    def _of(self, vector: FloatArray) -> FloatArray | None:
         return self._sketch(vector) if np.isfinite(vector).all() else None
 
     def _fits(self, arrays: Arrays) -> bool:
         return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
 
 
+def flat(arrays: Arrays, names: Iterable[str]) -> FloatArray:
+    """Return arrays as one vector, in the order of the names."""
+    parts = [np.asarray(arrays[name], dtype=np.float64).ravel() for name in names]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
 def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
     """Return trained - sent over all but buffers as one vector; infinite where it is too large for a float."""
+    names = [key for key, array in sent.items() if not is_buffer(key, array)]  # in whatever order a client sends them
     with np.errstate(over="ignore"):
-        parts = [
-            (np.asarray(array, np.float64) - np.asarray(sent[key], np.float64)).ravel()
-            for key, array in trained.items()
-            if not is_buffer(key, array)
-        ]
-    return np.concatenate(parts) if parts else np.zeros(0)
+        return np.asarray(flat(trained, names) - flat(sent, names))
 
 
 def buffer_lengths(models: Sequence[tuple[Arrays, Arrays]]) -> dict[str, list[float]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -25,12 +24,13 @@ from fedpace.core.checks import LARGEST, at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
+from fedpace.core.screening import FACTOR
 from fedpace.core.tasks import Step
 from fedpace.core.types import Need
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.replies import Note, Reply
 from fedpace.hosting.schemes import make_selector, make_server
-from fedpace.hosting.server import SCREEN, Clock, Host, Server
+from fedpace.hosting.server import Clock, Host, Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
 
@@ -40,8 +40,8 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
-SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every")
-SERVER = ("clock", "sketch", "loss_key", "screen", "forget_seconds")
+SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every", "screen")
+SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
 """Arguments that are passed on as they are."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
@@ -84,7 +84,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = SCREEN,
+        screen: float = FACTOR,
         forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
@@ -149,9 +149,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
         """Run the round."""
-        shared = self._server.share({key: np.array(value) for key, value in (data.params or {}).items()})
+        self._server.share(data.params or {})
         try:
-            self._step = self._server.next_step(self._tasks.on(data, shared.arrays), targets)
+            self._step = self._server.next_step(self._tasks.on(data), targets)
         except AbortedError:
             return  # the caller asks for standing tasks next, and sees the signal
         flight = self.coordinator.flight.tasks
@@ -169,7 +169,6 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         """Step with the cohort's weights: NVFlare's own averaging would multiply them by the number of steps."""
         step, self._step = self._step, None
         shared = self._server.shared
-        assert shared is not None
         answers = [] if step is None else self._server.answers(step)
         if step is not None:
             moved = self._server.take(step)

@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
-from fedpace.core.errors import InputError
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need
 from fedpace.hosting.replies import Raw
-from fedpace.hosting.sketch import Arrays
 from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH
 
 TASKS = "tasks"
@@ -51,13 +48,10 @@ class Broadcasts:
         self._came: queue.Queue[tuple[int, Callable[[], Raw] | str]] = queue.Queue()
         self._settled: set[int] = set()
         self._model = FLModel(params={})
-        self._sent: Arrays = {}
-        self._bases: dict[int, Arrays] = {}
-        """Task -> the model that was sent: one may come back in a later round."""
 
-    def on(self, model: FLModel, sent: Arrays) -> Broadcasts:
+    def on(self, model: FLModel) -> Broadcasts:
         """Begin a round with this model."""
-        self._model, self._sent = model, sent
+        self._model = model
         return self
 
     # -- the controller's thread -----------------------------------------------------------------------------
@@ -69,7 +63,6 @@ class Broadcasts:
         targets = any(Need.TARGETS in task.facts for task in tasks)
         ids = {str(task.client): task.id for task in tasks}
         self._model.meta = {**(self._model.meta or {}), NOTE: {MOMENTS: due, TARGETS: targets, TASKS: ids, **probe}}
-        self._bases |= dict.fromkeys(ids.values(), self._sent)
         self._broadcast(self._model, list(ids))
 
     def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
@@ -94,7 +87,7 @@ class Broadcasts:
         meta = result.meta or {}
         number = meta["props"][NOTE][TASKS][meta["client_name"]]
         self._settled.add(number)
-        self._came.put((number, partial(self._unpack, result, self._bases.pop(number, {}))))
+        self._came.put((number, partial(_unpack, result)))
         return True
 
     def ended(self, meta: Any, names: Iterable[str], why: str) -> None:
@@ -102,22 +95,16 @@ class Broadcasts:
         for name, number in meta[NOTE][TASKS].items():
             if name in set(names) and number not in self._settled:
                 self._settled.add(number)
-                self._bases.pop(number, None)
                 self._came.put((number, why))
 
-    def _unpack(self, result: FLModel, sent: Arrays) -> Raw:
-        meta, params = result.meta or {}, result.params
-        if params and result.params_type == ParamsType.DIFF:
-            if params.keys() - sent.keys():
-                raise InputError(f"{sorted(params.keys() - sent.keys())[:5]} are no arrays of the model that was sent")
-            shapes = [key for key, step in params.items() if np.shape(step) != np.shape(sent[key])]
-            if shapes:  # before they are added: NumPy would broadcast
-                raise InputError(f"the differences of {shapes[:5]} should have the shapes of the model that was sent")
-            params = {key: np.asarray(sent[key]) + np.asarray(step) for key, step in params.items()}
-        return Raw(
-            note=meta.get(NOTE) or {},
-            metrics=result.metrics or {},
-            samples=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
-            model=params or None,
-            carrier=result,
-        )
+
+def _unpack(result: FLModel) -> Raw:
+    meta = result.meta or {}
+    return Raw(
+        note=meta.get(NOTE) or {},
+        metrics=result.metrics or {},
+        samples=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
+        model=result.params or None,
+        is_step=result.params_type == ParamsType.DIFF,
+        carrier=result,
+    )

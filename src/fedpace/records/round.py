@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fedpace.core.codec import gathered
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.progress import Turn
 from fedpace.core.types import ClientId
 
@@ -64,6 +68,36 @@ class Round:
         return f"<{type(self).__name__} {self.number}: clock {self.clock:,.4g} s, {clients}{metric}>"
 
 
-def traffic(turn: Turn, model_bytes: int) -> dict[str, int]:
-    """Return what travelled in a turn, by the fields of a Round, where a model takes so many bytes."""
-    return {"bytes_down": turn.sent * model_bytes, "bytes_up": turn.returned * model_bytes + turn.reported}
+def recorded(
+    coordinator: Coordinator,
+    turn: Turn,
+    *,
+    since: float,
+    losses: Sequence[float],
+    model_bytes: int,
+    stepping: Mapping[str, Any],
+    **more: Any,
+) -> Round:
+    """Return the record of the step that was just made.
+
+    Args:
+        coordinator: that made it.
+        turn: what it says of the step.
+        since: when the step before was made.
+        losses: that its clients told.
+        model_bytes: of a model on the wire.
+        stepping: what the server step says of itself; nothing where the model stayed as it was.
+        more: fields that only the host knows.
+    """
+    measured = {
+        "number": coordinator.step,
+        "clock": coordinator.now,
+        "overhead": max(0.0, turn.began - since),
+        "metric": None,
+        "loss": None,
+        "train_loss": float(np.mean(losses)) if losses else None,
+        "bytes_down": turn.sent * model_bytes,
+        "bytes_up": turn.returned * model_bytes + turn.reported,
+        "facts": turn.explained(coordinator.ledger.ids),
+    }
+    return gathered(Round, measured | more, stepping, vars(turn), vars(turn.why))

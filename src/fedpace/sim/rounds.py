@@ -14,7 +14,6 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from fedpace.core.checks import FloatArray
-from fedpace.core.codec import gathered
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
@@ -25,7 +24,7 @@ from fedpace.core.types import DelayConfig, Selector
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round, traffic
+from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 from fedpace.sim.clients import ANSWER_BYTES, Clients
 from fedpace.sim.clock import Clock
@@ -104,8 +103,6 @@ class Simulation:
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
         rounds = self.coordinator.policy.rounds
         self.clients = Clients(trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed)
-        self._waited = 0.0
-        """How long the policy's tasks were waited for when the last of them was heard of."""
 
     @property
     def parameters(self) -> Vector:
@@ -150,7 +147,7 @@ class Simulation:
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
             losses, moved = self._step(due.step)
         turn = self.coordinator.stepped(
-            seconds=self._waited if self.coordinator.policy.rounds else None, facts=step_facts(self.server_state)
+            seconds=self.events.waited if self.coordinator.policy.rounds else None, facts=step_facts(self.server_state)
         )
         for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
             del self.models[version]
@@ -159,11 +156,7 @@ class Simulation:
 
     def _deliver(self) -> None:
         """Hand over what has come by now."""
-        flight = self.coordinator.flight.tasks
-        while (event := self.events.next(flight, self.time.now)) is not None:
-            task = flight[event.task]
-            if task.kind == "train":
-                self._waited = event.seconds
+        for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.at.turn.work += event.seconds  # free on the clock, and work all the same
             if event.crashed:
@@ -173,17 +166,11 @@ class Simulation:
 
     def _pass_time(self) -> None:
         """Go to the next instant at which something happens."""
-        wake, first = self.coordinator.wake_at, self.events.first(self.coordinator.flight.tasks)
-        if first is None and wake == np.inf:
+        self.time.now = self.events.next_instant(self.coordinator)
+        if self.time.now == np.inf:
             raise InfeasibleError(
                 f"{self.coordinator.policy.name} waits, but nobody is at work: it would wait for ever"
             )
-        if first is None or wake < first:
-            waits = self.coordinator.at.wait
-            self._waited = min(self.coordinator.settings.deadline, np.inf if waits is None else waits.seconds)
-            self.time.now = wake
-        else:
-            self.time.now = first
 
     def _launch(self, due: Due, tick: int) -> None:
         """Send tasks out; each ends when its client's delay has passed."""
@@ -235,21 +222,19 @@ class Simulation:
         return step, [(task, result) for task, result in trained if task.id not in refused]
 
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
-        number, clock = self.coordinator.step, self.time.now
-        metric, loss = self._evaluate(number) if evaluate is None or evaluate(number, clock) else (None, None)
-        measured = {
-            "number": number,
-            "clock": clock,
-            "overhead": max(0.0, turn.began - began),
-            "metric": metric,
-            "loss": loss,
-            "train_loss": float(np.mean(losses)) if losses else None,
-            "by_speed": None if metric is None else self.speeds.judge(self.parameters),
-            "facts": turn.explained(self.coordinator.ledger.ids),
-            **traffic(turn, self.trainer.message_bytes),
-        }
-        stepping = step_facts(self.server_state) if moved else {}
-        return gathered(Round, measured, stepping, vars(turn), vars(turn.why))
+        number, judged = self.coordinator.step, {}
+        if evaluate is None or evaluate(number, self.time.now):
+            metric, loss = self._evaluate(number)
+            judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.judge(self.parameters)}
+        return recorded(
+            self.coordinator,
+            turn,
+            since=began,
+            losses=losses,
+            model_bytes=self.trainer.message_bytes,
+            stepping=step_facts(self.server_state) if moved else {},
+            **judged,
+        )
 
     def _zero(self) -> Vector:
         return self.trainer.zeros(self.trainer.trainable, double=True)
