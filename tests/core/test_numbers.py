@@ -267,3 +267,10 @@ def test_who_misses_a_deadline_beyond_all_time_has_failed():
     assert made.due(1e300).step is not None
     made.stepped(1e300)
     assert made.step == 1
+
+
+@pytest.mark.parametrize("name", ["seconds", "measured", "loss", "samples"])
+@pytest.mark.parametrize("number", [np.float16(7.9), np.array(7.9, dtype=np.float16), np.float32(7.9), np.int8(7)])
+def test_small_numbers_of_numpy_are_numbers(name, number):
+    """A half float ends at 65,504: compared with a large number as such, it overflows."""
+    assert np.isfinite(after_reports(**{name: number}).view().delay[0])

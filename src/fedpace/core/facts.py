@@ -125,7 +125,7 @@ def valid_seconds(seconds: float, who: str) -> float:
 
 def ordinary(seconds: float) -> float:
     """Return seconds that can be divided by one another; NaN stays what it is."""
-    return 0.0 if seconds < SHORTEST else min(seconds, LONGEST)
+    return 0.0 if seconds < SHORTEST else min(float(seconds), LONGEST)
 
 
 def same_width(expected: int | None, came: int, what: str, unit: str) -> int:

@@ -92,7 +92,7 @@ class Trust:
 
     def seconds(self, outcome: Outcome) -> float:
         """Return how long a client took: what it says, but no less than was measured, less an allowance."""
-        stated, measured = outcome.seconds, outcome.measured
+        stated, measured = float(outcome.seconds), float(outcome.measured)  # NumPy's half floats end at 65,504
         if not self.on or math.isnan(measured) or math.isnan(stated):
             return stated
         part, seconds = ALLOWANCE
