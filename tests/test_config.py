@@ -239,7 +239,7 @@ def test_whole_numbers_are_numbers():
         ("training.momentum", 1.5, r"my\.toml, \[training\]: momentum of training must lie in \[0, 1\)"),
         ("0.k", -1, r"my\.toml, \[\[selectors\]\] number 1: k of random must be at least 0, but -1 came"),
         ("stop.max_rounds", 0, r"my\.toml, \[stop\]: max_rounds of stop must be at least 1"),
-        ("stop.target", math.nan, r"my\.toml, \[stop\]: target of stop must be finite"),
+        ("stop.target", math.nan, r"my\.toml, \[stop\]: target of stop must be a finite number"),
         ("delays.median", -1.0, r"my\.toml, \[delays\]: median must be a finite number above 0"),
     ],
 )

@@ -28,7 +28,7 @@ def overridden(write, **changes):
         ({"selectors": ["pce"], "option": "--selector"}, "^--selector: there is no scheme 'pce'"),
         ({"selectors": ["random(k=2)", "random(k=2)"]}, r"^--selectors: two schemes are called 'random\(k=2\)'"),
         ({"target": 2.0}, r"^--target: an accuracy to reach lies in \(0, 1\]"),
-        ({"target": math.nan, "hold": 3}, "^--target, --hold: target of stop must be finite"),
+        ({"target": math.nan, "hold": 3}, "^--target, --hold: target of stop must be a finite number"),
         ({"max_rounds": 0}, "^--max-rounds: max_rounds of stop must be at least 1"),
         ({"delays": "nyc"}, "^--delays: there is no delay model 'nyc'"),
         ({"server": {"name": "fedadam", "l": 1}}, r"^--server, fedadam has no key 'l'\. Did you mean 'lr'"),

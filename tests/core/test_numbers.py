@@ -12,6 +12,10 @@ import pytest
 import fedpace
 from fedpace import Coordinator, FedpaceError, Outcome, Session, Settings, make_selector, numerics, stream
 from fedpace.core.files import read_json, read_npz
+from fedpace.core.trust import Trust
+from fedpace.delays.arrays import give_delays
+from fedpace.delays.availability import Availability
+from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
 
 HUGE = 10**400
@@ -274,3 +278,32 @@ def test_who_misses_a_deadline_beyond_all_time_has_failed():
 def test_small_numbers_of_numpy_are_numbers(name, number):
     """A half float ends at 65,504: compared with a large number as such, it overflows."""
     assert np.isfinite(after_reports(**{name: number}).view().delay[0])
+
+
+@pytest.mark.parametrize("fleet", [[8.1, 1.79e308], [0.0, 2.0], [0.0, 0.5, 1.0], [0.0]])
+def test_lengths_that_were_saved_and_cannot_be_are_refused(fleet):
+    trust = Trust()
+    trust.append(3)
+    with pytest.raises(FedpaceError, match="'trust/fleet' is damaged"):
+        trust.load({**trust.arrays(), "fleet": np.array(fleet)}, 3)
+
+
+@pytest.mark.parametrize("target", [math.nan, HUGE, np.array(0.9), "0.9", 1 + 1j])
+def test_targets_are_finite_numbers(target):
+    with pytest.raises(FedpaceError, match="target of stop must be a finite number"):
+        Stop(target=target)
+
+
+@pytest.mark.parametrize(
+    "given", [np.array([1 + 1j, 2.0]), [[1.0], [1.0, 2.0]], [HUGE, 1.0], "abc", np.zeros((0, 1, 2))]
+)
+def test_delays_are_numbers(given):
+    with pytest.raises(FedpaceError, match="delays must be"):
+        give_delays(given)
+
+
+def test_options_of_delays_fit_into_a_float():
+    with pytest.raises(
+        FedpaceError, match=r"slow_away must be a finite number .* but a whole number of 1329 bits came"
+    ):
+        Availability(slow_away=HUGE)

@@ -68,8 +68,8 @@ def test_without_a_target_nothing_is_held():
     [
         ({"max_rounds": 0}, "max_rounds of stop must be at least 1, but 0 came"),
         ({"max_seconds": 0.0}, "max_seconds of stop must be above 0"),
-        ({"target": math.nan}, "target of stop must be finite, but nan came"),
-        ({"target": math.inf}, "target of stop must be finite"),
+        ({"target": math.nan}, "target of stop must be a finite number, but nan came"),
+        ({"target": math.inf}, "target of stop must be a finite number"),
         ({"hold": 0}, "hold of stop must be at least 1, but 0 came"),
         ({"hold_every": 0.0}, "hold_every of stop must be above 0"),
         ({"hold_every": math.inf}, "hold_every of stop must be a finite number"),

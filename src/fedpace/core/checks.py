@@ -44,7 +44,7 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
             raise TypeError("complex numbers lose their imaginary part")
         array = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as cause:
-        raise InputError(f"{what} must be numbers, but {_shorten(values)} came") from cause
+        raise InputError(f"{what} must be numbers, but {shortened(values)} came") from cause
     if array.ndim != ndim:
         raise InputError(f"{what} must have {ndim} axes, but an array of shape {array.shape} came")
     if finite and not np.isfinite(array).all():
@@ -104,26 +104,26 @@ def shares_among(values: FloatArray, rows: IntArray) -> FloatArray:
 
 def at_least(value: float, low: float, what: str) -> None:
     """Refuse a number below `low`, NaN included, and what is no number."""
-    if not (_is_number(value) and value >= low):
-        raise InputError(f"{what} must be at least {low:g}, but {_shorten(value)} came")
+    if not (is_number(value) and value >= low):
+        raise InputError(f"{what} must be at least {low:g}, but {shortened(value)} came")
 
 
 def above(value: float, low: float, what: str) -> None:
     """Refuse a number that is not above `low`, NaN included, and what is no number."""
-    if not (_is_number(value) and value > low):
-        raise InputError(f"{what} must be above {low:g}, but {_shorten(value)} came")
+    if not (is_number(value) and value > low):
+        raise InputError(f"{what} must be above {low:g}, but {shortened(value)} came")
 
 
 def finite(value: float, what: str) -> None:
     """Refuse infinity and NaN, and what is no number or too large for one."""
-    if not (_is_number(value) and math.isfinite(value)):
-        raise InputError(f"{what} must be a finite number, but {_shorten(value)} came")
+    if not (is_number(value) and math.isfinite(value)):
+        raise InputError(f"{what} must be a finite number, but {shortened(value)} came")
 
 
 def between(value: float, low: float, high: float, what: str) -> None:
     """Refuse a number outside [low, high]."""
-    if not (_is_number(value) and low <= value <= high):
-        raise InputError(f"{what} must lie between {low} and {high}, but {_shorten(value)} came")
+    if not (is_number(value) and low <= value <= high):
+        raise InputError(f"{what} must lie between {low} and {high}, but {shortened(value)} came")
 
 
 def whole(value: int, low: int, what: str) -> None:
@@ -136,7 +136,7 @@ def whole(value: int, low: int, what: str) -> None:
 def one_of(value: str, allowed: Sequence[str], what: str) -> None:
     """Refuse a word that is not in the list, and show the list."""
     if not isinstance(value, str) or value not in allowed:
-        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {_shorten(value)} came")
+        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {shortened(value)} came")
 
 
 def real(value: Any, what: str) -> float:
@@ -148,7 +148,7 @@ def real(value: Any, what: str) -> float:
             raise TypeError("text, or complex")
         return float(value)
     except (TypeError, ValueError, OverflowError) as cause:
-        raise InputError(f"{what} must be a number, but {_shorten(value)} came") from cause
+        raise InputError(f"{what} must be a number, but {shortened(value)} came") from cause
 
 
 def listed(values: Iterable[Any], what: str) -> list[Any]:
@@ -158,7 +158,7 @@ def listed(values: Iterable[Any], what: str) -> list[Any]:
             raise TypeError("text")
         return list(values)
     except TypeError as cause:
-        raise InputError(f"{what} must be a list, but {_shorten(values)} came: put it into a list") from cause
+        raise InputError(f"{what} must be a list, but {shortened(values)} came: put it into a list") from cause
 
 
 def check_commas(names: Sequence[str], where: str) -> None:
@@ -202,14 +202,15 @@ def check_options(
         raise InputError(f"{what} lacks its {kind} {missing[0]!r}, which has no default")
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Whether it is a number that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     return not isinstance(value, int) or value.bit_length() <= 1023
 
 
-def _shorten(value: object, limit: int = 60) -> str:
+def shortened(value: object, limit: int = 60) -> str:
+    """Return a value as a sentence about it shows it."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a whole number of {value.bit_length()} bits"
     text = repr(value)

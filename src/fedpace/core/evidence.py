@@ -63,7 +63,9 @@ def read_evidence(saved: Mapping[str, NDArray[Any]], clients: int) -> Evidence:
             )
         columns[name] = np.array(saved[name], dtype=np.float64)
     fleet = np.array(saved["fleet"], dtype=np.float64).ravel()
-    damaged = fleet.size < 2 or not np.isfinite(fleet).all() or not (fleet[1] >= 0 and fleet[1] == int(fleet[1]))
+    damaged = (
+        fleet.size < 2 or not np.isfinite(fleet).all() or not (0 <= fleet[1] < fleet.size and fleet[1] == int(fleet[1]))
+    )
     if damaged or fleet.size - 2 not in fleet[1] * np.arange(1, 4):
         raise InputError(f"the saved ledger's 'trust/fleet' is damaged: it has {fleet.size} entries")
     step, count = int(fleet[0]), int(fleet[1])

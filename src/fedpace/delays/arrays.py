@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace.core.checks import FloatArray, float_array
 from fedpace.core.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import count_of
@@ -37,9 +37,10 @@ class ArrayDelays:
 def give_delays(seconds: Any) -> ArrayDelays:
     """Return delays of (clients,) seconds, or of (rounds, clients)."""
     try:
-        found = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
-    except (TypeError, ValueError) as cause:
+        axes = np.ndim(seconds)
+    except ValueError as cause:  # rows of several lengths
         raise InputError(f"delays must be numbers, one per client, or rounds x clients: {cause}") from cause
+    found = np.atleast_2d(float_array(seconds, "delays", ndim=axes, finite=False))
     if found.ndim != 2 or found.size == 0 or not (np.isfinite(found) & (found > 0)).all():
         raise InputError(
             f"delays must be positive seconds, one per client, or rounds x clients, but an array of shape "

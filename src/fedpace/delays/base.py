@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, frozen
+from fedpace.core.checks import FloatArray, IntArray, frozen, is_number, shortened
 from fedpace.core.errors import InputError
 from fedpace.core.rng import stream
 from fedpace.core.types import DelayConfig, DelayModel
@@ -54,12 +54,11 @@ def size_of(model_bytes: int) -> int:
 
 def number(value: float, what: str, *, low: float, high: float = math.inf, above: bool = False) -> None:
     """Refuse an option that is not a finite number in [low, high], or (low, high] where `above` is True."""
-    fine = isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)
-    if fine and math.isfinite(value) and value <= high and (value > low if above else value >= low):
+    if is_number(value) and math.isfinite(value) and value <= high and (value > low if above else value >= low):
         return
     bound = f"{'above' if above else 'at least'} {low:g}"
     upper = f" and at most {high:g}" if math.isfinite(high) else ""
-    raise InputError(f"{what} must be a finite number {bound}{upper}, but {value!r} came")
+    raise InputError(f"{what} must be a finite number {bound}{upper}, but {shortened(value)} came")
 
 
 def span(value: Sequence[float], what: str, *, low: float, above: bool = False) -> tuple[float, float]:

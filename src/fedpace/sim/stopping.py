@@ -9,8 +9,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, finite, one_of, real
-from fedpace.core.errors import InputError
+from fedpace.core.checks import above, at_least, finite, one_of
 from fedpace.records.holding import Direction, Holding, Looks
 from fedpace.records.round import Round
 
@@ -54,8 +53,8 @@ class Stop:
             above(self.hold_every, 0, "hold_every of stop")
             finite(self.hold_every, "hold_every of stop")
         one_of(self.looks, get_args(Looks), "looks of stop")
-        if self.target is not None and not math.isfinite(real(self.target, "target of stop")):
-            raise InputError(f"target of stop must be finite, but {self.target} came")
+        if self.target is not None:
+            finite(self.target, "target of stop")
 
     def spacing(self, delays: Sequence[float]) -> float:
         """Return the seconds from one instant to the next among clients of these expected delays."""
