@@ -92,6 +92,21 @@ def test_why_a_client_failed_is_logged_once_and_recorded(flower, tmp_path, caplo
     assert why == [{"liar": "reported seconds should be a number, but 'soon' came"}] * 3
 
 
+def test_who_turns_its_updates_round_is_left_out_at_once_and_not_asked_again(flower, tmp_path, caplog):
+    start = np.arange(6, dtype=np.float32)
+    lie = hostile.in_arrays(lambda array: 2 * start - array)
+    grid = fleet(flower, {LIAR: [changed(lie)]})
+    strategy = PacedStrategy(FEW, "random", k=5, clock="reported", state=tmp_path)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        for number in range(3):  # from the same model again and again, so that the lie is just the update times -1
+            flower.rounds(strategy, grid, flower.arrays(start), 1, first=number + 1)
+    assert caplog.text.count("'liar' is not asked: its updates were refused or point against the others'") == 1
+    first, second, third = read_run(tmp_path).rounds[1:]
+    assert [entry.failed for entry in (first, second)] == [("liar",)] * 2
+    assert "points against the others'" in first.facts["failures"]["liar"]
+    assert set(third.clients) == set(CLIENTS[:5]) - {LIAR}
+
+
 def test_lengths_can_be_left_unscreened(flower):
     grid = fleet(flower, {LIAR: [changed(hostile.in_arrays(lambda array: array + np.float32(1000)))]})
     strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", screen=0)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fedpace.core.checks import FloatArray, listed, real
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.folding import compare_shapes, note_beginning
@@ -24,6 +26,11 @@ TOO_LONG = "its update is {:.3g} times as long as is usual, which is refused"
 
 class Hearing(Standing):
     """A standing that listens."""
+
+    @property
+    def untrusted(self) -> set[ClientId]:
+        """Who is not asked, since its updates were refused or point against the others'."""
+        return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
 
     def checked(self, task: Task, outcome: Outcome) -> Outcome:
         """Return a report that can be folded; where most clients disagree with the width in use, theirs is used."""

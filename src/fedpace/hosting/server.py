@@ -113,6 +113,7 @@ class Server:
         self._next: tuple[Task, ...] = ()
         """Tasks that were decided along with the last step."""
         self._ended = coordinator.now
+        self._untrusted = coordinator.untrusted
         self.watch = Stopwatch()
 
     # -- what hosts call -------------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ class Server:
         with self.watch("settling"), self._fitting():
             seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
+        self._tell_untrusted()
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         if transport is not None:
@@ -263,6 +265,15 @@ class Server:
             if task.id in why:
                 self.courier.drop(task, why[task.id])
         return self.coordinator.refuse(why) if why else step
+
+    def _tell_untrusted(self) -> None:
+        """Log who is not asked from now on."""
+        found = self.coordinator.untrusted
+        for client in sorted(map(str, found - self._untrusted)):
+            self._log.warning(
+                "fedpace: %r is not asked: its updates were refused or point against the others'", client
+            )
+        self._untrusted = found
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""
