@@ -22,6 +22,12 @@ from fedpace.study import parts
         ([(np.zeros((3, 4)), np.zeros(2, int))], TEST, Net, r"as many rows.*\(3, 4\) and \(2,\)"),
         ([(np.zeros((0, 4)), np.zeros(0, int))], TEST, Net, "client 0 holds no samples"),
         ([(np.full((3, 4), np.nan), np.zeros(3, int))], TEST, Net, "client 0: the inputs must be finite"),
+        (
+            [(np.full((3, 4), -1e300), np.zeros(3, int))],
+            TEST,
+            Net,
+            "client 0 holds numbers up to 1e.300, and single pre",
+        ),
         ([(np.zeros((3, 4)), np.eye(3)[[0, 1, 2]].astype(int))], TEST, Net, r"y\.argmax\(1\)"),
         ([(np.zeros((3, 4)), np.array([1, 2, 3]))], TEST, Net, "numbered\\s+from 0"),
         ([*CLIENTS, (np.zeros((3, 5)), np.zeros(3, int))], TEST, Net, r"client 6 has \(5,\)"),

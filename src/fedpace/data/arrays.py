@@ -173,7 +173,7 @@ def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool
         raise InputError(f"y of {what} must have one target per row, but its shape is {y.shape}{hint}")
     try:
         if task == "regression":
-            return Samples(_numbers(X, what, tokens), y.astype(np.float32))
+            return Samples(_numbers(X, what, tokens), _single(y, f"y of {what}"))
         with np.errstate(invalid="ignore"):  # what is no whole number is named below
             labels = y.astype(np.int64)
         if (labels != y).any():
@@ -193,7 +193,17 @@ def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool
 def _numbers(X: Array, what: str, tokens: bool) -> Array:
     if tokens and np.issubdtype(X.dtype, np.integer):
         return X.astype(np.int64)
-    return np.ascontiguousarray(X, dtype=np.float32)
+    return _single(X, what)
+
+
+def _single(numbers: Array, what: str) -> Array:
+    """Return numbers in single precision, in which all models are trained."""
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(numbers, dtype=np.float32)
+    if np.isinf(found).any() and np.isfinite(numbers).all():
+        most = np.abs(numbers).max()
+        raise InputError(f"{what} holds numbers up to {most:.3g}, and single precision ends at 3.4e38: scale them")
+    return found
 
 
 def _tests(test: Any, clients: int) -> list[tuple[str, Any]]:

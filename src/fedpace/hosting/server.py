@@ -270,9 +270,7 @@ class Server:
         """Log who is not asked from now on."""
         found = self.coordinator.untrusted
         for client in sorted(map(str, found - self._untrusted)):
-            self._log.warning(
-                "fedpace: %r is not asked: its updates were refused or point against the others'", client
-            )
+            self._log.warning("fedpace: %r is not asked: its updates were refused or point against the others'", client)
         self._untrusted = found
 
     def _say(self, due: Due) -> None:
