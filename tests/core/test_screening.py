@@ -250,8 +250,11 @@ def test_an_answer_turned_round_is_left_out_and_who_does_so_again_is_not_asked()
         left_out.append({task.client for task in tasks} - {task.client for task, _ in left.answers})
         assert math.isclose(sum(weight for _, weight in left.answers), 1.0)
         turn = made.stepped(number)
+        assert turn.held_off == (["5"] if number == 2.0 else None), "said once, where it changes"
+        assert turn.explained(made.clients).get("held off") == turn.held_off
         if why:
             assert turn.failures == {"5": AGAINST}
             assert (made.ledger.trust.columns["refused"] == 0).all()
     assert left_out == [{5}, {5}, set()]
     assert 5 not in {task.client for task in tasks}
+    assert made.untrusted == {5}

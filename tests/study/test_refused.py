@@ -26,7 +26,7 @@ from fedpace.study import parts
             [(np.full((3, 4), -1e300), np.zeros(3, int))],
             TEST,
             Net,
-            "client 0 holds numbers up to 1e.300, and single pre",
+            "client 0 holds numbers up to 1e.300, and",
         ),
         ([(np.zeros((3, 4)), np.eye(3)[[0, 1, 2]].astype(int))], TEST, Net, r"y\.argmax\(1\)"),
         ([(np.zeros((3, 4)), np.array([1, 2, 3]))], TEST, Net, "numbered\\s+from 0"),

@@ -149,6 +149,8 @@ class Coordinator(Hearing):
         report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
+        if self.ledger.trust.on and (held_off := sorted(map(str, self.untrusted))) != self.at.held_off:
+            turn.held_off = self.at.held_off = held_off
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
         if not self.policy.rounds and self.ledger.trust.on:
             self.give_up_untrusted()
@@ -181,7 +183,7 @@ class Coordinator(Hearing):
         at = self.at
         turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
         self.flight, self._step = self.flight.measuring(but), None
-        self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions)
+        self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions, held_off=at.held_off)
 
     # -- waiting ---------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class Turn:
     """Who of them crashed or was late."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why clients failed, by their names: where that is known."""
+    held_off: list[str] | None = None
+    """Who is not asked from then on, since it is not trusted; None = as before."""
     seconds: float = 0.0
     """How long they were waited for."""
     work: float = 0.0
@@ -58,8 +60,10 @@ class Turn:
         """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
         chosen = set(self.clients)
         recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
-        told = {"reasons": recorded, "failures": dict(self.failures)}
-        return {**self.why.facts, **{name: reasons for name, reasons in told.items() if reasons}}
+        told: dict[str, Any] = {"reasons": recorded, "failures": dict(self.failures)}
+        if self.held_off is not None:
+            told["held off"] = list(self.held_off)
+        return {**self.why.facts, **{name: value for name, value in told.items() if value or name == "held off"}}
 
     def move_up(self, rows: Mapping[int, int]) -> None:
         """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""
@@ -107,5 +111,7 @@ class Progress:
     """Answers to them that suffice."""
     again: bool = False
     """Whether training begins again with the next step (`fedpace.core.beginning`)."""
+    held_off: list[str] = field(default_factory=list)
+    """Who is not asked, since it is not trusted, by name."""
     probing: bool = False
     probed_step: int = -1

@@ -113,7 +113,6 @@ class Server:
         self._next: tuple[Task, ...] = ()
         """Tasks that were decided along with the last step."""
         self._ended = coordinator.now
-        self._untrusted = coordinator.untrusted
         self.watch = Stopwatch()
 
     # -- what hosts call -------------------------------------------------------------------------------------
@@ -214,10 +213,12 @@ class Server:
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         stepping = step_facts(self.shared.state)
+        before = set(self.coordinator.at.held_off)
         with self.watch("settling"), self._fitting():
             seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
-        self._tell_untrusted()
+        for client in sorted({*(turn.held_off or ())} - before):
+            self._log.warning("fedpace: %r is not asked: its updates were refused or point against the others'", client)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         if transport is not None:
@@ -265,13 +266,6 @@ class Server:
             if task.id in why:
                 self.courier.drop(task, why[task.id])
         return self.coordinator.refuse(why) if why else step
-
-    def _tell_untrusted(self) -> None:
-        """Log who is not asked from now on."""
-        found = self.coordinator.untrusted
-        for client in sorted(map(str, found - self._untrusted)):
-            self._log.warning("fedpace: %r is not asked: its updates were refused or point against the others'", client)
-        self._untrusted = found
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""

@@ -26,6 +26,7 @@ Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no repl
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 CHANCE = frozenset({"random"})
 """Schemes that look at nothing: whoever is in or out, chance is the only reason."""
+HELD_OFF = "not asked: its updates were refused or point against the others'"
 COMMON = 5
 """Reasons that the summary names; others are counted together."""
 
@@ -134,6 +135,7 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         turns = tuple(_drawn(current, client, len(known)) for current in played)
     else:
         turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
+    turns = _held_off(turns, played, client)
     weighed = [turn.weight for turn in turns if turn.part in ("chosen", "replied")]
     weights = [weight for weight in weighed if weight is not None]
     times = Counter(name for current in played for name in set(map(str, current.clients)))
@@ -224,6 +226,18 @@ def _step(current: Round, client: str, place: int, expected: FloatArray | None) 
         said = "to an older model: it weighs nothing itself" if weight == 0 else "in time for the step"
     whole = "; ".join(filter(None, [said, recorded]))
     return Turn(current.number, current.clock, part, weight, whole, said)
+
+
+def _held_off(turns: tuple[Turn, ...], played: list[Round], client: str) -> tuple[Turn, ...]:
+    """Return the turns of a client, with the true reason where it was not asked since it is not trusted."""
+    found, held_off = [], False
+    for turn, current in zip(turns, played, strict=True):
+        if held_off and turn.part in ("not chosen", "no reply"):
+            turn = replace(turn, part="not chosen", reason=HELD_OFF, kind="")
+        found.append(turn)
+        if "held off" in current.facts:  # from the next round on; said where it changes
+            held_off = client in map(str, current.facts["held off"] or ())
+    return tuple(found)
 
 
 def _failure(current: Round, client: str) -> str:
