@@ -307,3 +307,19 @@ def test_options_of_delays_fit_into_a_float():
         FedpaceError, match=r"slow_away must be a finite number .* but a whole number of 1329 bits came"
     ):
         Availability(slow_away=HUGE)
+
+
+@pytest.mark.parametrize("name", ["trust", "learn_delays", "warmup_trains", "hear_late"])
+def test_switches_are_true_or_false(name):
+    with pytest.raises(FedpaceError, match=f"{name} must be True or False, but 'no' came"):
+        Settings(**{name: "no"})
+    assert getattr(Settings(**{name: False}), name) is False
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("rule", ["average", "median"])
+def test_models_that_are_not_finite_are_refused(bad, rule):
+    shared = fedpace.SharedModel({"w": np.zeros(3)}, fedpace.make_server(rule))
+    with pytest.raises(FedpaceError, match="the model of answer 1 is not finite"):
+        shared.step([(0.5, {"w": np.ones(3)}), (0.5, {"w": np.full(3, bad)})])
+    assert np.isfinite(shared.arrays["w"]).all()

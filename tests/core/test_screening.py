@@ -258,3 +258,16 @@ def test_an_answer_turned_round_is_left_out_and_who_does_so_again_is_not_asked()
     assert left_out == [{5}, {5}, set()]
     assert 5 not in {task.client for task in tasks}
     assert made.untrusted == {5}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
+def test_what_is_not_finite_is_called_so(bad):
+    made = coordinator()
+    tasks = made.due(0.0).tasks
+    for task in tasks:
+        made.receive(task.id, Outcome(task.client, seconds=1.0), now=1.0)
+    made.due(1.0)
+    why = made.screen(lambda: [np.full(8, bad if task is tasks[2] else 1.0) for task in tasks])
+    assert why == {tasks[2].id: "its update is not finite"}
+    made.refuse(list(why))
+    assert made.stepped(1.0).failures == {str(tasks[2].client): "refused by the server"}, "no reason was handed on"

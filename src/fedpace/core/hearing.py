@@ -22,6 +22,8 @@ from fedpace.core.widths import in_use
 
 AGAINST = "its update points against the others', who agree with one another: it is left out of this step"
 TOO_LONG = "its update is {:.3g} times as long as is usual, which is refused"
+NOT_FINITE, BEYOND = "its update is not finite", 1e100
+"""What is said of an update that is so many times as long as is usual: it holds NaN or infinity."""
 
 
 class Hearing(Standing):
@@ -92,8 +94,8 @@ class Hearing(Standing):
         """
         if self._step is None:
             raise OrderError("refuse() came without a step: due() says when one is to be made")
-        step, reasons = self._step, tasks if isinstance(tasks, Mapping) else {}
-        refused = set(listed(tasks, "the tasks that are refused"))
+        step, refused = self._step, set(listed(tasks, "the tasks that are refused"))
+        reasons = tasks if isinstance(tasks, Mapping) else dict.fromkeys(refused, "refused by the server")
         self.flight.refuse(refused)
         self.at.turn.failures |= {str(task.client): reasons[task.id] for task, _ in step.answers if task.id in reasons}
         clients = [task.client for task, _ in step.answers if task.id in refused - self._doubted]
@@ -166,4 +168,5 @@ class Hearing(Standing):
 
 def too_long(tasks: Sequence[Task], times: FloatArray) -> dict[int, str]:
     """Return which tasks have answers that are so many times as long as is usual, 0 standing for none: task -> why."""
-    return {task.id: TOO_LONG.format(time) for task, time in zip(tasks, times.tolist(), strict=True) if time}
+    found = {task.id: time for task, time in zip(tasks, times.tolist(), strict=True) if time}
+    return {task: TOO_LONG.format(time) if time < BEYOND else NOT_FINITE for task, time in found.items()}

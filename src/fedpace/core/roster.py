@@ -83,6 +83,9 @@ class Settings:
         at_least(self.screen, 0, "screen")
         if self.screen:
             above(self.screen, 1, "screen (0 = refuse no update for its length)")
+        for name in ("learn_delays", "warmup_trains", "trust", "hear_late"):
+            if not isinstance(getattr(self, name), bool | np.bool_):  # "no" would be yes
+                raise InputError(f"{name} must be True or False, but {getattr(self, name)!r} came")
         stream(self.seed)  # refuses a bad seed now rather than in the first round
 
 

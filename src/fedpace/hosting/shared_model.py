@@ -73,6 +73,7 @@ class SharedModel:
 
         Args:
             answers: (weight, trained model) of each client. In mode `average` who failed leaves its weight to them.
+                Arrays that are missing, or of another shape, are as they were sent; all must be finite.
             mode: of the cohort.
             sent: the model that they were trained from, or one for each, where it is not the current one.
             sources: whose answers they are, for rules that remember clients.
@@ -89,7 +90,10 @@ class SharedModel:
         gather = Gather(self.rule, self._zero(), mean=mode == "average" and all(s is self.arrays for s in starts))
         for place, ((weight, trained), start) in enumerate(zip(weighted, starts, strict=True)):
             source = sources[place] if sources else None
-            gather.add(self._flat(trained, start), self._flat(start), weight, source)
+            flat_model = self._flat(trained, start)
+            if not np.isfinite(flat_model).all():
+                raise InputError(f"the model of answer {place} is not finite: leave it out, as Coordinator.screen says")
+            gather.add(flat_model, self._flat(start), weight, source)
         combined = gather.answers(version, awaited, share_of)
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
