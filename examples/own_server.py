@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +20,15 @@ from pathlib import Path
 import numpy as np
 
 import fedpace
+
+FIRST = np.zeros(3)
+"""The model that training begins with."""
+GREETING, DEADLINE = 10.0, 60.0
+"""Seconds in which a client must say its name, and in which a round must end."""
+LONGEST = 1_000_000
+"""Characters of a line; what is longer is no answer."""
+HUNG_UP = object()
+"""Stands for an answer: not None, which a client may send."""
 
 
 def client(port: int, name: str) -> None:
@@ -39,11 +49,66 @@ def client(port: int, name: str) -> None:
 
 
 def listen(name: str, lines, inbox: queue.Queue) -> None:
-    """Put a client's answers into the inbox, and None when it hangs up."""
-    with lines, contextlib.suppress(OSError):
-        for line in lines:
+    """Put what a client sends into the inbox, and HUNG_UP at its end, or when it sends what is no JSON."""
+    with contextlib.suppress(OSError, ValueError, RecursionError), lines:
+        for line in iter(lambda: lines.readline(LONGEST), ""):
             inbox.put((name, json.loads(line)))
-    inbox.put((name, None))
+    inbox.put((name, HUNG_UP))
+
+
+def admit(listener: socket.socket, clients: int, inbox: queue.Queue) -> dict[str, socket.socket]:
+    """Return connections by name, and listen to them; who says no name in time, or another's, is let go."""
+    links: dict[str, socket.socket] = {}
+    for _ in range(clients):
+        link, _ = listener.accept()
+        link.settimeout(GREETING)
+        lines = link.makefile()
+        try:
+            name = lines.readline(100).strip()
+        except (OSError, ValueError):
+            name = ""
+        if not name or name in links:
+            lines.close()
+            link.close()
+            continue
+        link.settimeout(None)
+        links[name] = link
+        threading.Thread(target=listen, args=(name, lines, inbox), daemon=True).start()
+    return links
+
+
+def take(coordinator, model: fedpace.SharedModel, step, came: dict) -> None:
+    """Make the next model of a step's answers, without those that do not go with the others."""
+    pairs = {task.id: came.pop(task.id) for task, _ in step.answers}  # the model that was sent, and what came back
+    why = coordinator.screen(lambda: [after["weights"] - sent["weights"] for sent, after in pairs.values()])
+    if why:
+        step = coordinator.refuse(why)
+    if step.afresh:  # those who made the model so far are not believed
+        model.begin_again({"weights": FIRST})
+    answers = [(weight, pairs[task.id][1]) for task, weight in step.answers]
+    model.step(answers, step.mode, sent=[pairs[task.id][0] for task, _ in step.answers])
+
+
+def hear(coordinator, name: str, answer, tasks: dict, came: dict, now: float) -> None:
+    """Take in what a client says; where it is no answer to its task, the client has failed."""
+    try:
+        task, sent = tasks.pop((name, answer["task"]))
+        weights = np.array(answer["weights"], dtype=float)
+        if weights.shape != FIRST.shape or not np.isfinite(weights).all():
+            raise ValueError(f"expected {FIRST.size} finite numbers")
+        outcome = fedpace.Outcome(name, seconds=now - task.began, loss=answer["loss"])
+        if coordinator.receive(task.id, outcome, now):  # else nobody waits for it any more
+            came[task.id] = (sent, {"weights": weights})
+    except (KeyError, TypeError, ValueError, OverflowError, fedpace.FedpaceError) as cause:
+        lose(coordinator, name, tasks, now, f"what it sent is no answer to its task ({type(cause).__name__}: {cause})")
+
+
+def lose(coordinator, name: str, tasks: dict, now: float, why: str) -> None:
+    """Give up what a client was to do."""
+    for task in coordinator.tasks:
+        if task.client == name:
+            tasks.pop((name, task.id), None)
+            coordinator.lost(task.id, now, why=why)
 
 
 def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, crash_after: int = 0) -> np.ndarray:
@@ -53,51 +118,47 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
         coordinator = fedpace.Coordinator.restore(folder)
         coordinator.abandon()  # tasks that were in flight died with their connections
     else:
-        coordinator = fedpace.Coordinator(fedpace.make_selector("random", k=3), fedpace.Settings(seed=1))
-    weights = np.load(folder / f"model-{coordinator.step}.npy") if restored else np.zeros(3)
+        settings = fedpace.Settings(seed=1, deadline=DEADLINE)
+        coordinator = fedpace.Coordinator(fedpace.make_selector("random", k=3), settings)
+    weights = np.load(folder / f"model-{coordinator.step}.npy") if restored else FIRST
     model = fedpace.SharedModel({"weights": weights}, fedpace.make_server("average"))
-    inbox: queue.Queue = queue.Queue()
-    links, tasks, trained = {}, {}, {}
-    sockets = [listener.accept()[0] for _ in range(clients)]
-    for link in sockets:
-        lines = link.makefile("rw")
-        name = lines.readline().strip()
-        links[name] = lines
-        threading.Thread(target=listen, args=(name, lines, inbox), daemon=True).start()
+    inbox: queue.Queue = queue.Queue(maxsize=1000)
+    tasks, came = {}, {}
+    links = admit(listener, clients, inbox)
     coordinator.join([name for name in sorted(links) if name not in coordinator.clients])
     began = time.monotonic() - coordinator.now
     while coordinator.step < rounds:
         due = coordinator.due(time.monotonic() - began, links)
         if due.step is not None:
-            model.step([(weight, trained.pop(task.id)) for task, weight in due.step.answers], due.step.mode)
+            take(coordinator, model, due.step, came)
             if due.step.number == crash_after:
                 os._exit(1)  # as a power cut would: the step is made, and nobody knows
-            coordinator.stepped(time.monotonic() - began)
+            turn = coordinator.stepped(time.monotonic() - began)
             np.save(folder / f"model-{coordinator.step}.npy", model.arrays["weights"])
             coordinator.save(folder)  # names the step, and so the model: the one write that counts
+            for name, why in turn.failures.items():
+                print(f"step {coordinator.step}, client {name}: {why}", file=sys.stderr)
         for task in due.tasks:
-            tasks[task.id] = task
+            tasks[task.client, task.id] = (task, model.arrays)
             order = {"id": task.id, "weights": model.arrays["weights"].tolist()}
-            print(json.dumps(order), file=links[task.client], flush=True)
+            with contextlib.suppress(OSError):  # it has hung up: the inbox says so
+                links[task.client].sendall(json.dumps(order).encode() + b"\n")
         if due:
             continue
+        if not coordinator.tasks:
+            raise fedpace.FedpaceError("there is nobody left to ask: all clients have hung up, or are not trusted")
         patience = coordinator.wake_at - (time.monotonic() - began)
         try:
             name, answer = inbox.get(timeout=None if math.isinf(patience) else max(0.0, patience))
         except queue.Empty:
             continue
         now = time.monotonic() - began
-        if answer is None:
-            del links[name]
-            for task in coordinator.tasks:
-                if task.client == name:
-                    coordinator.lost(task.id, now)
+        if answer is HUNG_UP:
+            links.pop(name).close()
+            lose(coordinator, name, tasks, now, "it has hung up, or sent what is no JSON")
         else:
-            task = tasks.pop(answer["task"])
-            trained[task.id] = {"weights": np.array(answer["weights"])}
-            outcome = fedpace.Outcome(name, seconds=now - task.began, loss=answer["loss"])
-            coordinator.receive(task.id, outcome, now)
-    for link in sockets:
+            hear(coordinator, name, answer, tasks, came, now)
+    for link in links.values():
         with contextlib.suppress(OSError):  # one that has hung up already
             link.shutdown(socket.SHUT_RDWR)
         link.close()
@@ -117,7 +178,10 @@ def main() -> None:
         port = listener.getsockname()[1]
         for name in range(asked.clients):
             multiprocessing.Process(target=client, args=(port, str(name)), daemon=True).start()
-        weights = serve(listener, asked.clients, asked.folder, asked.rounds, asked.crash_after)
+        try:
+            weights = serve(listener, asked.clients, asked.folder, asked.rounds, asked.crash_after)
+        except fedpace.FedpaceError as error:
+            sys.exit(f"error: {error}")
     print(json.dumps({"rounds": asked.rounds, "weights": weights.tolist()}))
 
 

@@ -74,7 +74,7 @@ def test_compare_takes_overrides(call, tiny, tmp_path):
 
 
 def test_runs_go_into_a_folder_of_their_own(call, tiny, tmp_path):
-    assert call("compare", tiny, "--seeds", 1, "--max-rounds", 1)[0] == 0
+    assert call("compare", tiny, "--seeds", 1, "--rounds", 1)[0] == 0  # as --max-rounds
     (folder,) = (tmp_path / "home" / "runs").iterdir()
     assert folder.name.startswith("tiny-")
 

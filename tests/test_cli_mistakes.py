@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 from tiny import TINY
@@ -55,6 +57,17 @@ def test_files_beside_runs_are_never_overwritten(call, tiny, tmp_path, place):
     assert everything(out) == before
 
 
+def test_a_folder_that_cannot_be_written_to_is_said_to_need_another(call, tiny, tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("fedpace.runner.plan.write_atomically", refuse)
+    code, _, errors = call("compare", tiny, "--out", tmp_path / "out", "--seeds", 1)
+    assert code == 2
+    why = f"cannot write {tmp_path / 'out' / 'plan.json'}: {os.strerror(errno.EROFS)}"
+    assert errors == f"error: {why}. Nothing was recorded yet: give another folder with --out\n"
+
+
 def test_a_mistake_in_the_last_scheme_shows_before_the_first_runs(call, tiny, tmp_path):
     tiny.write_text(tiny.read_text() + '\n[[selectors]]\nname = "random"\nlabel = "too many"\nk = 999\n')
     code, _, errors = call("compare", tiny, "--out", tmp_path / "out")
@@ -84,6 +97,7 @@ def test_an_empty_folder_is_taken(call, tiny, tmp_path):
         (("", ""), ["--seeds", "0"], "--seeds must be at least 1, but 0 came"),
         (("", ""), ["--delays", "none"], "there is no delay model 'none'"),
         (("", ""), ["--max-rounds", "0"], "max_rounds of stop must be at least 1"),
+        (("", ""), ["--rounds", "0"], "max_rounds of stop must be at least 1"),
         (
             ('label = "submodular"', 'label = "submodular"\nmax_clients = 1\nridge = 0.0'),
             ["--selectors", "submodular"],

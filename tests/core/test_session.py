@@ -179,3 +179,8 @@ def test_more_are_wanted_than_there_are():
         session.select()
     session.join(["d", "e"])
     assert len(session.select(available=["a", "b"]).clients) == 2, "fewer are reachable just now: all of them"
+
+
+def test_clients_can_be_believed():
+    assert Session(Random(k=1)).coordinator.ledger.trust.on
+    assert not Session(Random(k=1), trust=False).coordinator.ledger.trust.on

@@ -1,9 +1,12 @@
-"""examples/own_server.py for real: sockets, processes, a crash between step and save, a client that leaves."""
+"""examples/own_server.py for real: sockets, processes, a crash between step and save, clients that leave or lie."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import math
+import queue
 import socket
 import subprocess
 import sys
@@ -12,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from fedpace.core.tasks import Step
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "own_server.py"
 
@@ -42,22 +47,114 @@ def test_after_a_crash_it_ends_with_the_same_model(tmp_path):
     np.testing.assert_allclose(json.loads(whole.stdout)["weights"], [1.0, -2.0, 0.5], atol=0.15)
 
 
-def test_a_client_that_hangs_up_is_lost_and_the_others_go_on(example, tmp_path):
-    def leaver(port):
-        with socket.create_connection(("127.0.0.1", port)) as link, link.makefile("rw") as lines:
-            print("9", file=lines, flush=True)
-            lines.readline()  # the first task, never answered
+def test_too_few_clients_end_with_a_sentence(tmp_path):
+    ended = run(tmp_path, "--clients", "2")
+    assert ended.returncode == 1
+    assert ended.stderr.strip().startswith("error: random is asked for k = 3 clients")
+    assert "Traceback" not in ended.stderr
+
+
+def served(example, folder, others, rounds=20):
+    """Serve three honest clients and others, each a function of (socket, lines): the model, and failures by name."""
+
+    def other(port, name, behave):
+        connect = socket.create_connection
+        with contextlib.suppress(OSError), connect(("127.0.0.1", port)) as link, link.makefile("rw") as lines:
+            print(name, file=lines, flush=True)
+            behave(lines)
+
+    found = {}
+
+    def serve(listener):
+        found["weights"] = example.serve(listener, 3 + len(others), folder, rounds)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        clients = [threading.Thread(target=example.client, args=(port, name)) for name in ("0", "1", "2")]
-        clients.append(threading.Thread(target=leaver, args=(port,)))
-        for each in clients:
+        threads = [threading.Thread(target=example.client, args=(port, name), daemon=True) for name in ("0", "1", "2")]
+        threads += [threading.Thread(target=other, args=(port, *each), daemon=True) for each in others.items()]
+        threads.append(threading.Thread(target=serve, args=(listener,), daemon=True))
+        for each in threads:
             each.start()
-        weights = example.serve(listener, 4, tmp_path, 20)
-    for each in clients:
-        each.join()
+        for each in reversed(threads):
+            each.join(timeout=120)
+    assert "weights" in found, "the server ended early, or hangs"
+    coordinator = example.fedpace.Coordinator.restore(folder)
+    failures = dict(zip(coordinator.clients, coordinator.ledger.columns["failures"].tolist(), strict=True))
+    return found["weights"], failures, coordinator
+
+
+def saying(make):
+    """Return a client that answers each task with the line that `make` returns."""
+
+    def behave(lines):
+        for line in lines:
+            print(make(json.loads(line)), file=lines, flush=True)
+
+    return behave
+
+
+def answered(weights, **also):
+    return saying(lambda task: json.dumps({"task": task["id"], "weights": weights, "loss": 1.0, **also}))
+
+
+def test_a_client_that_hangs_up_is_lost_and_the_others_go_on(example, tmp_path):
+    weights, failures, _ = served(example, tmp_path, {"9": lambda lines: lines.readline()})  # a task, never answered
     np.testing.assert_allclose(weights, [1.0, -2.0, 0.5], atol=0.25)
-    coordinator = example.fedpace.Coordinator.restore(tmp_path)
-    by_client = dict(zip(coordinator.clients, coordinator.ledger.columns["failures"].tolist(), strict=True))
-    assert by_client == {"0": 0, "1": 0, "2": 0, "9": 1}
+    assert failures == {"0": 0, "1": 0, "2": 0, "9": 1}
+
+
+def test_liars_do_not_keep_the_model_from_arriving(example, tmp_path):
+    others = {"far": answered([1e6] * 3), "nan": answered([math.nan] * 3), "brace": saying(lambda task: "{")}
+    weights, failures, coordinator = served(example, tmp_path, others)
+    np.testing.assert_allclose(weights, [1.0, -2.0, 0.5], atol=0.25)
+    assert [failures[name] for name in ("0", "1", "2")] == [0, 0, 0]
+    assert failures["far"] == failures["brace"] == 1  # refused, and not asked any more; hung up on
+    assert failures["nan"] >= 1
+    assert coordinator.untrusted == {"far"}
+
+
+NONSENSE = {
+    "shape": answered([1.0, 2.0]),
+    "words": answered(["one", "two", "three"]),
+    "ragged": answered([1.0, [2.0], 3.0]),
+    "huge": answered([10**400, 0, 0]),
+    "loss": answered([0.0] * 3, loss=math.inf),
+    "no loss": answered([0.0] * 3, loss=None),
+    "unknown task": saying(lambda task: json.dumps({"task": 999, "weights": [0.0] * 3, "loss": 1.0})),
+    "no task": saying(lambda task: json.dumps({"task": [], "weights": [0.0] * 3, "loss": 1.0})),
+    "another's task": saying(lambda task: json.dumps({"task": max(0, task["id"] - 1), "weights": [0.0] * 3})),
+    "list": saying(lambda task: "[]"),
+    "null": saying(lambda task: "null"),
+    "deep": saying(lambda task: "[" * 100_000),
+}
+
+
+def test_whoever_sends_nonsense_has_failed_and_nobody_else(example, tmp_path):
+    weights, failures, _ = served(example, tmp_path, NONSENSE, rounds=60)
+    assert [failures[name] for name in ("0", "1", "2")] == [0, 0, 0]
+    assert all(failures[name] >= 1 for name in NONSENSE)
+    np.testing.assert_allclose(weights, [1.0, -2.0, 0.5], atol=0.25)
+
+
+def test_who_says_no_name_or_anothers_is_let_go(example, tmp_path, monkeypatch):
+    monkeypatch.setattr(example, "GREETING", 0.5)
+    inbox = queue.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        links = [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        for link, said in zip(links, [b"a\n", b"", b"a\n", b"\xff\n"], strict=True):
+            link.sendall(said)
+        admitted = example.admit(listener, 4, inbox)
+    assert list(admitted) == ["a"]
+    for link in [*links, *admitted.values()]:
+        link.close()
+
+
+def test_training_begins_again_with_the_first_model(example):
+    class Afresh:
+        def screen(self, updates):
+            assert list(updates()) == []
+            return {}
+
+    model = example.fedpace.SharedModel({"weights": np.ones(3)}, example.fedpace.make_server("average"))
+    example.take(Afresh(), model, Step(5, (), "average", afresh=True), {})
+    assert model.arrays["weights"].tolist() == [0.0, 0.0, 0.0]

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import logging
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace.core.errors import InputError
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod
 from fedpace.hosting import presence
 from fedpace.records.run import read_run
 from fedpace.testing import hostile
@@ -114,6 +115,12 @@ def test_lengths_can_be_left_unscreened(flower):
     assert record["w0"].numpy()[0] > 100
     with pytest.raises(InputError, match="screen"):
         PacedStrategy(FedAvg(), "random", screen=0.5)
+
+
+def test_clients_can_be_believed():
+    for make in (partial(PacedStrategy, FedAvg()), PacedServer):
+        assert make("random").coordinator.ledger.trust.on
+        assert not make("random", trust=False).coordinator.ledger.trust.on
 
 
 def wide(columns):

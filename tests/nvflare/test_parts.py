@@ -289,7 +289,7 @@ def test_a_job_keeps_every_setting(tmp_path):
     job = FedJob(name="kept", min_clients=1)
     settings = {"selector": "flanp", "seed": 7, "warmup": "full", "warmup_quota": 3, "clock": "reported"}
     settings |= {"deadline": 9.5, "loss_key": "l", "moments_every": 2, "sketch": 8, "state": "/somewhere"}
-    settings |= {"warmup_wait": 0.5, "warmup_trains": False, "server": "fedadam"}
+    settings |= {"warmup_wait": 0.5, "warmup_trains": False, "server": "fedadam", "trust": False}
     job.to_server(PacedFedAvg(**settings, num_rounds=4, persistor_id=""))
     job.export_job(str(tmp_path))
     config = next(tmp_path.rglob("config_fed_server.*"))
@@ -297,6 +297,11 @@ def test_a_job_keeps_every_setting(tmp_path):
     assert settings.items() <= written.items()
     assert written["num_rounds"] == 4
     assert written["ignore_result_error"] is True
+
+
+def test_clients_can_be_believed():
+    assert PacedFedAvg()._settings().trust
+    assert not PacedFedAvg(trust=False)._settings().trust
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from fedpace.cli.options import Carrying, Changes
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiments
 from fedpace.core.errors import StorageError
+from fedpace.core.files import INTACT
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
 from fedpace.records.run import INFO, ROUNDS, RunRecord
@@ -63,7 +64,7 @@ def compare(
     folder = _folder(out, chosen[0], overwrite)
     console = Console(stderr=as_json)
     _announce(console, chosen, folder, quiet=as_json)
-    with _resumable(folder), RunProgress(plan.runs, console, quiet=as_json) as progress:
+    with _resumable(folder, new=True), RunProgress(plan.runs, console, quiet=as_json) as progress:
         records = run_plan(plan, folder, progress.watch, progress.done, execution=how, jobs=jobs, overwrite=overwrite)
     with _resumable(folder):
         report_folder(folder, console, as_json=as_json, plan=plan, records=records)
@@ -95,7 +96,7 @@ def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, 
     folder = _folder(out, chosen, overwrite)
     console = Console(stderr=as_json)
     _announce(console, [chosen], folder, quiet=as_json)
-    with _resumable(folder), RunProgress(1, console, quiet=as_json) as progress:
+    with _resumable(folder, new=True), RunProgress(1, console, quiet=as_json) as progress:
         record = run_one(chosen, chosen.schemes[0], seed, folder, progress.watch, execution=how, overwrite=overwrite)
     _show_run(record, folder, console, as_json=as_json)
 
@@ -117,18 +118,25 @@ def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Say how to go on where runs were stopped."""
+def _resumable(folder: Path, *, new: bool = False) -> Iterator[None]:
+    """Say how to go on where runs were stopped; `new`: the folder was chosen by this command."""
     command = f"`fedpace resume {shlex.quote(str(folder))}`"
     try:
         yield
     except StorageError as error:
+        if new and not _begun(folder):
+            problem = str(error).partition(INTACT)[0]
+            raise StorageError(f"{problem}. Nothing was recorded yet: give another folder with --out") from error
         raise StorageError(f"{error} with {command}") from error
     except KeyboardInterrupt:
-        begun = any(folder.rglob(ROUNDS)) if folder.exists() else False
-        then = f"what was recorded so far is kept; {command} goes on" if begun else "nothing was recorded yet"
+        then = f"what was recorded so far is kept; {command} goes on" if _begun(folder) else "nothing was recorded yet"
         sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
+
+
+def _begun(folder: Path) -> bool:
+    """Whether any run in the folder has recorded anything."""
+    return any(folder.rglob(ROUNDS)) if folder.exists() else False
 
 
 def _folder(out: Path | None, experiment: Experiment, overwrite: bool) -> Path:

@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 
 from fedpace.core.errors import InputError, StorageError
 
+INTACT = ". What was recorded before is intact"
+"""Behind what went wrong, before what to do."""
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it."""
@@ -47,9 +50,7 @@ def keeping(path: Path) -> Iterator[None]:
         yield
     except OSError as cause:
         remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
-        raise StorageError(
-            f"cannot write {path}: {cause.strerror or cause}. What was recorded before is intact: {remedy}, and go on"
-        ) from cause
+        raise StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on") from cause
 
 
 def folder_of(path: Any) -> Path:

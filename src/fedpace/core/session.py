@@ -50,6 +50,7 @@ class Session:
             on, and calls `observe_late` when they answer; until then they are not chosen.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        trust: check what clients claim against what is seen of them (`fedpace.core.trust`); False = believe them.
         moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
         offers: what the host will report; compared with the selector's needs at once. None: not declared.
     """
@@ -64,10 +65,11 @@ class Session:
         warmup_quota: int = 5,
         warmup_wait: float = 1.0,
         learn_delays: bool = True,
+        trust: bool = True,
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
-        settings = Settings(seed, shares, warmup, warmup_quota, warmup_wait, learn_delays)
+        settings = Settings(seed, shares, warmup, warmup_quota, warmup_wait, learn_delays, trust=trust)
         self.coordinator = Coordinator(selector, settings, moments=moments, offers=offers)
         if not self.coordinator.policy.rounds:
             raise InputError(f"{selector.name} works without rounds, and Session in rounds: use fedpace.Coordinator")

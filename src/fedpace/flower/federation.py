@@ -54,6 +54,8 @@ class Federation:
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
         screen: refuse updates longer than this many times the usual one; 0 = none. See docs/flower.md.
+        trust: check what clients claim against what is seen of them, see docs/trust.md; False = believe them, and
+            refuse no update for its length either. A restarted server may be given another.
         forget_seconds: clients that were not connected for so long are forgotten; those without a name after 600 s.
         eligible: names of the clients that may be chosen, or a function that says of a name whether it may, asked anew
             in every round; None = everybody.
@@ -84,6 +86,7 @@ class Federation:
         moments_every: int = 1,
         sketch: int = 256,
         screen: float = FACTOR,
+        trust: bool = True,
         forget_seconds: float = FORGET,
         eligible: Eligible = None,
         bind_names: bool = False,
@@ -107,6 +110,7 @@ class Federation:
             deadline=deadline,
             moments_every=moments_every,
             screen=screen,
+            trust=trust,
         )
         self._nodes_seconds = nodes_seconds
         self._eligible = eligibility(eligible)

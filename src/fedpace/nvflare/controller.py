@@ -40,7 +40,7 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
-SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every", "screen")
+SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every", "screen", "trust")
 SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
 """Arguments that are passed on as they are."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
@@ -61,6 +61,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: metric with the client's training loss; empty = train_loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
         screen: refuse updates longer than this many times the usual one; 0 = none.
+        trust: check what sites claim against what is seen of them, see docs/trust.md; False = believe them, and
+            refuse no update for its length either.
         forget_seconds: sites that were not connected for so long are forgotten.
         server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
@@ -85,6 +87,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         moments_every: int = 1,
         sketch: int = 256,
         screen: float = FACTOR,
+        trust: bool = True,
         forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
@@ -100,7 +103,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
         self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
         self.moments_every, self.sketch, self.server = moments_every, sketch, server
-        self.screen, self.forget_seconds = screen, forget_seconds
+        self.screen, self.trust, self.forget_seconds = screen, trust, forget_seconds
         # So that a wrong name or option is refused before the job is sent.
         make_selector(selector, options or {})
         make_server(server or None)
