@@ -52,7 +52,7 @@ class Settings:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
-        trust: check what clients claim against what is seen of them, see `fedpace.core.trust`; False: `screen` too is off.
+        trust: check what clients claim against what is seen of them, see `fedpace.core.trust`. False: no screen either.
         hear_late: who misses a round's end goes on, as where a client cannot be stopped: what it reports is heard when
             it answers, and it is asked nothing else until then.
         screen: refuse updates longer than so many times the usual one, see `fedpace.core.screening`; 0 = none.
