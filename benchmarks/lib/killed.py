@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -255,6 +256,7 @@ def _initial() -> Any:
 
 @cache
 def _tests_of_flower() -> ModuleType:
+    sys.path.append(str(ROOT / "tests" / "helpers"))  # what it imports itself
     spec = importlib.util.spec_from_file_location("flower_grid", ROOT / "tests" / "flower" / "conftest.py")
     assert spec is not None
     assert spec.loader is not None

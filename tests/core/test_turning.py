@@ -157,3 +157,18 @@ def test_states_from_before_have_counted_nothing():
     trust.load(saved, CLIENTS)
     assert not trust.columns["aligned"].any()
     assert trust.columns["agreement"].shape == trust.columns["turned"].shape == (CLIENTS,)
+
+
+def test_of_few_coordinates_a_cosine_says_little():
+    """Directions that have nothing to do with each other have cosines of 1 / sqrt(d): of three, any is likely."""
+    rows, cosines = list(range(COHORT)), np.array([-0.5, *[0.5] * (COHORT - 1)])
+    small, large = fleet(), fleet()
+    for step in (1, 2):
+        against = small.judge(rows, np.ones(COHORT), [step] * COHORT, cosines, step, coordinates=3).against
+        assert step == 2 or not against.any()
+        assert large.judge(rows, np.ones(COHORT), [step] * COHORT, cosines, step, coordinates=100).against[0]
+    assert not small.columns["turned"].any()
+    assert large.columns["turned"][0]
+    small.judge(rows, np.ones(COHORT), [3] * COHORT, cosines, 3, coordinates=3)
+    assert small.weight()[0] < 1, "three that point away as far are held against it for a while, as always"
+    assert not small.columns["turned"].any()

@@ -110,9 +110,9 @@ def screened(
         if outcome.finished and outcome.update is not None and outcome.client not in judged
     }
     versions = [step] * len(sketches)
-    whose = [rows[place] for place in sketches]
-    lengths, cosines = compared(lambda: iter(sketches.values()), versions, trust.believed(whose, versions))
-    times, _ = trust.judge(whose, lengths, versions, cosines, step)
+    whose, width = [rows[place] for place in sketches], min(map(len, sketches.values()), default=0)
+    lengths, cosines = compared(lambda: iter(sketches.values()), versions, trust.believed(whose, versions, width))
+    times, _ = trust.judge(whose, lengths, versions, cosines, step, coordinates=width)
     refused = {place for place, time in zip(sketches, times.tolist(), strict=True) if time}
     if not refused:
         return outcomes

@@ -56,14 +56,16 @@ class Hearing(Standing):
         self._judged = frozenset(task.id for task in tasks)
         versions = [task.step for task in tasks]
         rows = [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
+        trust = self.ledger.trust
         try:
-            lengths, cosines = compared(updates, versions, self.ledger.trust.believed(rows, versions))
+            size = len(next(iter(updates()), ())) if trust.on and tasks else 0
+            lengths, cosines = compared(updates, versions, trust.believed(rows, versions, size))
         except (TypeError, ValueError) as cause:
             raise InputError(f"screen() takes what yields {len(tasks)} flat vectors, one an answer: {cause}") from cause
         first = math.inf
-        if self.ledger.trust.on and len(self.ledger) >= ENOUGH and tasks:  # of few clients, all may step as far
-            first = FIRST * math.sqrt(next(iter(updates())).shape[0])
-        times, against = self.ledger.trust.judge(rows, lengths, versions, cosines, self.step, first)
+        if trust.on and len(self.ledger) >= ENOUGH:  # of few clients, all may step as far
+            first = FIRST * math.sqrt(size)
+        times, against = trust.judge(rows, lengths, versions, cosines, self.step, first, size)
         long = too_long(tasks, times)
         doubted = [
             task.id for task, found in zip(tasks, against.tolist(), strict=True) if found and task.id not in long

@@ -38,7 +38,7 @@ from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays,
 from fedpace.core.messages import Cohort, Outcome
 from fedpace.core.outliers import robust, trimmed
 from fedpace.core.screening import FACTOR, Judged, Screen, Screens, compared
-from fedpace.core.turning import COUNTED, add_cosines, doubted
+from fedpace.core.turning import COUNTED, add_cosines, doubted, noise_of
 from fedpace.core.weights import CAP, FLEET, capped
 
 ALLOWANCE = (0.25, 1.0)
@@ -173,14 +173,15 @@ class Trust:
 
     # -- updates ---------------------------------------------------------------------------------------------
 
-    def believed(self, rows: Sequence[int], versions: Sequence[int]) -> BoolArray:
+    def believed(self, rows: Sequence[int], versions: Sequence[int], coordinates: int = 0) -> BoolArray:
         """(k,) with whose updates those of a step are compared: all, where versions differ or half would be left."""
         places = np.asarray(rows, dtype=np.int64)
         everybody = np.ones(places.size, dtype=np.bool_)
         if not self.on or len(set(versions)) != 1:
             return everybody
-        found = ~np.append(doubted(self.columns) | (self.weight() < LEAST), False)[places]  # nobody's row is -1
-        return found if 2 * int(found.sum()) > found.size else everybody
+        bad = doubted(self.columns, noise_of(coordinates)) | (self.weight() < LEAST)
+        found = ~np.append(bad, False)[places]  # nobody's row is -1
+        return found if 2 * found.sum() > found.size else everybody
 
     def judge(
         self,
@@ -190,13 +191,14 @@ class Trust:
         cosines: FloatArray,
         step: int,
         first: float = math.inf,
+        coordinates: int = 0,
     ) -> Judged:
         """Say which updates of a step must not count; row -1 is nobody's that is still there."""
-        believed = self.believed(rows, versions)
+        believed, noise = self.believed(rows, versions, coordinates), noise_of(coordinates)
         self._fade(step)
         if not self.on:
             return Judged(np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_))
-        against = add_cosines(self.columns, rows, cosines, believed, one_model=len(set(versions)) == 1)
+        against = add_cosines(self.columns, rows, cosines, believed, one_model=len(set(versions)) == 1, noise=noise)
         return Judged(self.screen.judge(lengths, versions, cosines, rows=rows, first=first), against)
 
     def shown(self, sketches: FloatArray, versions: Sequence[int]) -> FloatArray:
@@ -255,8 +257,6 @@ class Trust:
         if not bad.any() or 2 * int(bad.sum()) > int(among.sum()):
             return among
         return among & ~bad
-
-    # -- cohorts ---------------------------------------------------------------------------------------------
 
     def bound(self, cohort: Cohort, shares: FloatArray, claimed: FloatArray) -> Cohort:
         """Return a cohort in which no client has more weight than it may; and say what was corrected of anybody.

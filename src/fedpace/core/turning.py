@@ -11,10 +11,12 @@ that turns its update round. Over several answers a is sum m c / sum m^2, with a
 
     -2 a / (OWN + NOISE / sum m^2)
 
-is the logarithm of how much likelier -1 is than 1. Steps in which clients agree on little add little to the sums, as
-they should, and those below `AGREED` nothing: there m is noise itself. One answer counts as -1 at the worst, and is
-never enough to hold anything against a client. Found by two, it is not asked again: later on, when clients agree on
-little, it could not be told from the others, and a model that took a hundred rounds is gone in another hundred.
+is the logarithm of how much likelier -1 is than 1. Where updates have d coordinates, 1 / d is the least that stands in
+place of `NOISE`: it is the variance of cosines that mean nothing. Steps in which clients agree on little add little to
+the sums, as they should, and those below `AGREED` nothing: there m is noise itself. One answer counts as -1 at the
+worst, and is never enough to hold anything against a client. Found by two, it is not asked again: later on, when
+clients agree on little, it could not be told from the others, and a model that took a hundred rounds is gone in another
+hundred.
 
 What it sends need not go into the model until then. An answer against the others of a client for which that logarithm
 is above `DOUBTED`, which one answer can bring about, is left out of its step, up to its second: an honest client loses
@@ -71,8 +73,19 @@ def turned_away(cosines: FloatArray, compared: FloatArray) -> BoolArray:
     return np.asarray((compared >= ANSWERS) & (means < least))
 
 
+def noise_of(coordinates: int) -> float:
+    """Return the variance of one answer's cosine, where updates have so many coordinates; 0 = nobody says how many."""
+    return max(NOISE, 1 / coordinates) if coordinates else NOISE
+
+
 def turned_round(
-    aligned: FloatArray, agreement: FloatArray, compared: FloatArray, *, beyond: float = LIKELIER, least: float = TWICE
+    aligned: FloatArray,
+    agreement: FloatArray,
+    compared: FloatArray,
+    *,
+    noise: float = NOISE,
+    beyond: float = LIKELIER,
+    least: float = TWICE,
 ) -> BoolArray:
     """(n,) who is likelier to turn its updates round than not, by far.
 
@@ -80,21 +93,29 @@ def turned_round(
         aligned: (n,) sum of m c over each client's answers, fading.
         agreement: (n,) sum of m^2, fading likewise.
         compared: (n,) number of answers, fading likewise.
+        noise: variance of the cosine of one answer.
         beyond: logarithm of how much likelier.
         least: answers without which nobody is, fading.
     """
-    # -2 a / (OWN + NOISE / sum m^2) > beyond, without dividing by sums that may be 0.
-    return np.asarray((compared >= least) & (-2 * aligned > beyond * (OWN * agreement + NOISE)))
+    # -2 a / (OWN + noise / sum m^2) > beyond, without dividing by sums that may be 0.
+    return np.asarray((compared >= least) & (-2 * aligned > beyond * (OWN * agreement + noise)))
 
 
-def doubted(columns: Mapping[str, FloatArray]) -> BoolArray:
+def doubted(columns: Mapping[str, FloatArray], noise: float = NOISE) -> BoolArray:
     """(n,) who may turn its updates round, and of whom too little is known: its answers are left out of steps."""
     aligned, agreement, answers = columns["aligned"], columns["agreement"], columns["compared"]
-    return turned_round(aligned, agreement, answers, beyond=DOUBTED, least=0.0) & (answers < ANSWERS)
+    doubts = turned_round(aligned, agreement, answers, noise=noise, beyond=DOUBTED, least=0.0)
+    return np.asarray(doubts & (answers < ANSWERS))
 
 
 def add_cosines(
-    columns: dict[str, FloatArray], rows: Sequence[int], cosines: FloatArray, believed: BoolArray, *, one_model: bool
+    columns: dict[str, FloatArray],
+    rows: Sequence[int],
+    cosines: FloatArray,
+    believed: BoolArray,
+    *,
+    one_model: bool,
+    noise: float = NOISE,
 ) -> BoolArray:
     """Take in what the updates of a step have in common with the others'; note in `against` and `turned` who is found.
 
@@ -107,6 +128,7 @@ def add_cosines(
         cosines: (k,) with what the others agree on; NaN where nobody can tell.
         believed: (k,) with whose updates those of the others were compared.
         one_model: whether all trained from the same.
+        noise: variance of the cosine of one answer.
     """
     places = np.asarray(rows, dtype=np.int64)
     known = np.isfinite(cosines) & (places >= 0)
@@ -121,8 +143,8 @@ def add_cosines(
     away = turned_away(columns["cosines"], columns["compared"])
     # Two signs that agree are as good as one that is beyond doubt.
     evidence = columns["aligned"], columns["agreement"], columns["compared"]
-    turned = turned_round(*evidence) | (away & turned_round(*evidence, beyond=BOTH))
-    suspects = np.append(away | turned | doubted(columns), False)  # which row -1 is
+    turned = turned_round(*evidence, noise=noise) | (away & turned_round(*evidence, noise=noise, beyond=BOTH))
+    suspects = np.append(away | turned | doubted(columns, noise), False)  # which row -1 is
     against = known & suspects[places] & (cosines < 0)
     columns["against"][away] += 1.0
     columns["turned"][turned] = 1.0
