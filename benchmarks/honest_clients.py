@@ -19,31 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from liars import SCHEMES
+from liars import SCHEMES, embedded, federation
 
-from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
 from fedpace.core.hearing import AGAINST
 from fedpace.core.trust import LEAST
-from fedpace.registry import selectors
-from fedpace.sim.clock import Clock
-from fedpace.sim.rounds import Fleet, Simulation
 
 ALPHAS = (0.05, 0.1, 0.3, 2.0)
 
 
 def watched(experiment: Experiment, scheme: str, alpha: float, seed: int, steps: int) -> dict[str, int]:
     """Run one federation of honest clients; count what was held against them."""
-    simulation = Simulation(
-        replace(experiment.data, alpha=alpha),  # type: ignore[type-var]
-        experiment.model,
-        experiment.delays,
-        selectors[scheme](**SCHEMES[scheme]),
-        training=experiment.training,
-        fleet=Fleet(trust=True),
-        clock=Clock(),
-        seed=seed,
-    )
+    data: Any = replace(experiment.data, alpha=alpha)  # type: ignore[type-var]
+    simulation = federation(replace(experiment, data=data), scheme, seed, trust=True)
     coordinator = simulation.coordinator
     trust, screen = coordinator.ledger.trust, coordinator.screen
     found = dict.fromkeys(("answers", "left out", "refused"), 0)
@@ -79,7 +67,7 @@ def main() -> None:
     parser.add_argument("--alphas", default=",".join(map(str, ALPHAS)))
     parser.add_argument("--json", help="write the counts into this file")
     options = parser.parse_args()
-    experiment = load_experiment(None, Overrides(arithmetic="torch"))
+    experiment = embedded()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     totals: dict[str, dict[str, int]] = {}
     for alpha, scheme in product(map(float, options.alphas.split(",")), options.schemes.split(",")):

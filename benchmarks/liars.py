@@ -73,23 +73,33 @@ def liars(who: str, delays: Any, seed: int) -> IntArray:
     return np.sort(stream(seed, "liars").choice(len(delays), count, replace=False))
 
 
-def seconds_to_target(
-    experiment: Experiment, scheme: str, lie: str, who: str, seed: int, *, trust: bool, honest: float | None
-) -> dict[str, Any]:
-    """Run one federation until its target is held, or given up."""
-    selector = selectors[scheme](**SCHEMES[scheme])
-    limit = math.inf if honest is None else PATIENCE * honest
-    stop = replace(experiment.stop, max_rounds=MOST)
-    simulation = Simulation(
+def federation(experiment: Experiment, scheme: str, seed: int, *, trust: bool) -> Simulation:
+    """Return a federation of the experiment under a scheme, with the defences or without."""
+    return Simulation(
         experiment.data,
         experiment.model,
         experiment.delays,
-        selector,
+        selectors[scheme](**SCHEMES[scheme]),
         training=experiment.training,
         fleet=replace(experiment.fleet, trust=trust),
         clock=experiment.clock,
         seed=seed,
     )
+
+
+def embedded() -> Experiment:
+    """Return the experiment: the embedded one, with a free warm-up in which everybody is heard."""
+    experiment = load_experiment(None, Overrides(arithmetic="torch"))  # what the recorded runs were trained with
+    return replace(experiment, clock=Clock(), fleet=Fleet())
+
+
+def seconds_to_target(
+    experiment: Experiment, scheme: str, lie: str, who: str, seed: int, *, trust: bool, honest: float | None
+) -> dict[str, Any]:
+    """Run one federation until its target is held, or given up."""
+    limit = math.inf if honest is None else PATIENCE * honest
+    stop = replace(experiment.stop, max_rounds=MOST)
+    simulation = federation(experiment, scheme, seed, trust=trust)
     delays = simulation.expected_delays
     corrupt(simulation, liars(who, delays, seed), LIES[lie])
     ending = Ending(stop, experiment.direction, delays.tolist())
@@ -148,8 +158,7 @@ def main() -> None:
     if options.source:
         show(json.loads(Path(options.source).read_text()), options)
         return
-    experiment = load_experiment(None, Overrides(arithmetic="torch"))  # what the recorded runs were trained with
-    experiment = replace(experiment, clock=Clock(), fleet=Fleet())
+    experiment = embedded()
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     done = read(folder)

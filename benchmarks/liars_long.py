@@ -11,19 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from liars import SCHEMES, liars
+from liars import SCHEMES, embedded, federation, liars
 from lib.lying import LIES, corrupt
 
-from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
-from fedpace.registry import selectors
-from fedpace.sim.clock import Clock
-from fedpace.sim.rounds import Fleet, Simulation
 
 SHOWN = (50, 150, 300, 600)
 LAST = 10
@@ -31,16 +26,7 @@ LAST = 10
 
 def accuracies(experiment: Experiment, scheme: str, lie: str, seed: int) -> list[float]:
     """Return the accuracy before each of the steps that are shown."""
-    simulation = Simulation(
-        experiment.data,
-        experiment.model,
-        experiment.delays,
-        selectors[scheme](**SCHEMES[scheme]),
-        training=experiment.training,
-        fleet=Fleet(trust=True),
-        clock=Clock(),
-        seed=seed,
-    )
+    simulation = federation(experiment, scheme, seed, trust=True)
     corrupt(simulation, liars("20%", simulation.expected_delays, seed), LIES[lie])
     metrics: list[float] = []
     wanted = {number - back for number in SHOWN for back in range(LAST)}
@@ -60,8 +46,7 @@ def main() -> None:
     parser.add_argument("--lies", default="honest;update x -1", help="separated by semicolons")
     parser.add_argument("--json", help="write the accuracies into this file")
     options = parser.parse_args()
-    experiment = load_experiment(None, Overrides(arithmetic="torch"))
-    experiment = replace(experiment, clock=Clock(), fleet=Fleet())
+    experiment = embedded()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     found: dict[str, dict[str, list[float]]] = {}
     print(

@@ -126,7 +126,7 @@ def test_nobody_waits_for_what_was_in_hand_of_who_is_not_trusted_any_more():
         made.receive(task.id, Outcome(task.client, seconds=1.0), 1.0)
     assert made.due(1.0).step is None
     made.ledger.trust.refuse([made.ledger.row(tasks[0].client)] * 2)
-    made.give_up_untrusted()
+    made._lose(made.untrusted)
     assert made.flight.held == 2
     made.receive(tasks[3].id, Outcome(tasks[3].client, seconds=1.0), 2.0)
     assert made.sated, "one answer was missing, and it came"

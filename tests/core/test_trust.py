@@ -277,3 +277,13 @@ def test_a_state_from_before_there_was_any_evidence_is_gone_on_with():
     trust = fleet(3)
     trust.load({}, 3)
     assert (trust.weight() == 1).all()
+
+
+def test_who_was_held_off_is_asked_again_where_trust_is_switched_off():
+    trust = fleet()
+    trust.columns["turned"][0] = trust.columns["refused"][1] = 1.0
+    everybody = np.ones(CLIENTS, dtype=bool)
+    assert np.flatnonzero(~trust.admitted(everybody)).tolist() == [0, 1]
+    trust.on = False  # as a server that is restarted with trust=False does
+    assert trust.admitted(everybody).all()
+    assert (trust.weight() == 1).all()

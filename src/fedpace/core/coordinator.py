@@ -149,11 +149,12 @@ class Coordinator(Hearing):
         report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
-        if self.ledger.trust.on and (held_off := sorted(map(str, self.untrusted))) != self.at.held_off:
+        untrusted = self.untrusted
+        if (held_off := sorted(map(str, untrusted))) != self.at.held_off:
             turn.held_off = self.at.held_off = held_off
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
-        if not self.policy.rounds and self.ledger.trust.on:
-            self.give_up_untrusted()
+        if untrusted and not self.policy.rounds:  # nobody waits for them any more, nor uses what is in hand of them
+            self._lose(untrusted)
         return turn
 
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fedpace.core.checks import FloatArray, listed, real
 from fedpace.core.errors import InputError, OrderError
 from fedpace.core.folding import compare_shapes, note_beginning
@@ -28,11 +26,6 @@ NOT_FINITE, BEYOND = "its update is not finite", 1e100
 
 class Hearing(Standing):
     """A standing that listens."""
-
-    @property
-    def untrusted(self) -> set[ClientId]:
-        """Who is not asked, since its updates were refused or point against the others'."""
-        return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
 
     def checked(self, task: Task, outcome: Outcome) -> Outcome:
         """Return a report that can be folded; where most clients disagree with the width in use, theirs is used."""

@@ -252,7 +252,8 @@ class Standing(Roster):
             sketches = np.where(found[:, None], math.nan, sketches)
             self.ledger.tables["updates"], self.ledger.columns["participations"][:] = sketches, 0
             self.ledger.columns["update_step"][:] = np.where(np.isnan(sketches).any(axis=1), -1, 0)
-        self.give_up_untrusted()
+        if bad := self.untrusted:
+            self._lose(bad)
         return True
 
     def _give_up_models(self) -> BoolArray:
@@ -263,10 +264,10 @@ class Standing(Roster):
         self.at.turn.wasted += len(dropped)
         return idle & ~self.busy()
 
-    def give_up_untrusted(self) -> None:
-        """Wait no more for who is not asked any more, nor use what is in hand of it."""
-        if bad := set(self.ledger.ids_of(np.flatnonzero(~self._admitted()))):
-            self._lose(bad)
+    @property
+    def untrusted(self) -> set[ClientId]:
+        """Who is not asked, since its updates were refused or point against the others'."""
+        return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
 
     def _lose(self, clients: set[ClientId]) -> None:
         """Forget what clients were doing and what is in hand of them: it was in vain, and nothing waits for it."""

@@ -247,7 +247,8 @@ class Trust:
         return np.asarray(0.5 ** self._doubt())
 
     def _doubt(self) -> FloatArray:
-        return np.asarray(self.columns["refused"] + self.columns["against"] + TURNED * self.columns["turned"])
+        doubt = self.columns["refused"] + self.columns["against"] + TURNED * self.columns["turned"]
+        return np.asarray(doubt if self.on else np.zeros_like(doubt))
 
     def admitted(self, among: BoolArray) -> BoolArray:
         """(n,) whom of these to ask; nobody is left out where half of them would be."""

@@ -20,11 +20,10 @@ hundred.
 
 What it sends need not go into the model until then. An answer against the others of a client for which that logarithm
 is above `DOUBTED`, which one answer can bring about, is left out of its step, up to its second: an honest client loses
-two turns at the most.
-Schemes that ask everybody in turn would otherwise take every liar's first two answers, which is most of a short run.
-Nor are others compared with it until it was found to be honest: four of ten that are turned round would leave no
-agreement by which to tell the fifth. All this is for steps whose clients trained from one model: an update to an older
-one points back now and then, and honestly.
+two turns at the most. Schemes that ask everybody in turn would otherwise take every liar's first two answers, which is
+most of a short run. Nor are others compared with it until it was found to be honest: four of ten that are turned round
+would leave no agreement by which to tell the fifth. All this is for steps whose clients trained from one model: an
+update to an older one points back now and then, and honestly.
 """
 
 from __future__ import annotations
