@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.numerics import pairwise_heterogeneity
 from fedpace.numerics.blas import one_blas_thread

@@ -17,8 +17,8 @@ import time
 from heapq import heappop, heappush
 from typing import Any
 
+from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.rng import stream
 from fedpace.core.roster import Settings
 from fedpace.core.types import Need, Outcome
 from fedpace.registry import selectors

@@ -30,11 +30,11 @@ import numpy as np
 from lib.liars_shown import costs, markdown, picture
 from lib.lying import LIES, corrupt
 
+from fedpace._base.checks import IntArray
+from fedpace._base.errors import FedpaceError
+from fedpace._base.rng import stream
 from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
-from fedpace.core.checks import IntArray
-from fedpace.core.errors import FedpaceError
-from fedpace.core.rng import stream
 from fedpace.records.holding import held_from
 from fedpace.registry import selectors
 from fedpace.sim.clock import Clock

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
 from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
 from fedpace.moments.factor import compress, whole_rows
 from fedpace.moments.private import private_moment
 from fedpace.records.holding import held_from

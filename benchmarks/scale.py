@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.numerics.prefix import solution_of_set
 

@@ -22,7 +22,7 @@ from grid.cells import Cell
 from grid.runs import one_thread, prepare
 from grid.tuning import FILE, Tuned
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.selectors.pace_async import PaceAsync
 from fedpace.server._memory import Memory
 from grid import cells as grid_cells

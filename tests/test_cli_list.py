@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpace import registry
+from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.cli.listing import reflowed
-from fedpace.core.errors import InputError
 
 
 @pytest.fixture(scope="module")

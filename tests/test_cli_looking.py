@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.config import load_experiment
-from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, find_runs, read_run, round_line
 from fedpace.records.writer import RunWriter

@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.config import Overrides, load_experiment
-from fedpace.core.errors import InputError
 
 
 def call(*arguments):

@@ -9,8 +9,8 @@ import pytest
 from experiments import TEXT
 
 from fedpace import make_selector
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import Overrides, Scheme, load_experiment, parse_experiment
-from fedpace.core.errors import FedpaceError, InputError
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from fedpace import make_selector
+from fedpace._base.errors import InputError
 from fedpace.config import Overrides, load_experiment, parse_experiment
-from fedpace.core.errors import InputError
 from fedpace.records.run import plain
 
 BASE = {

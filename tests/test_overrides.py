@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from experiments import TEXT
 
+from fedpace._base.errors import InputError
 from fedpace.config import Overrides, load_experiment
-from fedpace.core.errors import InputError
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 

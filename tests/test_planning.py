@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpace import planning
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.cli import app
-from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.core.session import Session
 from fedpace.core.types import Outcome
 from fedpace.numerics.gram import whitened_gram

@@ -10,7 +10,7 @@ import pytest
 
 import fedpace
 from fedpace import registry
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.selectors.random import Random
 
 CATALOGUES = [registry.selectors, registry.delays, registry.datasets, registry.models]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.reproduce import rendering
 from fedpace.reproduce.command import PACKAGED
 from fedpace.reproduce.headline import printed_cells, standing

@@ -113,7 +113,7 @@ def test_from_python(tmp_path):
     code = HIDE + (
         "import fedpace, numpy as np\n"
         "from fedpace.sim.training import Training\n"
-        "from fedpace.core.errors import MissingExtraError\n"
+        "from fedpace._base.errors import MissingExtraError\n"
         "rng = np.random.default_rng(0)\n"
         "clients = [(X := rng.normal(size=(30, 4)), (X[:, 0] > 0).astype(int)) for _ in range(6)]\n"
         "given = dict(clients=clients, test=clients[0], schemes=['random(k=2)'], rounds=2, seeds=1, progress=False)\n"

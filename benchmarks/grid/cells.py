@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.fashion_mnist import FashionMnist
 from fedpace.data.femnist import Femnist

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedpace import registry
+from fedpace._base.errors import InputError
 from fedpace.config import build
-from fedpace.core.errors import InputError
 from fedpace.core.types import Need
 from grid import controls
 from grid.options import OPTIONS

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.tasks import Task
 from fedpace.sim.clients import Clients
 from fedpace.sim.rounds import Simulation

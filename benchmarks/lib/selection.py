@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedpace import registry
-from fedpace.core.errors import FedpaceError
+from fedpace._base.errors import FedpaceError
 from fedpace.core.types import Need, View
 from fedpace.moments.bank import MomentBank
 

@@ -9,7 +9,7 @@ import numpy as np
 from workload import Options, Workload
 
 from fedpace import registry
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.mnist import Mnist

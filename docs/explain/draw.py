@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.moments import factor_from_features
 from fedpace.numerics import best_prefix

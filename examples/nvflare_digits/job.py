@@ -23,7 +23,7 @@ from nvflare.job_config.script_runner import FrameworkType, ScriptRunner  # noqa
 from nvflare.recipe.poc_env import PocEnv  # noqa: E402
 from task import Net, accuracy, load  # noqa: E402
 
-from fedpace.core.files import read_npz  # noqa: E402
+from fedpace._base.files import read_npz  # noqa: E402
 from fedpace.nvflare import PacedFedAvg  # noqa: E402
 from fedpace.records.run import read_run  # noqa: E402
 from fedpace.registry import selectors  # noqa: E402

@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedpace import registry
+from fedpace._base.errors import FedpaceError, MissingExtraError
 from fedpace.core import providers
-from fedpace.core.errors import FedpaceError, MissingExtraError
 
 if TYPE_CHECKING:
+    from fedpace._base.rng import stream
     from fedpace.core.cohorts import cohort_size
     from fedpace.core.coordinator import Coordinator
     from fedpace.core.protocols import DelayEstimator, MomentStore
-    from fedpace.core.rng import stream
     from fedpace.core.roster import Settings
     from fedpace.core.session import Session
     from fedpace.core.types import (
@@ -78,7 +78,7 @@ _HOMES = {
     "cohort_size": "fedpace.core.cohorts",
     "compare": "fedpace.study",
     "simulate": "fedpace.study",
-    "stream": "fedpace.core.rng",
+    "stream": "fedpace._base.rng",
 }
 """Where what is exported lives. It is loaded when it is first named: `fedpace --help` needs none of it."""
 _PARTS = ("delays", "hosting", "moments", "numerics", "planning", "server", "testing")

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array, listed, real, whole
-from fedpace.core.checks import delays as checked_delays
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.checks import FloatArray, IntArray, at_least, finite, float_array, listed, real, whole
+from fedpace._base.checks import delays as checked_delays
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.core.protocols import RIDGE
 from fedpace.numerics.count_sketch import CountSketch
 from fedpace.numerics.inverse import regularised_inverse

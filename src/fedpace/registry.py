@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpace.core.checks import check_options, current_options, did_you_mean
-from fedpace.core.errors import InputError
+from fedpace._base.checks import check_options, current_options, did_you_mean
+from fedpace._base.errors import InputError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints

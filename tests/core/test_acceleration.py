@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedpace import make_selector
+from fedpace._base.errors import InputError
 from fedpace.core.acceleration import carried_part
-from fedpace.core.errors import InputError
 from fedpace.core.stepping import Gather, join_state, split_state
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.uniform import UniformDelays

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedpace import Coordinator, Outcome, Settings, make_selector, stream
+from fedpace._base.errors import InputError
 from fedpace.core.beginning import ENOUGH, Beginning, opposed
-from fedpace.core.errors import InputError
 
 CLIENTS, WIDTH = 20, 16
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core import checks
-from fedpace.core.errors import FedpaceError, InfeasibleError, InputError, MissingExtraError, OrderError
+from fedpace._base import checks
+from fedpace._base.errors import FedpaceError, InfeasibleError, InputError, MissingExtraError, OrderError
 
 
 def test_delays_pass_as_floats():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpace import Cohort, Need, Outcome, Probe, Session
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import Stateless
 
 AWAY = "d"

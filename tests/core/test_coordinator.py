@@ -11,8 +11,8 @@ import pytest
 from buffered import Buffered
 
 from fedpace import Cohort, Need, Outcome, Probe
+from fedpace._base.errors import InputError, OrderError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError, OrderError
 from fedpace.core.roster import Settings
 from fedpace.core.types import Diagnostics, Stateless
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedpace import make_selector
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.extrapolation import BUDGET, DECAY, StepLength, fedexp_factor
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays

@@ -9,8 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 
 
 def test_folders_are_made_and_files_replaced(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace import Coordinator, FedpaceError, Outcome, Session, Settings, make_selector, stream
-from fedpace.core.errors import InfeasibleError
+from fedpace._base.errors import InfeasibleError
 from fedpace.moments import MomentBank
 
 FREE = ("fedbuff", "fedasync", "pace-async")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes
 from fedpace.core.ids import decode_id, encode_id
 
 SCALARS = st.one_of(

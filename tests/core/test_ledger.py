@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace import Need, Outcome
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.ledger import Ledger
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.session import Session
 from fedpace.moments import MomentBank
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular

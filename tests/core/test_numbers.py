@@ -11,7 +11,7 @@ import pytest
 
 import fedpace
 from fedpace import Coordinator, FedpaceError, Outcome, Session, Settings, make_selector, numerics, stream
-from fedpace.core.files import read_json, read_npz
+from fedpace._base.files import read_json, read_npz
 from fedpace.core.trust import Trust
 from fedpace.delays.arrays import give_delays
 from fedpace.delays.availability import Availability

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import _seeded_states, seed_sequence, stream, streams
+from fedpace._base.errors import InputError
+from fedpace._base.rng import _seeded_states, seed_sequence, stream, streams
 
 NAMES = [
     (0,),

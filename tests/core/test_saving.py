@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedpace import Cohort, Diagnostics, Need, Probe, Session, make_selector
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core import saving
-from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.types import Scheme
 from fedpace.selectors.random import Random
 from fedpace.testing import ToyFleet

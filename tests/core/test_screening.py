@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedpace
-from fedpace.core.errors import OrderError
+from fedpace._base.errors import OrderError
 from fedpace.core.hearing import AGAINST
 from fedpace.core.screening import REMEMBERED, Screen, compared
 from fedpace.core.types import Outcome

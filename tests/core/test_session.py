@@ -11,7 +11,7 @@ import pytest
 from sessions import Asking, Everybody, settled, warmed
 
 from fedpace import FedpaceError, Need, Session
-from fedpace.core.errors import InputError, OrderError
+from fedpace._base.errors import InputError, OrderError
 from fedpace.selectors.random import Random
 
 # -- the order of calls --------------------------------------------------------------------------------------

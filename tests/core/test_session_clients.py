@@ -9,7 +9,7 @@ import pytest
 from sessions import Everybody, Listening, settled, warmed
 
 from fedpace import Need, Outcome, Session
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace import make_selector
-from fedpace.core.errors import FedpaceWarning
+from fedpace._base.errors import FedpaceWarning
 from fedpace.core.session import Session
 from fedpace.core.types import Outcome
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpace import Cohort, Diagnostics, Need, Probe, Report, Scheme, Selection, Session, Stateless, View
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.freezing import array_fields
 from fedpace.core.types import configuration
 from fedpace.selectors.random import Random

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
+from fedpace._base.errors import InputError
 from fedpace.cli import app
-from fedpace.core.errors import InputError
 
 RUNNER = CliRunner()
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 
 

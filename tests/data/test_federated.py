@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData, Samples
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data import _cache, _decode, hub
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpace._base.errors import InputError
 from fedpace.config import load_experiment
-from fedpace.core.errors import InputError
 from fedpace.data.femnist import Femnist
 from fedpace.data.rotation import rotate
 from fedpace.data.shakespeare import Shakespeare

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.partition import dirichlet_partition
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace import registry
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data import hub
 from fedpace.data.cifar10 import Cifar10
 from fedpace.data.fashion_mnist import FashionMnist

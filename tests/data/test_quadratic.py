@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.quadratic import Quadratic
 
 SMALL = Quadratic(clients=3, samples=8, test_samples=5, dimension=4)

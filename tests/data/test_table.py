@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpace.__main__ import main
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.table import Table
 from fedpace.delays.tables import read_table
 from fedpace.records.run import read_run

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.delays.correlation import correlated, holding, outlying, rarity, reorder_by
 from fedpace.delays.lognormal import LognormalDelays
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedpace import make_selector, simulate
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.availability import Availability

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.delays._phones import KBIT, MS, PHONES
 from fedpace.delays.correlation import correlated

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedpace.delays
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import DelayConfig
 from fedpace.delays.async_hfl import AsyncHflDelays
 from fedpace.delays.constant import ConstantDelays

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.delays.async_hfl import AsyncHflDelays
 from fedpace.delays.nycmesh import CLUSTERS, SERVER_HEIGHT, NycmeshDelays
 

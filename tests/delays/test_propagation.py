@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.delays.hybrid import Places, hybrid_loss
 from fedpace.delays.propagation import WALLS, free_space, indoors, line_of_sight, okumura_hata, over_rooftops
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.errors import InputError, MissingExtraError
 from fedpace.delays.trace import TraceDelays
 
 GOOD = "client,step,seconds\n0,0,10\n1,0,20\n0,1,30\n1,1,40\n"

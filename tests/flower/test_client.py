@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
 from torch import nn
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import Privacy, report_mod
 from fedpace.flower.client import stable_name
 from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, ASK_TARGETS, RECORD, note_of

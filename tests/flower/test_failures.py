@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 import fedpace
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import PacedStrategy, reported_seconds
 
 

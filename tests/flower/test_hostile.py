@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
 from fedpace.hosting import presence
 from fedpace.records.run import read_run

@@ -12,7 +12,7 @@ from flower_fleet import fleet
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy
 from fedpace.hosting.folder import ServerFolder
 from fedpace.records.run import read_run

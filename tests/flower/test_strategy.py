@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import fedpace
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp

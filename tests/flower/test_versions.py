@@ -14,7 +14,7 @@ from flower_wheels import unpacked_wheel
 
 pytest.importorskip("flwr")
 
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.errors import InputError, MissingExtraError
 from fedpace.flower import PacedServer, versions
 
 HERE = Path(__file__).resolve().parent

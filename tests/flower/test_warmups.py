@@ -10,7 +10,7 @@ from flower_fleet import NODES, as_numpy, start
 from flwr.app import Error, Message
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower import PacedStrategy, report_mod
 from fedpace.records.run import read_run
 

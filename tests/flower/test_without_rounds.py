@@ -14,7 +14,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace import Need
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
 from fedpace.flower import PacedServer, PacedStrategy, report_mod, roster

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from fedpace import make_selector, registry
-from fedpace.core.errors import InfeasibleError
+from fedpace._base.errors import InfeasibleError
 from fedpace.core.types import Need
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 
 @pytest.fixture

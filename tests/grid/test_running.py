@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpace import make_selector
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import View
 from fedpace.records.holding import held_from
 

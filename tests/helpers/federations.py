@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.hosting.lock import FolderLock
 from fedpace.records.run import read_info, read_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.hosting.lock import FolderLock
 
 HOLD = """

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.hosting.notes import pack_labels, pack_moment, pack_update
 from fedpace.hosting.replies import MOST_ROWS, Raw, Reply, parse, read_note
 from fedpace.hosting.sketch import UpdateSketch, flat_update

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedpace
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import Outcome
 from fedpace.hosting.notes import pack_moment
 from fedpace.hosting.reader import Reader

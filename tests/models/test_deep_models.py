@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.models.conv2 import Conv2
 from fedpace.models.resnet18 import Resnet18
 from fedpace.models.stacked_lstm import StackedLstm

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.models.base import linear_layer, zero_layer
 from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp

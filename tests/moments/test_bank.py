@@ -7,9 +7,9 @@ import io
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.protocols import MomentStore
-from fedpace.core.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.numerics import best_prefix, pairwise_heterogeneity, whitened_gram
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InfeasibleError, InputError, MissingExtraError
+from fedpace._base.errors import InfeasibleError, InputError, MissingExtraError
+from fedpace._base.rng import stream
 from fedpace.core.protocols import MomentStore
-from fedpace.core.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.moments.scan import Clusters, scan_clusters
 from fedpace.moments.sketch import PROBES, Sketcher

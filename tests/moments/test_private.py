@@ -7,8 +7,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.moments.private import gaussian_delta, gaussian_sigma, private_moment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.core.types import View
 from fedpace.moments import MomentBank
 from fedpace.selectors.delayhet_sampling import DelayhetSampling

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.numerics.arrivals import UNBROKEN, Lateness, best_deadline, present, typical
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.numerics.facility import facility_location, nearest
 
 

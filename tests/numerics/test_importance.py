@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.numerics.importance import best_sampling, sampling_cost
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, minimize
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.numerics.inclusion import aggregated_inclusion, optimal_inclusion
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.numerics import best_prefix
 
 LINE = np.abs(np.subtract.outer([0.8, 1.0, 1.2], [0.8, 1.0, 1.2]))

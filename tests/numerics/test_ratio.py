@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.numerics.order_stats import expected_max
 from fedpace.numerics.ratio import (
     MARGIN,

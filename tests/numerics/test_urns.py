@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.numerics.urns import draw_from, urns_by_cluster, urns_by_size
 
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.numerics import blas
 from fedpace.numerics.heterogeneity import whiten
 from fedpace.numerics.whitened import Whitened, cheapest_route

@@ -11,7 +11,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.job_config.api import FedJob
 
 import fedpace
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.roster import Settings
 from fedpace.hosting.replies import Note, Reply, read_note
 from fedpace.hosting.server import Server

@@ -113,7 +113,7 @@ def test_federations(rng):
     federation = Federation(rng)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", fedpace.core.errors.FedpaceWarning)  # clients that say nothing are many
+            warnings.simplefilter("ignore", fedpace._base.errors.FedpaceWarning)  # clients that say nothing are many
             federation.play()
     except FedpaceError as problem:
         raise AssertionError(f"a client stopped {federation.made.policy.name}: {problem}") from problem

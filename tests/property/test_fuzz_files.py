@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpace import Coordinator, FedpaceError, Outcome, make_selector
-from fedpace.core.files import read_json, read_npz
+from fedpace._base.files import read_json, read_npz
 from fedpace.records.run import find_runs
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -13,9 +13,9 @@ import pytest
 
 import fedpace
 from fedpace import Settings, make_selector
+from fedpace._base.errors import FedpaceWarning
 from fedpace.core.beginning import opposed
 from fedpace.core.claims import unlikely
-from fedpace.core.errors import FedpaceWarning
 from fedpace.core.trust import Trust
 from fedpace.delays.availability import Availability
 from fedpace.hosting.server import Host, Server

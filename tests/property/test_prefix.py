@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InfeasibleError
+from fedpace._base.errors import InfeasibleError
 from fedpace.numerics import best_prefix, expected_max
 
 LINE = np.abs(np.subtract.outer([0.8, 1.0, 1.2], [0.8, 1.0, 1.2]))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace import View
-from fedpace.core.errors import InfeasibleError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InfeasibleError
+from fedpace._base.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors.delayhet_sampling import SamplingObjective

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fedpace import Cohort, Need, Outcome, Session
-from fedpace.core.errors import InputError, OrderError
+from fedpace._base.errors import InputError, OrderError
 from fedpace.core.types import Stateless
 
 IDS = st.one_of(st.integers(0, 9), st.sampled_from(["a", "b", ("x", 1), None, 2.5]))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tiny import TABLE
 
+from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
-from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, find_runs, plain, read_run, round_line
 from fedpace.records.writer import RunWriter, commit, versions

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.cli import app
-from fedpace.core.errors import FedpaceError, InputError
 from fedpace.records.checkout import commit, harmless
 from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, find_runs, read_run

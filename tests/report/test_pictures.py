@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 from matplotlib.image import imread
 
-from fedpace.core.errors import MissingExtraError
+from fedpace._base.errors import MissingExtraError
 from fedpace.report import figures
 from fedpace.report.curves import MAX_POINTS, cohort_over_rounds, metric_over_time
 from fedpace.report.page import render_page, write_page

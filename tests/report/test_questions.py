@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fedpace._base.errors import InputError
 from fedpace.cli import app
-from fedpace.core.errors import InputError
 from fedpace.records.writer import RunWriter
 from fedpace.report.cells import columns
 from fedpace.report.questions import at_time, retarget

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.report.estimates import estimate, geometric_estimate, positive_estimate
 from fedpace.report.tables import summarise
 

@@ -13,8 +13,8 @@ import time
 import pytest
 from tiny import TABLE, TINY
 
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.config import parse_experiment
-from fedpace.core.errors import InfeasibleError, InputError
 from fedpace.records.run import find_runs, read_run
 from fedpace.runner import Execution, run_all
 from fedpace.sim.engines.choice import EngineOptions

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from tiny import TABLE
 
+from fedpace._base.errors import InputError, StorageError
 from fedpace.config import parse_experiment
-from fedpace.core.errors import InputError, StorageError
 from fedpace.records.run import read_run
 from fedpace.records.writer import RunWriter
 from fedpace.report.tables import summarise

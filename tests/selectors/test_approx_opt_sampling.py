@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import Report
 from fedpace.numerics.importance import best_sampling
 from fedpace.selectors._importance import gradient_norms

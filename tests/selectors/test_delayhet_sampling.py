@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from views import view_of_moments
 
 from fedpace import Need
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.numerics.ratio import MARGIN
 from fedpace.selectors.delayhet_sampling import DelayhetSampling, SamplingObjective
 

@@ -10,8 +10,8 @@ import pytest
 from views import view_of_moments
 
 from fedpace import Need
-from fedpace.core.errors import InfeasibleError, InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InfeasibleError, InputError
+from fedpace._base.rng import stream
 from fedpace.numerics import best_prefix
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.moments import MomentBank
 from fedpace.numerics.transport import transport_cost
 from fedpace.selectors.delayhet_transport import DelayhetTransport

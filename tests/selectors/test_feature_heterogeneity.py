@@ -9,7 +9,7 @@ import pytest
 from views import view_of_moments
 
 from fedpace import View
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.selectors._feature_heterogeneity import ADMISSIBLE, check_options, feature_heterogeneity
 
 SCALES = [0.8, 1.0, 1.2, 5.0]

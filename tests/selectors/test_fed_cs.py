@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.selectors.fed_cs import FedCs
 
 DELAY = np.array([10.0, 200, 30, 90, 181, 180])

@@ -11,7 +11,7 @@ from buffered import by_definition, check_it_is_fedavg, quadratic_run
 from resuming import check_resumes
 
 from fedpace import make_selector
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays

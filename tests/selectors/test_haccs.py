@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.session import Session
 from fedpace.core.types import Need
 from fedpace.selectors.haccs import Haccs, allotted, by_speed, cluster_weights, clusters

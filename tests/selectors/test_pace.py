@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpace import View
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.types import Report
 from fedpace.moments import MomentBank
 from fedpace.moments.factor import factor_from_features

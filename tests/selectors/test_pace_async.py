@@ -10,7 +10,7 @@ import torch
 from resuming import check_resumes
 
 from fedpace import make_selector
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability

@@ -12,8 +12,8 @@ import torch
 from resuming import check_resumes
 
 from fedpace import make_selector
+from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Settled
-from fedpace.core.errors import InputError
 from fedpace.core.types import InFlight, View
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.selectors._drawing import draw_distinct
 from fedpace.selectors.power_of_choice import PowerOfChoice
 

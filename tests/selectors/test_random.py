@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedpace import View
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.selectors.random import Random
 
 SHARE = np.array([0.05, 0.1, 0.15, 0.3, 0.4])

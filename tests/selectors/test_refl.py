@@ -11,7 +11,7 @@ import torch
 from resuming import check_resumes
 
 from fedpace import Session, make_selector
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import InFlight
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability

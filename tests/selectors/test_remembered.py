@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedpace import Outcome, Session, make_selector
+from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Accumulated, Accumulator
-from fedpace.core.errors import InputError
 from fedpace.selectors._remembered import ANSWERS, AnswerLateness, RecentWeight
 from fedpace.selectors.random import Random
 

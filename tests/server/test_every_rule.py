@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpace import registry
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.stepping import Answers, Gather, ServerStep, Source, join_state, split_state
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.server.average import Average

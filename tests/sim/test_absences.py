@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace.core.errors import InfeasibleError
+from fedpace._base.errors import InfeasibleError
 from fedpace.core.types import Cohort, Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic

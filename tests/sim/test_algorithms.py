@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.types import Cohort, Need, Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpace import Outcome, Session, make_selector
-from fedpace.core.errors import InputError, OrderError
+from fedpace._base.errors import InputError, OrderError
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedpace import make_selector, registry
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability

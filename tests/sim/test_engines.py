@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpace.core.errors import InputError, OrderError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError, OrderError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.conv2 import Conv2

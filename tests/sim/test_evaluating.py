@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
-from fedpace.core.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, RunRecord
 from fedpace.report.curves import cohort_over_rounds, metric_over_rounds, metric_over_time

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import fedpace
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.constant import ConstantDelays
 from fedpace.models.base import FeatureModel, linear_layer

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stacks import COUNTS, MODELS, federation, trainings
 
 from fedpace import make_selector
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.data.federated import Samples
 from fedpace.data.quadratic import Quadratic

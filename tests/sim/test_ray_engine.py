@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpace.core.errors import FedpaceError
-from fedpace.core.rng import stream
+from fedpace._base.errors import FedpaceError
+from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.models.mlp import Mlp
 from fedpace.sim.engines.choice import EngineOptions

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from fedpace import make_selector, registry
+from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
-from fedpace.core.errors import InputError
 from fedpace.delays.trace import TraceDelays
 from fedpace.records.run import read_run, round_line
 from fedpace.runner import Execution, Job, Plan, SharedData, clock_run, resume, run_one, run_plan

@@ -13,7 +13,7 @@ import torch
 from steps import aggregate
 
 from fedpace import Cohort, Need, Probe
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic

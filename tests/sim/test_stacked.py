@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stacks import COUNTS, MODELS, federation, trainings
 from torch import nn
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.models.base import FeatureModel
 from fedpace.models.conv2 import Conv2
 from fedpace.models.linear import Linear

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.round import Round
 from fedpace.sim.stopping import Ending, Stop, until
 

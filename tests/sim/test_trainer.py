@@ -10,8 +10,8 @@ import torch
 from steps import aggregate
 from torch.nn import functional
 
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.quadratic import Quadratic
 from fedpace.models.linear import Linear

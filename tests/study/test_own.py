@@ -14,7 +14,7 @@ from tests.study.material import CLIENTS, RNG, TEST, Net, compare
 from torch import nn
 
 import fedpace
-from fedpace.core.errors import FedpaceWarning, InputError
+from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.delays.constant import ConstantDelays
 from fedpace.models.mlp import Mlp
 from fedpace.records.run import find_runs

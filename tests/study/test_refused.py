@@ -9,7 +9,7 @@ from tests.study.material import CLIENTS, TEST, Net, compare
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.study import parts
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedpace
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.sim.training import Training
 from fedpace.study import parts
 

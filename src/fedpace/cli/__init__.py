@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 import fedpace
+from fedpace._base.errors import FedpaceError
 from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
-from fedpace.core.errors import FedpaceError
 
 app = typer.Typer(
     help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",

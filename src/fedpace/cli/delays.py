@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import registry
+from fedpace._base.errors import InputError
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.errors import InputError
 from fedpace.core.naming import key_values
 
 if TYPE_CHECKING:

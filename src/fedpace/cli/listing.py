@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpace import registry
+from fedpace._base.checks import did_you_mean
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.checks import did_you_mean
-from fedpace.core.errors import FedpaceError, InputError
 
 KINDS = ("selectors", "delays", "datasets", "models", "servers")
 """What `fedpace list` can list, as the registry calls it."""

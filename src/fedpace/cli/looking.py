@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 
+from fedpace._base.errors import InputError
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.errors import InputError
 
 if TYPE_CHECKING:
     from fedpace.records.run import RunRecord

@@ -14,11 +14,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedpace._base.checks import FloatArray, did_you_mean
+from fedpace._base.errors import InputError
+from fedpace._base.files import read_npz
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
-from fedpace.core.checks import FloatArray, did_you_mean
-from fedpace.core.errors import InputError
-from fedpace.core.files import read_npz
 
 if TYPE_CHECKING:
     from fedpace.delays.tables import Table as DelayTable

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, keeping, write_atomically
 from fedpace.cli.common import print_json
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, keeping, write_atomically
 from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid

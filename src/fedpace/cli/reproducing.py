@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedpace._base.errors import InputError
 from fedpace.cli.options import AsJson, described
-from fedpace.core.errors import InputError
 from fedpace.core.naming import split_list
 
 WHAT = ("table1", "table2", "table3", "motivation", "constants", "overhead", "figures", "headline", "all")

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import runner
+from fedpace._base.errors import StorageError
+from fedpace._base.files import INTACT
 from fedpace.cli.common import print_json
 from fedpace.cli.options import Carrying, Changes
 from fedpace.cli.reporting import report_folder
 from fedpace.config import Experiment, Overrides, load_experiments
-from fedpace.core.errors import StorageError
-from fedpace.core.files import INTACT
 from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
 from fedpace.records.run import INFO, ROUNDS, RunRecord

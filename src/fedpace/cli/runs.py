@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from fedpace._base.errors import InputError
 from fedpace.cli.options import AsJson, Carrying, Changes, ExperimentFile, Jobs, Out, Overwrite, grouped
-from fedpace.core.errors import InputError
 from fedpace.core.naming import split_list
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpace import registry
+from fedpace._base.checks import at_least, between
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config.options import Table, as_table, build, known_keys, typed
 from fedpace.config.overrides import Overrides
-from fedpace.core.checks import at_least, between
-from fedpace.core.errors import FedpaceError, InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.arrays import OWN

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpace.core.checks import check_options, current_options, did_you_mean
-from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
+from fedpace._base.checks import check_options, current_options, did_you_mean
+from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
 
 Table = Mapping[str, Any]
 

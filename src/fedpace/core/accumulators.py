@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.errors import InputError
 
 HEARD = 0.5
 """Part of the roster that must be heard before anybody is judged by this."""

@@ -24,7 +24,7 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray
+from fedpace._base.checks import BoolArray, FloatArray
 
 ENOUGH = 12
 """Clients that trained from one model, below which nobody is said to stand out."""

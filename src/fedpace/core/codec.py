@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.types import ClientId
 

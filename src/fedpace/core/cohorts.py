@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.errors import InputError
 from fedpace.core.types import View
 
 

@@ -25,17 +25,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedpace._base.checks import BoolArray, IntArray, listed
+from fedpace._base.errors import InputError, OrderError
+from fedpace._base.files import folder_of
+from fedpace._base.rng import stream
 from fedpace.core import saving
-from fedpace.core.checks import BoolArray, IntArray, listed
-from fedpace.core.errors import InputError, OrderError
 from fedpace.core.facts import ordinary, valid_seconds
-from fedpace.core.files import folder_of
 from fedpace.core.hearing import Hearing
 from fedpace.core.outcomes import check_client, make_report, whole_task
 from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
-from fedpace.core.rng import stream
 from fedpace.core.roster import Settings
 from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Wait
 from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, View

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.messages import Cohort
 from fedpace.core.screening import checked_lengths
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import LARGEST, BoolArray, FloatArray, float_array, real
-from fedpace.core.errors import InputError
+from fedpace._base.checks import LARGEST, BoolArray, FloatArray, float_array, real
+from fedpace._base.errors import InputError
 from fedpace.core.messages import Need
 
 

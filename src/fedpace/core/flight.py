@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.facts import ordinary
 from fedpace.core.tasks import Answer, Kind, Task
 from fedpace.core.types import ClientId, InFlight, Outcome

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, float_array, of_ordinary_size, real
+from fedpace._base.checks import FloatArray, float_array, of_ordinary_size, real
+from fedpace._base.errors import InputError
 from fedpace.core.claims import ENOUGH
-from fedpace.core.errors import InputError
 from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
 from fedpace.core.messages import ClientId, Outcome
 from fedpace.core.protocols import RIDGE, MomentStore

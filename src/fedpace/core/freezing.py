@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import frozen
+from fedpace._base.checks import frozen
 
 _arrays: dict[type, dict[str, Any]] = {}
 

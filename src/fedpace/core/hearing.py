@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpace.core.checks import FloatArray, listed, real
-from fedpace.core.errors import InputError, OrderError
+from fedpace._base.checks import FloatArray, listed, real
+from fedpace._base.errors import InputError, OrderError
 from fedpace.core.folding import compare_shapes, note_beginning
 from fedpace.core.screening import ENOUGH, FIRST, compared
 from fedpace.core.silence import PATIENCE, warn_of_silence

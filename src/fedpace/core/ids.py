@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.types import ClientId
 
 LONGEST = 4096

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, listed
+from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, listed
-from fedpace.core.errors import InputError
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, ordinary, valid_seconds
 from fedpace.core.folding import check_outcomes, fold_moments, screened
 from fedpace.core.ids import check_id

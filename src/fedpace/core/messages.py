@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.errors import InputError
 from fedpace.core.freezing import freeze
 
 ClientId = Hashable

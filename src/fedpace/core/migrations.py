@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 Index = MutableMapping[str, Any]
 """`session.json`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 OPENING, CLOSING = "([{", ")]}"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import listed
-from fedpace.core.errors import InputError
+from fedpace._base.checks import listed
+from fedpace._base.errors import InputError
 from fedpace.core.flight import stacked
 from fedpace.core.ledger import Ledger
 from fedpace.core.tasks import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 
 
 def robust(values: FloatArray) -> tuple[float, float]:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import Naming
-from fedpace.core.errors import InputError
+from fedpace._base.checks import Naming
+from fedpace._base.errors import InputError
 from fedpace.core.tasks import Apply, Move, Task, Wait
 from fedpace.core.types import Cohort, Mode, Need, Probe, Report, Selector, View
 from fedpace.core.validation import check_cohort

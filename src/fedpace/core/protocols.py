@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
 
 RIDGE = 0.1
 """What is added to the mean moment before it is inverted, in units of its mean eigenvalue, unless a scheme is told

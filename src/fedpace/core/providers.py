@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedpace.core.errors import OrderError
+from fedpace._base.errors import OrderError
 from fedpace.core.protocols import DelayEstimator, MomentStore
 
 _selector_class: Callable[[str], Callable[..., Any]] | None = None

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import (
+from fedpace._base.checks import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -24,10 +23,11 @@ from fedpace.core.checks import (
     shares,
     shares_among,
 )
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.rng import stream
+from fedpace.core.accumulators import Accumulator
 from fedpace.core.ledger import Ledger
 from fedpace.core.protocols import MomentStore
-from fedpace.core.rng import stream
 from fedpace.core.screening import FACTOR
 from fedpace.core.types import ClientId
 from fedpace.core.weights import plausible

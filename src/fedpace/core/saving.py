@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.files import json_bytes, keeping, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.codec import Arrays, decode, encode
-from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.files import json_bytes, keeping, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.flight import Flight, Packed
 from fedpace.core.ids import decode_id, encode_id
 from fedpace.core.migrations import check_format, migrate

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.errors import InputError
 from fedpace.core.stepping import Vector, norm
 
 FACTOR, SPREADS, OPPOSED, ALONE = 10.0, 3.5, (0.3, 0.6), (0.23, 0.6)

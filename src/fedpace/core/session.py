@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpace._base.checks import FloatArray, listed
+from fedpace._base.errors import InputError, OrderError
+from fedpace._base.files import folder_of
 from fedpace.core import saving
-from fedpace.core.checks import FloatArray, listed
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError, OrderError
-from fedpace.core.files import folder_of
 from fedpace.core.outcomes import checked_outcomes, settled_outcomes
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings, ShareRule, Warmup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from fedpace.core.errors import FedpaceWarning
+from fedpace._base.errors import FedpaceWarning
 from fedpace.core.messages import Need
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, listed, real
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, listed, real
+from fedpace._base.errors import InfeasibleError, InputError
+from fedpace._base.rng import stream
 from fedpace.core.flight import Flight
 from fedpace.core.folding import compare_shapes
 from fedpace.core.policies import Rounds
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
-from fedpace.core.rng import stream
 from fedpace.core.roster import Roster, Settings
 from fedpace.core.tasks import Apply, Kind, Move, Policy, Step, Task, Wait
 from fedpace.core.types import (

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtim
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.migrations import FORMER_FIELDS, LATER_FIELDS, current_name
 
 SingleArray = NDArray[np.float32]

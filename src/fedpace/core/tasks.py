@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.types import ClientId, Described, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
 
 Kind = Literal["train", "measure", "probe"]

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.beginning import Beginning
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.claims import unlikely
 from fedpace.core.evidence import COLUMNS, FADING, corrections, evidence_arrays, read_evidence
 from fedpace.core.messages import Cohort, Outcome

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray
+from fedpace._base.checks import BoolArray, FloatArray
 from fedpace.core.outliers import robust
 from fedpace.core.screening import AGREED
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_chec
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
 from fedpace.core.messages import (
     ClientId,
     Cohort,

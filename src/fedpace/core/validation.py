@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import IntArray, Naming
-from fedpace.core.errors import InputError
+from fedpace._base.checks import IntArray, Naming
+from fedpace._base.errors import InputError
 from fedpace.core.types import Cohort, Probe, View
 
 SUM_TOLERANCE = 1e-9

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, frozen
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, frozen
 from fedpace.core.freezing import freeze
 from fedpace.core.protocols import Moments
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, IntArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import BoolArray, IntArray
+from fedpace._base.rng import stream
 
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.core.outliers import robust
 from fedpace.core.tasks import Move
 from fedpace.core.types import View

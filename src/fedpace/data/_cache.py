@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.errors import InputError, MissingExtraError
 
 CACHE_VARIABLE = "FEDPACE_CACHE"
 

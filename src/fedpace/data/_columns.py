@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, check_commas, did_you_mean
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, check_commas, did_you_mean
+from fedpace._base.errors import InputError, MissingExtraError
 
 MOSTLY = 0.9
 """Share of numbers from which on a column of numbers and words is taken for a mistake."""

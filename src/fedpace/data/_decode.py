@@ -18,8 +18,8 @@ from urllib.request import getproxies
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
-from fedpace.core.files import json_bytes, write_atomically
+from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
+from fedpace._base.files import json_bytes, write_atomically
 from fedpace.data.hub import FOLDER_VARIABLE, Origin, Source, looked
 
 BATCH = 2000

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import above, at_least, finite, one_of
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import above, at_least, finite, one_of
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data import hub
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.partition import Parts, dirichlet_split, power_law_shares, sized_partition

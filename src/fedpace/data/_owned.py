@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import at_least, one_of
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import at_least, one_of
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data import hub
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.partition import iid_partition

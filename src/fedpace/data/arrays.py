@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData, Metric, Samples
 
 Array = NDArray[Any]

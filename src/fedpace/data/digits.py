@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import above, at_least, finite
-from fedpace.core.errors import InputError, MissingExtraError
-from fedpace.core.rng import stream
+from fedpace._base.checks import above, at_least, finite
+from fedpace._base.errors import InputError, MissingExtraError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.partition import dirichlet_partition, iid_partition
 from fedpace.data.rotation import rotate

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 Metric = Literal["accuracy", "loss"]
 

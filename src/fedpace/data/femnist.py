@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import at_least, finite, one_of
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import at_least, finite, one_of
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data import hub
 from fedpace.data._images import standardised, unit_interval
 from fedpace.data._owned import OwnedRows, Rows

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import read_json
+from fedpace._base.errors import InputError
+from fedpace._base.files import read_json
 from fedpace.data import _cache
 
 FORMAT = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import above, at_least, finite
-from fedpace.core.errors import InputError
+from fedpace._base.checks import above, at_least, finite
+from fedpace._base.errors import InputError
 
 Parts = list[NDArray[np.int64]]
 """Sample indices, one array a client, each sorted."""

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, finite
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import above, at_least, finite
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
 
 

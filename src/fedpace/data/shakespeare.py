@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import at_least
-from fedpace.core.errors import InputError
+from fedpace._base.checks import at_least
+from fedpace._base.errors import InputError
 from fedpace.data import hub
 from fedpace.data._owned import OwnedRows, Rows
 

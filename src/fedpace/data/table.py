@@ -18,9 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import at_least, one_of
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import at_least, one_of
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.data._columns import Column, Columns, read_columns
 from fedpace.data.federated import FederatedData, Metric, Samples
 

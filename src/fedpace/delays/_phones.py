@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import IntArray
+from fedpace._base.checks import IntArray
 
 
 def _numbers(text: str) -> IntArray:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array
+from fedpace._base.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import count_of
 from fedpace.delays.trace import TraceModel

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import WIDEST, MeanPlusLognormal, count_of, dealt, number, size_of
 from fedpace.delays.tables import read_table

@@ -18,9 +18,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, frozen
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, frozen
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.delays.base import count_of, number, step_of
 from fedpace.delays.correlation import reorder_by
 from fedpace.delays.daily import DailyModel

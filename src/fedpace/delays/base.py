@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, frozen, is_number, shortened
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, IntArray, frozen, is_number, shortened
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.types import DelayConfig, DelayModel
 
 WIDEST = 10.0

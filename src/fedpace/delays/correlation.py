@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
+from fedpace._base.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import number
 

@@ -19,9 +19,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, frozen
-from fedpace.core.errors import InfeasibleError
-from fedpace.core.rng import stream
+from fedpace._base.checks import BoolArray, FloatArray, frozen
+from fedpace._base.errors import InfeasibleError
+from fedpace._base.rng import stream
 from fedpace.delays.base import number, step_of
 
 HOUR, DAY = 3600.0, 24

@@ -26,9 +26,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.delays._phones import KBIT, MS, PHONES
 from fedpace.delays.base import count_of, dealt, number, positive, size_of, step_of
 from fedpace.delays.tables import read_table

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, frozen
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, frozen
+from fedpace._base.errors import InputError
 from fedpace.delays.base import number, step_of
 
 SHORTEST = 1e-3

@@ -18,8 +18,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, one_of
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, one_of
+from fedpace._base.errors import InputError
 from fedpace.delays import propagation as loss_of
 from fedpace.delays.propagation import City, Environment, Rules
 

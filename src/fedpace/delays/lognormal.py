@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of
 

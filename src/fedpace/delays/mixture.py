@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
-from fedpace.core.errors import InputError
-from fedpace.core.rng import seed_sequence, stream
+from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
+from fedpace._base.errors import InputError
+from fedpace._base.rng import seed_sequence, stream
 from fedpace.core.types import DelayConfig, DelayModel
 from fedpace.delays.base import DelaysOfWork, count_of, number, size_of, step_of
 

@@ -27,9 +27,9 @@ from typing import ClassVar, get_args
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, one_of
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, one_of
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import WIDEST, MeanPlusLognormal, count_of, dealt, number, size_of
 from fedpace.delays.hybrid import Places, hybrid_loss

@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 
 Rules = Literal["ns-3", "recommendations"]
 Environment = Literal["urban", "suburban", "open"]

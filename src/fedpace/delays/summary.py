@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, frozen
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, frozen
+from fedpace._base.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import number
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, check_commas
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, check_commas
+from fedpace._base.errors import InputError, MissingExtraError
 
 _YES, _NO = {"1", "true", "yes"}, {"0", "false", "no"}
 

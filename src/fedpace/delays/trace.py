@@ -15,8 +15,8 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, frozen, one_of
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, frozen, one_of
+from fedpace._base.errors import InputError
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import count_of, size_of, step_of
 from fedpace.delays.tables import Table, read_table

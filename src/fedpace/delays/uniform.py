@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.rng import stream
+from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of, span
 

@@ -9,7 +9,7 @@
 The only place of fedpace that imports flwr. docs/flower.md has the whole story.
 """
 
-from fedpace.core.errors import MissingExtraError
+from fedpace._base.errors import MissingExtraError
 
 try:
     import flwr  # noqa: F401

@@ -15,8 +15,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import at_least
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.checks import at_least
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.flower.features import Captured, last_layer_input
 from fedpace.flower.wire import (
     ASK_GRADIENT,

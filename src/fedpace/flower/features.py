@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError, MissingExtraError
 
 LOSSES = (
     "cross_entropy",

@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpace.core.checks import at_least
+from fedpace._base.checks import at_least
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings, ShareRule, Warmup
 from fedpace.core.screening import FACTOR

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 log = logging.getLogger("flwr")
 

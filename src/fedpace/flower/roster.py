@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.flower.versions import nodes as connected
 from fedpace.flower.versions import pull, push
 from fedpace.flower.wire import ASK_NAME, note_of

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpace.core.checks import above, at_least
+from fedpace._base.checks import above, at_least
 from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Selector
 from fedpace.flower import versions

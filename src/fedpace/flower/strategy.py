@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.providers import selector_class
 from fedpace.core.tasks import Step
 from fedpace.core.types import Selector

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:  # older versions have neither, and are to hear so in a sentence
     from flwr.app import Message

@@ -16,8 +16,8 @@ from dataclasses import replace
 from time import monotonic
 from typing import Protocol
 
+from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
 from fedpace.core.tasks import Task
 from fedpace.core.types import Outcome

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import configuration

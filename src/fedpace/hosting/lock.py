@@ -7,7 +7,7 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.locking import locked
 
 LOCK = "lock"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array
+from fedpace._base.errors import InputError
 
 
 def pack_moment(factor: FloatArray) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from time import monotonic
 
 import numpy as np
 
-from fedpace.core.checks import above
+from fedpace._base.checks import above
+from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.types import Need
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Note

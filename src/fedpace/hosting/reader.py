@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
 from fedpace.core.widths import holders, in_use

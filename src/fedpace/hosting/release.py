@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, above, at_least
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, above, at_least
+from fedpace._base.errors import InputError
 from fedpace.hosting.notes import pack_moment
 from fedpace.moments.factor import factor_from_features
 from fedpace.moments.private import private_moment

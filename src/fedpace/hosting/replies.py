@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.ids import is_text
 from fedpace.hosting.release import MOST_ROWS, WIDEST
 from fedpace.hosting.sketch import Arrays, is_variance

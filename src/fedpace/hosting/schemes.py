@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedpace.core.checks import check_options, current_options
-from fedpace.core.errors import InputError
+from fedpace._base.checks import check_options, current_options
+from fedpace._base.errors import InputError
 from fedpace.core.providers import selector_class, server_class
 from fedpace.core.stepping import ServerStep
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
 
-from fedpace.core.checks import at_least, one_of
+from fedpace._base.checks import at_least, one_of
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep, Source, step_facts

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source, join_state, split_state
 from fedpace.core.types import Mode
 from fedpace.hosting.sketch import Arrays, flat, is_buffer

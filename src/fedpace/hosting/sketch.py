@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.numerics.count_sketch import CountSketch
 
 Arrays = Mapping[str, NDArray[np.generic]]

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.codec import decode, encode
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.types import Outcome
 from fedpace.hosting.sketch import Arrays
 from fedpace.records.round import Round

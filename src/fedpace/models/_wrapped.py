@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedpace.core.errors import FedpaceWarning, InputError
+from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.models._modules import FeatureModel
 from fedpace.models._own import OwnModel
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from fedpace.core.checks import at_least
+from fedpace._base.checks import at_least
 from fedpace.models.base import Dense, LinearLayers
 
 

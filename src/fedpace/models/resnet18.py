@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedpace.core.checks import at_least
-from fedpace.core.errors import InputError
+from fedpace._base.checks import at_least
+from fedpace._base.errors import InputError
 
 if TYPE_CHECKING:
     import torch

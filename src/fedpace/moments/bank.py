@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen, one_of, shares_among
-from fedpace.core.checks import shares as checked_shares
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen, one_of, shares_among
+from fedpace._base.checks import shares as checked_shares
+from fedpace._base.errors import InputError
 from fedpace.core.protocols import RIDGE
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.distances import Distances

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, of_ordinary_size
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array, of_ordinary_size
+from fedpace._base.errors import InputError
 
 
 def checked_moment(factor: ArrayLike, row: int, width: int | None) -> FloatArray:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.whitened import Whitened
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, frozen, of_ordinary_size, whole
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array, frozen, of_ordinary_size, whole
+from fedpace._base.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

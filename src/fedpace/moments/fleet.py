@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, float_array, frozen, shares_among
-from fedpace.core.checks import delays as checked_delays
-from fedpace.core.checks import shares as checked_shares
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, at_least, float_array, frozen, shares_among
+from fedpace._base.checks import delays as checked_delays
+from fedpace._base.checks import shares as checked_shares
+from fedpace._base.errors import InputError
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
 from fedpace.moments.scan import Clusters, distances, scan_clusters

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import LARGEST, FloatArray, above, between, float_array, frozen, of_ordinary_size, whole
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import LARGEST, FloatArray, above, between, float_array, frozen, of_ordinary_size, whole
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e15
 """Beyond these, the noise that it takes is no number of use."""

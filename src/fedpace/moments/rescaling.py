@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedpace.core.checks import FloatArray, IntArray, frozen
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, frozen
+from fedpace._base.errors import InputError
 from fedpace.numerics.prefix import PrefixSolution
 
 ADMISSIBLE = 1 / math.sqrt(2)

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.numerics.prefix import PrefixSolution
 
 PORTION = 512

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, frozen
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, frozen
+from fedpace._base.rng import stream
 from fedpace.numerics.whitened import Whitened
 
 PROBES = 4
@@ -72,7 +72,7 @@ def cluster(points: NDArray[Any], count: int, *, seed: int) -> NDArray[Any]:
     """Return `count` centroids of the points, by k-means; the points themselves where there are no more of them."""
     if len(points) <= count:
         return np.array(points, dtype=np.float32)
-    from fedpace.core.errors import MissingExtraError
+    from fedpace._base.errors import MissingExtraError
 
     try:
         import faiss

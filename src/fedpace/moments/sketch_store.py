@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace.core.checks import BoolArray, IntArray, at_least, frozen
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, IntArray, at_least, frozen
+from fedpace._base.errors import InputError
 
 
 class SketchStore:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, float_array
+from fedpace._base.errors import InputError
 
 LEAST = 10
 """Answers from which the distribution is estimated at the earliest."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 
 MOST = 256
 """Clients whose pairs are looked at: more would cost more than they tell."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
 
 
 class CountSketch:

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, float_array, one_of, shares
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, one_of, shares
+from fedpace._base.errors import InputError
 
 Method = Literal["lazy", "stochastic", "plain"]
 

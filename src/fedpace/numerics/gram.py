@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.checks import shares as checked_shares
+from fedpace._base.checks import FloatArray
+from fedpace._base.checks import shares as checked_shares
 from fedpace.numerics.count_sketch import CountSketch
 from fedpace.numerics.heterogeneity import checked_factors, whiten
 

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array, listed, of_ordinary_size
-from fedpace.core.checks import shares as checked_shares
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array, listed, of_ordinary_size
+from fedpace._base.checks import shares as checked_shares
+from fedpace._base.errors import InputError
 from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.whitened import Whitened
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, at_least, delays, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, at_least, delays, float_array
+from fedpace._base.errors import InputError
 
 COARSE, FINE, REFINEMENTS = 97, 33, 5
 """Points of the first search and of each that follows, between the neighbours of the best point so far."""

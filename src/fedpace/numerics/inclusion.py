@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, float_array
+from fedpace._base.errors import InputError
 
 
 def optimal_inclusion(norms: ArrayLike, k: float) -> FloatArray:

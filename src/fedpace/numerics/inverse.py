@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, at_least, finite, float_array
+from fedpace._base.errors import InputError
 
 FAINT, FAINTEST = 1e-200, 1e-250
 """A feature of less energy is dead, as a part of the strongest and in all: its inverse is no number. Where everybody's

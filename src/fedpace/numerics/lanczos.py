@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
 
 Blocks = NDArray[Any]
 """(P, b, n) float32 or float64: b vectors a problem."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, between, frozen, whole
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, between, frozen, whole
+from fedpace._base.errors import InputError
 
 SetFunction = Callable[[BoolArray], float]
 """Takes a read-only mask of the members, returns a finite number."""

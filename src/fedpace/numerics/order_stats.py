@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, delays, float_array, whole
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, delays, float_array, whole
+from fedpace._base.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace.numerics.lanczos import Blocks
 
 Matrix = NDArray[Any]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, float_array, frozen
-from fedpace.core.checks import delays as checked_delays
-from fedpace.core.checks import shares as checked_shares
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
+from fedpace._base.checks import delays as checked_delays
+from fedpace._base.checks import shares as checked_shares
+from fedpace._base.errors import InfeasibleError, InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray
+from fedpace._base.errors import InputError
 from fedpace.numerics.order_stats import expected_max
 
 MARGIN = 0.05

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, finite, float_array
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, at_least, finite, float_array
+from fedpace._base.errors import InputError
 
 JITTER = 1e-9
 """Added to squared lengths, in units of their mean: duplicates then share their weight instead of making G singular."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace.core.checks import FloatArray, float_array
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.checks import FloatArray, float_array
+from fedpace._base.errors import FedpaceError, InputError
 
 
 @dataclass(frozen=True, eq=False)

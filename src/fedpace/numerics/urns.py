@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.errors import InputError
 
 FULL = 1e-12
 """Mass below which an urn or a client counts as used up: rounding, not a part of anybody."""

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.rng import stream
 from fedpace.numerics.blas import in_parallel, one_blas_thread
 from fedpace.numerics.lanczos import top_eigenvalues
 from fedpace.numerics.pairs import GramPairs, VectorPairs

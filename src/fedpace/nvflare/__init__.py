@@ -8,7 +8,7 @@
 The only place of fedpace that imports nvflare. docs/nvflare.md has the whole story.
 """
 
-from fedpace.core.errors import MissingExtraError
+from fedpace._base.errors import MissingExtraError
 
 try:
     import nvflare  # noqa: F401

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace.core.checks import at_least
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.checks import at_least
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.hosting.notes import pack_update
 from fedpace.hosting.release import Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch

@@ -20,9 +20,9 @@ from nvflare.app_common.aggregators.weighted_aggregation_helper import filter_ag
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedpace.core.checks import LARGEST, at_least, one_of
+from fedpace._base.checks import LARGEST, at_least, one_of
+from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings, Warmup
 from fedpace.core.screening import FACTOR
 from fedpace.core.tasks import Step

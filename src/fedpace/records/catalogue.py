@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.files import read_json
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.files import read_json
 from fedpace.records.run import INFO, RunInfo, read_info
 
 PLAN = "plan.json"

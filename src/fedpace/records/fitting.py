@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 _known: dict[type, dict[str, Any]] = {}
 

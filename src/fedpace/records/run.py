@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import check_file, read_json
+from fedpace._base.errors import InputError
+from fedpace._base.files import check_file, read_json
 from fedpace.core.migrations import current_name
 from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from

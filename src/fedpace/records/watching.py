@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, parse_round, read_info
 

@@ -18,8 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 
-from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.files import json_bytes, keeping, write_atomically
 from fedpace.records.checkout import commit
 from fedpace.records.locking import locked
 from fedpace.records.round import Round

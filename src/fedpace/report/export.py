@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedpace.core.checks import one_of
-from fedpace.core.errors import MissingExtraError
-from fedpace.core.files import keeping, write_atomically
+from fedpace._base.checks import one_of
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.files import keeping, write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.cells import caption, columns, legend

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpace.core.files import json_bytes, keeping, write_atomically
+from fedpace._base.files import json_bytes, keeping, write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report.page import write_page
 from fedpace.report.plots import write_png

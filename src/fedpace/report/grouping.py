@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.run import RunRecord, plain
 
 

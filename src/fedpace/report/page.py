@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.errors import MissingExtraError
-from fedpace.core.files import write_atomically
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.files import write_atomically
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import figures
 from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend

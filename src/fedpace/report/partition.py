@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.report.axes import BAR, tidy
 from fedpace.report.plots import new_figure, save
 

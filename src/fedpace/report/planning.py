@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.errors import MissingExtraError
-from fedpace.core.files import keeping, write_atomically
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.files import keeping, write_atomically
 from fedpace.planning import Choice, CohortPlan
 from fedpace.report import numbers
 from fedpace.report.axes import INK, aside, readable_ticks, tidy

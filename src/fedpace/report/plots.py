@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.errors import MissingExtraError
-from fedpace.core.files import write_atomically
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.files import write_atomically
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.axes import BAR, INK, aside, readable_ticks, tidy

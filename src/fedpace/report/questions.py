@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from fedpace.core.checks import one_of
-from fedpace.core.errors import InputError
+from fedpace._base.checks import one_of
+from fedpace._base.errors import InputError
 from fedpace.records.holding import Looks
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import numbers

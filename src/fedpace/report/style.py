@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.records.run import RunRecord
 from fedpace.report.tables import Comparison
 

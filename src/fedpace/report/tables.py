@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.holding import Direction
 from fedpace.records.run import RunInfo, RunRecord, plain
 from fedpace.report import numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedpace.core.errors import MissingExtraError
+from fedpace._base.errors import MissingExtraError
 from fedpace.report import numbers
 from fedpace.report.cells import Cell, Column, Tone, caption, columns, cost_columns, cost_legend, legend
 from fedpace.report.tables import Comparison

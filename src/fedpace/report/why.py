@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, did_you_mean
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, did_you_mean
+from fedpace._base.errors import InputError
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
 from fedpace.registry import selectors

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import keeping, write_atomically
+from fedpace._base.errors import InputError
+from fedpace._base.files import keeping, write_atomically
 from fedpace.progress import RunProgress
 from fedpace.reproduce import overhead, rendering, tables
 from fedpace.reproduce.headline import headline_table

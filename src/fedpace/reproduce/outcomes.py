@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, read_json, write_atomically
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, read_json, write_atomically
 from fedpace.records.holding import meets
 from fedpace.records.run import RunRecord
 from fedpace.report.estimates import Estimate, positive_estimate

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
 from fedpace.core.types import View
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.moments import MomentBank

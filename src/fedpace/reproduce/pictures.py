@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpace.core.errors import FedpaceError
+from fedpace._base.errors import FedpaceError
 from fedpace.records.run import RunRecord
 from fedpace.report.folder import write_reports
 from fedpace.reproduce.outcomes import Wanted

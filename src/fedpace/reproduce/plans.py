@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.reproduce import columns, paper
 from fedpace.reproduce.columns import Column
 from fedpace.reproduce.outcomes import Wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.types import configuration
 from fedpace.reproduce.runs import Run, together
 from fedpace.runner import Execution, Job, SharedData, Watcher, run_job

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.reproduce.paper import PAPER
 from fedpace.reproduce.tuned import Tuned
 

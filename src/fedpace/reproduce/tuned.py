@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedpace.core.files import json_bytes, write_atomically
+from fedpace._base.files import json_bytes, write_atomically
 
 FILE = "tuned.json"
 

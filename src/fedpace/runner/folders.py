@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedpace.core.errors import InputError, StorageError
+from fedpace._base.errors import InputError, StorageError
 from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, ROUNDS
 from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import Experiment
-from fedpace.core.errors import FedpaceError, InputError
 from fedpace.records.run import RunRecord, read_run
 from fedpace.runner.folders import clear_folder, sweep, take_back_plan
 from fedpace.runner.jobs import Job, sharing, unshared

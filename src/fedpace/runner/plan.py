@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.config import Experiment, Scheme, parse_experiment
-from fedpace.core.errors import InputError
-from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, RunRecord, plain, read_run
 from fedpace.runner.jobs import Job

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from fedpace.core.errors import FedpaceError
+from fedpace._base.errors import FedpaceError
 from fedpace.runner.jobs import Job, SharedData, with_data
 from fedpace.runner.running import Execution, Watcher, run_job
 from fedpace.sim.engines.surroundings import ONE_THREAD, environment

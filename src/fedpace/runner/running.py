@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedpace._base.checks import at_least
+from fedpace._base.errors import InputError
+from fedpace._base.files import keeping
 from fedpace.config import Experiment, Scheme
-from fedpace.core.checks import at_least
-from fedpace.core.errors import InputError
-from fedpace.core.files import keeping
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
 from fedpace.records.writer import RunWriter

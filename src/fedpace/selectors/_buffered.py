@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, View
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares_among
-from fedpace.core.errors import InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares_among
+from fedpace._base.errors import InputError
 from fedpace.core.types import View
 from fedpace.moments.rescaling import ADMISSIBLE, rescaled
 

@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, above, at_least
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, above, at_least
+from fedpace._base.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, View
 from fedpace.numerics.importance import best_sampling, sampling_cost
 from fedpace.numerics.order_stats import expected_max

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.errors import InputError
 from fedpace.core.claims import with_own_coordinates
-from fedpace.core.errors import InputError
 from fedpace.core.types import Table, View
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, shares
+from fedpace._base.checks import FloatArray, IntArray, shares
 from fedpace.core.cohorts import draw_multiset
 from fedpace.core.types import Cohort, Diagnostics
 from fedpace.numerics.order_stats import expected_max

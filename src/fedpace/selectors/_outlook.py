@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.types import View
 from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness

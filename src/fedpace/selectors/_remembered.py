@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.accumulators import Accumulator, Settled
-from fedpace.core.checks import FloatArray, IntArray
 
 DECAY = 0.5
 """What a round's weights count for against those of the next round."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 
 STEP = 1.3
 """Numbers of clients that are compared are this much apart: costs are flat around their minimum."""

@@ -22,9 +22,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, at_least
+from fedpace._base.checks import FloatArray, IntArray, at_least
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.importance import sampling_cost
 from fedpace.selectors._drawing import share_weights

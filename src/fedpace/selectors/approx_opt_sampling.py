@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import at_least, one_of
+from fedpace._base.checks import at_least, one_of
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.importance import sampling_cost

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, above, finite, whole
+from fedpace._base.checks import FloatArray, IntArray, above, finite, whole
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Move
 from fedpace.core.types import Need, Stateless, View

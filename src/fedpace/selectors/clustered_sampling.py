@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace._base.checks import FloatArray, IntArray, at_least, one_of
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.urns import draw_from, urns_by_cluster, urns_by_size

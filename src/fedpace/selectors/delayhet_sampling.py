@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least
+from fedpace._base.checks import FloatArray, at_least
 from fedpace.core.cohorts import cohort_size, draw_multiset
 from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View

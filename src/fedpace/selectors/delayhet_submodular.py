@@ -19,8 +19,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, at_least, one_of
-from fedpace.core.errors import InfeasibleError, InputError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, one_of
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.core.protocols import RIDGE, PrefixChoice
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.moments.rescaling import RescaledPrefix

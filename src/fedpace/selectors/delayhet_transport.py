@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite
+from fedpace._base.checks import FloatArray, at_least, finite
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Need, Stateless, View

@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, one_of, shares
+from fedpace._base.checks import FloatArray, at_least, one_of, shares
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.numerics.facility import facility_location, nearest
 from fedpace.selectors._drawing import share_weights, slowest

@@ -20,9 +20,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least
+from fedpace._base.checks import FloatArray, at_least
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights, slowest
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, between
+from fedpace._base.checks import above, at_least, between
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights, slowest

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, finite, one_of, whole
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray, at_least, finite, one_of, whole
+from fedpace._base.errors import InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Move
 from fedpace.core.types import Need, Stateless, View

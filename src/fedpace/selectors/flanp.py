@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, one_of, whole
+from fedpace._base.checks import above, at_least, one_of, whole
 from fedpace.core.cohorts import check_k
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.selectors._drawing import even_weights, slowest

@@ -20,9 +20,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, at_least, one_of
+from fedpace._base.checks import FloatArray, IntArray, at_least, one_of
+from fedpace._base.rng import stream
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.rng import stream
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 

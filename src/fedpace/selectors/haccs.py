@@ -32,9 +32,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, above, at_least, between, one_of
+from fedpace._base.checks import FloatArray, IntArray, above, at_least, between, one_of
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 from fedpace.selectors._optimised import remember_last

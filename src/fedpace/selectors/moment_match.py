@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import at_least, finite
+from fedpace._base.checks import at_least, finite
 from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._matching import match_population, population_points, reasons

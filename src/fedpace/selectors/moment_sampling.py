@@ -18,9 +18,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, at_least, finite, shares, shares_among
+from fedpace._base.checks import FloatArray, at_least, finite, shares, shares_among
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts

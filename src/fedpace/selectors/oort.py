@@ -24,9 +24,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, above, at_least, finite
+from fedpace._base.checks import FloatArray, IntArray, above, at_least, finite
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size, over_asked
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 

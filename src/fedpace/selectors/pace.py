@@ -31,8 +31,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray, at_least, between, finite
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import FloatArray, at_least, between, finite
 from fedpace.core.protocols import RIDGE
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View

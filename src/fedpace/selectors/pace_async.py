@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, above, at_least, between, finite, whole
 from fedpace.core.accumulators import Accumulator
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, between, finite, whole
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View

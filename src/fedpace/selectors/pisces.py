@@ -28,9 +28,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray, IntArray, at_least, between, finite, whole
+from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Accumulator, Settled
-from fedpace.core.checks import FloatArray, IntArray, at_least, between, finite, whole
-from fedpace.core.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
 from fedpace.selectors._drawing import largest

@@ -17,9 +17,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import IntArray, at_least, one_of
+from fedpace._base.checks import IntArray, at_least, one_of
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
-from fedpace.core.errors import InputError
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import at_least, between, finite, one_of, whole
+from fedpace._base.checks import at_least, between, finite, one_of, whole
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size, draw_multiset, over_asked
-from fedpace.core.errors import InputError
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, FloatArray, above, at_least, between, finite, whole
+from fedpace._base.checks import BoolArray, FloatArray, above, at_least, between, finite, whole
 from fedpace.core.cohorts import cohort_size, over_asked
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Probe, Report, Scheme, View

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray, IntArray, between, one_of, whole
+from fedpace._base.checks import FloatArray, IntArray, between, one_of, whole
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest

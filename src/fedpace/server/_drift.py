@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 
 LARGEST = 1e100
 """Changes beyond this are not squared."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import BoolArray, FloatArray
+from fedpace._base.checks import BoolArray, FloatArray
 from fedpace.core.stepping import Source, Stack
 from fedpace.server._drift import Drift
 from fedpace.server.nesterov import Lead

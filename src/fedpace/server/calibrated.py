@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpace.core.checks import above, finite
+from fedpace._base.checks import above, finite
 from fedpace.core.stepping import Answers, Part, Vector, like
 from fedpace.server._counting import still_counting
 

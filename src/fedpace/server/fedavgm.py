@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.checks import above, real
-from fedpace.core.errors import InputError
+from fedpace._base.checks import above, real
+from fedpace._base.errors import InputError
 from fedpace.core.stepping import Answers, Part, Vector
 
 

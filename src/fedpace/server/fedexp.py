@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedpace.core.checks import at_least, between, finite
+from fedpace._base.checks import at_least, between, finite
 from fedpace.core.extrapolation import StepLength, fedexp_factor
 from fedpace.core.stepping import Answers, Part, Vector, norm
 

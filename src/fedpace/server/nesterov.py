@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
+from fedpace._base.checks import between
 from fedpace.core.acceleration import carried_part
-from fedpace.core.checks import between
 from fedpace.core.extrapolation import StepLength, fedexp_factor
 from fedpace.core.stepping import Answers, Part, Vector, norm
 

@@ -28,7 +28,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from fedpace.core.checks import BoolArray, above, between, finite
+from fedpace._base.checks import BoolArray, above, between, finite
 from fedpace.core.stepping import Answers, Part, ShareOf, Source, Stack, Vector, like
 from fedpace.server._counting import still_counting
 from fedpace.server._memory import Memory, Remembered

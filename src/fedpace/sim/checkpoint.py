@@ -23,10 +23,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InputError
 from fedpace.core.events import Event, Events
-from fedpace.core.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.stepping import join_state, split_state
 from fedpace.sim.rounds import Simulation
 

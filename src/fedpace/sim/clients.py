@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.core.stepping import Vector
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome

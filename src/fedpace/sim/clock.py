@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace.core import checks
-from fedpace.core.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
-from fedpace.core.errors import InfeasibleError
+from fedpace._base import checks
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, above, at_least, finite
+from fedpace._base.errors import InfeasibleError
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel
 from fedpace.delays.daily import TimedAvailability

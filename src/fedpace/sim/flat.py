@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedpace.core import checks
-from fedpace.core.errors import InputError
+from fedpace._base import checks
+from fedpace._base.errors import InputError
 from fedpace.core.roster import ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel
 from fedpace.data.federated import FederatedData

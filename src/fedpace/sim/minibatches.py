@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import streams
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import streams
 
 IntArray = NDArray[np.int64]
 

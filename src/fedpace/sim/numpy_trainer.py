@@ -12,9 +12,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
+from fedpace._base.rng import stream
 from fedpace.core.stepping import SingleArray
 from fedpace.data.federated import FederatedData
 from fedpace.models._drawing import drawn

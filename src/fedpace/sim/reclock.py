@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import InputError
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace.core.types import Need, Selector
 from fedpace.delays.availability import ChurnModel
 from fedpace.records.round import Round

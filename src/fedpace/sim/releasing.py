@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
 from fedpace.moments.factor import compress
 from fedpace.moments.private import private_moment
 from fedpace.sim.training import Training

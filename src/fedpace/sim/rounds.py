@@ -13,9 +13,9 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InfeasibleError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.errors import InfeasibleError
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
 from fedpace.core.stepping import Gather, ServerStep, Source, Vector, double, step_facts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedpace._base.errors import InputError
 from fedpace.core.cohorts import check_k
-from fedpace.core.errors import InputError
 from fedpace.core.roster import Settings
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector

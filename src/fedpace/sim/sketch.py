@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.core.stepping import Vector
 from fedpace.numerics.count_sketch import CountSketch
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray, IntArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.rng import stream
 from fedpace.core.stepping import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.sim.engines.threads import one_thread

@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, finite, one_of
+from fedpace._base.checks import above, at_least, finite, one_of
 from fedpace.records.holding import Direction, Holding, Looks
 from fedpace.records.round import Round
 

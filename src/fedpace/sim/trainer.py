@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
 from fedpace.sim.flat import FlatModel, mean_buffers

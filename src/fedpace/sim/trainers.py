@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import MissingExtraError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.rng import stream
 from fedpace.core.stepping import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import LinearLayers, ModelConfig

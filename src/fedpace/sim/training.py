@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedpace.core.checks import above, at_least, between, one_of, real, whole
-from fedpace.core.errors import FedpaceError, InputError
+from fedpace._base.checks import above, at_least, between, one_of, real, whole
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.stepping import Vector
 
 Arithmetic = Literal["torch", "numpy"]

@@ -20,9 +20,9 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedpace import runner
+from fedpace._base.checks import at_least
+from fedpace._base.errors import InputError
 from fedpace.config import Experiment, folder_name
-from fedpace.core.checks import at_least
-from fedpace.core.errors import InputError
 from fedpace.data.arrays import Task
 from fedpace.delays.availability import Availability
 from fedpace.progress import RunProgress

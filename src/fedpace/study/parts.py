@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast, get_args
 import numpy as np
 
 from fedpace import registry
+from fedpace._base import checks
+from fedpace._base.checks import one_of
+from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.config import Scheme, build
-from fedpace.core import checks
-from fedpace.core.checks import one_of
-from fedpace.core.errors import FedpaceError, InputError, MissingExtraError
 from fedpace.core.naming import parse_named, scheme_table, split_list
 from fedpace.core.types import DelayConfig
 from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, number_names, pair_of, task_of

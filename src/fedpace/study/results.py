@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 from fedpace.records.run import RunRecord, find_runs
 from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
 from fedpace.report.folder import report_files, write_reports

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedpace.core.errors import MissingExtraError
+from fedpace._base.errors import MissingExtraError
 from fedpace.testing.datasets import check_dataset
 from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.rng import stream
 from fedpace.core.roster import Settings, Warmup
 from fedpace.core.tasks import Due, Policy, Step, Task
 from fedpace.core.types import Need

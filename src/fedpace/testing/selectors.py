@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.checks import FloatArray
-from fedpace.core.errors import FedpaceError, InputError
-from fedpace.core.rng import stream
+from fedpace._base.checks import FloatArray
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.rng import stream
 from fedpace.core.roster import Roster
 from fedpace.core.session import Session, Warmup
 from fedpace.core.types import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.core.stepping import Vector
 from fedpace.sim.engines.tasks import GradientTask, LossTask, MomentTask, Task, TestTask, TrainTask
 from fedpace.sim.trainers import AnyTrainer

@@ -6,8 +6,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from fedpace.core.checks import at_least, one_of
-from fedpace.core.errors import InputError
+from fedpace._base.checks import at_least, one_of
+from fedpace._base.errors import InputError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.inline import Inline
 from fedpace.sim.engines.names import EngineName

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpace.core.errors import FedpaceError
+from fedpace._base.errors import FedpaceError
 
 
 class WorkerLostError(FedpaceError, RuntimeError):

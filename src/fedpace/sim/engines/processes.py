@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedpace.core.errors import InputError, OrderError
+from fedpace._base.errors import InputError, OrderError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.errors import WorkerLostError
 from fedpace.sim.engines.memory import SharedArrays

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError, MissingExtraError
+from fedpace._base.errors import InputError, MissingExtraError
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.engines.choice import cores
 from fedpace.sim.engines.errors import WorkerLostError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fedpace.core.checks import FloatArray
+from fedpace._base.checks import FloatArray
 from fedpace.core.stepping import Vector
 from fedpace.sim.trainers import AnyTrainer, TestScore
 from fedpace.sim.training import LocalResult

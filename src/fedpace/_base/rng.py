@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError
+from fedpace._base.errors import InputError
 
 Key = str | int
 """One part of a stream's name: `stream(seed, "delay", step)`."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.errors import InputError, StorageError
+from fedpace._base.errors import InputError, StorageError
 
 INTACT = ". What was recorded before is intact"
 """Behind what went wrong, before what to do."""
