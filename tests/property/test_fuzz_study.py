@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedpace.core.beginning import opposed
+from fedpace.core.claims import unlikely
+from fedpace.core.trust import Trust
 
 import fedpace
 from fedpace import Settings, make_selector
 from fedpace._base.errors import FedpaceWarning
-from fedpace.core.beginning import opposed
-from fedpace.core.claims import unlikely
-from fedpace.core.trust import Trust
 from fedpace.delays.availability import Availability
 from fedpace.hosting.server import Host, Server
 from fedpace.planning import plan_cohort

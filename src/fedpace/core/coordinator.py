@@ -25,7 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpace._base.checks import BoolArray, IntArray, listed
+import numpy as np
+
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, listed
 from fedpace._base.errors import InputError, OrderError
 from fedpace._base.files import folder_of
 from fedpace._base.rng import stream
@@ -37,8 +39,8 @@ from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings
-from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Wait
-from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, View
+from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Task, Wait
+from fedpace.core.types import ClientId, Diagnostics, Mode, Need, Outcome, Selector, View
 from fedpace.core.validation import check_probe
 from fedpace.core.warmup import full_batch, lazy_batch
 
@@ -149,13 +151,21 @@ class Coordinator(Hearing):
         report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
         self.state = self.policy.observe(self.state, report)
         turn.settle(ended)
-        untrusted = self.untrusted
-        if (held_off := sorted(map(str, untrusted))) != self.at.held_off:
-            turn.held_off = self.at.held_off = held_off
+        self._use_weights(step)
+        excluded = self.excluded
+        if (names := sorted(map(str, excluded))) != self.at.excluded:
+            turn.excluded = self.at.excluded = names
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
-        if untrusted and not self.policy.rounds:  # nobody waits for them any more, nor uses what is in hand of them
-            self._lose(untrusted)
+        if excluded and not self.policy.rounds:  # nobody waits for them any more, nor uses what is in hand of them
+            self._lose(excluded)
         return turn
+
+    def _use_weights(self, step: Step) -> None:
+        """Charge clients for the weight that they had in a step."""
+        if self.ledger.trust.on and step.answers:
+            rows = np.array(self._rows_of([task for task, _ in step.answers]), dtype=np.int64)
+            weights = step.scale * np.array([weight for _, weight in step.answers])
+            self.ledger.trust.use_weights(rows, weights, self.shares(), step.number)
 
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
         """Say which probes the policy wants before it decides, and decide nothing; `due` does both."""
@@ -184,7 +194,7 @@ class Coordinator(Hearing):
         at = self.at
         turn = at.turn.give_up(self.flight.flying + self.flight.held, at.now)
         self.flight, self._step = self.flight.measuring(but), None
-        self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions, held_off=at.held_off)
+        self.at = Progress(at.step, at.now, turn, at.next_task, at.decisions, excluded=at.excluded)
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -258,9 +268,11 @@ class Coordinator(Hearing):
         """Turn a move into a step and tasks."""
         step = None
         if move.apply is not None:
-            pairs = zip(map(self.flight.in_hand, move.apply.ids.tolist()), move.apply.weights.tolist(), strict=True)
+            tasks = [self.flight.in_hand(task) for task in move.apply.ids.tolist()]
+            weights, scale = self._capped(tasks, move.apply.weights, move.apply.mode)
             dropped = self.flight.drop(move.drop.tolist())
-            self._step = step = Step(self.step + 1, tuple(pairs), move.apply.mode, dropped, move.apply.afresh)
+            pairs = tuple(zip(tasks, weights.tolist(), strict=True))
+            self._step = step = Step(self.step + 1, pairs, move.apply.mode, dropped, scale)
             self.flight.go_on(step.dropped if self.goes_on else ())
         self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
         self.at.wait = move.wait if move.start.size or self.flight.flying else None
@@ -273,6 +285,26 @@ class Coordinator(Hearing):
             turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self.start("train", move.start, move.weights, version=version), step)
+
+    def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
+        """Return weights within what clients may have, and the part of the move that is made."""
+        trust = self.ledger.trust
+        if not trust.on or not tasks:
+            return weights, 1.0
+        rows = np.array(self._rows_of(tasks), dtype=np.int64)
+        if mode == "average":
+            capped = trust.cap_weights(rows, weights, self.shares(), self.step + 1)
+        else:
+            capped = trust.cap_deltas(rows, weights, self.shares(), self.step + 1)
+        if capped is weights:
+            return weights, 1.0
+        lower = (capped < weights - 1e-9) if mode == "average" else np.abs(capped) < np.abs(weights)
+        names = [str(task.client) for task in tasks]
+        self.at.turn.capped = {names[place]: float(capped[place]) for place in np.flatnonzero(lower)}
+        scale = float(capped.sum()) if mode == "average" else 1.0
+        if mode != "average" or not 0 < scale < 1 - 1e-12:
+            return capped, 1.0
+        return capped / scale, scale
 
     # -- saving ----------------------------------------------------------------------------------------------
 

@@ -162,13 +162,13 @@ class Flight:
     def tables(
         self,
         rows: Callable[[Iterable[ClientId]], IntArray],
-        shown: Callable[[FloatArray, Sequence[int]], FloatArray],
+        shown: Callable[[FloatArray, Sequence[ClientId]], FloatArray],
     ) -> tuple[InFlight, InFlight, InFlight]:
         """Return the policy's tasks in flight, in hand, and failed since the last step, as views show them.
 
         Args:
             rows: of clients.
-            shown: what is shown of the update sketches of answers in hand, given the versions of their models.
+            shown: what is shown of the update sketches of answers in hand, given their clients.
         """
         flying, held = self.mine()
         failed = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
@@ -179,11 +179,11 @@ class Flight:
         )
 
     def _sketches(
-        self, held: list[Task], shown: Callable[[FloatArray, Sequence[int]], FloatArray]
+        self, held: list[Task], shown: Callable[[FloatArray, Sequence[ClientId]], FloatArray]
     ) -> FloatArray | None:
         """Return the update sketches of answers in hand."""
         sketches = stacked([self._answer_to(task.id)[1].update for task in held])
-        return None if sketches is None else shown(sketches, [task.step for task in held])
+        return None if sketches is None else shown(sketches, [task.client for task in held])
 
     def _answer_to(self, task: int) -> tuple[Task, Outcome]:
         """Return an answer as it came, and keep it so: a simulator works it out once, and forgets it."""

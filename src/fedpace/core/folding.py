@@ -1,4 +1,4 @@
-"""What the ledger does with reports before and while it takes them in: refuse, screen, bring moments to size."""
+"""What the ledger does with reports before and while it takes them in: validate them, and bound what they claim."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray, float_array, of_ordinary_size, real
 from fedpace._base.errors import InputError
-from fedpace.core.claims import ENOUGH
 from fedpace.core.facts import LONGEST, REPORTED, WIDE, same_width, valid_seconds
-from fedpace.core.messages import ClientId, Outcome
-from fedpace.core.protocols import RIDGE, MomentStore
-from fedpace.core.screening import compared
-from fedpace.core.tasks import Task
-from fedpace.core.trust import Trust
+from fedpace.core.messages import ClientId, Cohort, Outcome
+from fedpace.core.protocols import MomentStore
 from fedpace.core.widths import Kind, width_of
-
-if TYPE_CHECKING:
-    from fedpace.core.ledger import Ledger
+from fedpace.trust.bounds import SKETCH, Trust
 
 
 def check_outcomes(
@@ -95,72 +89,50 @@ def _usual(outcomes: Sequence[Outcome], kind: Kind) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def screened(
-    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], step: int, judged: Collection[ClientId]
+def clipped_sketches(
+    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId]
 ) -> Sequence[Outcome]:
-    """Return the outcomes without sketches of updates that no server would use.
+    """Return the outcomes with sketches of updates that are no longer than they may be.
 
-    Where the updates themselves came, they were `judged` already.
+    Where the updates themselves came, they were `bounded` already, and their sketches are the server's own.
     """
     if not trust.on:
         return outcomes
     sketches = {
         place: np.asarray(outcome.update, dtype=np.float64)
         for place, outcome in enumerate(outcomes)
-        if outcome.finished and outcome.update is not None and outcome.client not in judged
+        if outcome.finished and outcome.update is not None and outcome.client not in bounded
     }
-    versions = [step] * len(sketches)
-    whose, width = [rows[place] for place in sketches], min(map(len, sketches.values()), default=0)
-    lengths, cosines = compared(lambda: iter(sketches.values()), versions, trust.believed(whose, versions, width))
-    times, _ = trust.judge(whose, lengths, versions, cosines, step, coordinates=width)
-    refused = {place for place, time in zip(sketches, times.tolist(), strict=True) if time}
-    if not refused:
+    with np.errstate(over="ignore"):
+        lengths = [float(np.linalg.norm(sketch)) for sketch in sketches.values()]
+    factors = trust.clip_factors([rows[place] for place in sketches], lengths, SKETCH)
+    long = {place: factor for place, factor in zip(sketches, factors.tolist(), strict=True) if factor < 1}
+    if not long:
         return outcomes
-    trust.refuse([rows[place] for place in refused])
-    return [replace(o, update=None) if place in refused else o for place, o in enumerate(outcomes)]
+    shorter = {place: factor * sketches[place] if factor else None for place, factor in long.items()}
+    return [replace(o, update=shorter[place]) if place in shorter else o for place, o in enumerate(outcomes)]
 
 
-def compare_shapes(ledger: Ledger, shares: Callable[[], FloatArray], first: FloatArray | None = None) -> None:
-    """Hold moments that are new against the updates of clients that trained from one model, where there are enough.
+def corrected_claims(cohort: Cohort, claimed: FloatArray, trust: Trust) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return which claims of clients are corrected, as facts and as reasons of a decision.
 
     Args:
-        ledger: what is known of clients.
-        shares: what says what they weigh in the objective.
-        first: sketches of all that were heard on the first model, NaN = none; None = the ledger's, of any model.
+        cohort: with the reasons that there are.
+        claimed: (n,) delays.
+        trust: what says how claims are corrected.
     """
-    updates, trust = ledger.tables.get("updates") if first is None else first, ledger.trust
-    if not trust.on or updates is None or not updates.shape[1]:
-        return
-    ready = ledger.moments.known & ~np.isnan(updates).any(axis=1)
-    new = ready & ~(trust.columns["shape"] >= 0)
-    steps, points = ledger.columns["update_step"] if first is None else np.zeros(len(updates)), None
-    for step in np.unique(steps[new]):
-        rows = np.flatnonzero(ready & (steps == step))
-        if rows.size < ENOUGH:
-            continue
-        # With the schemes' own ridge, unless they were told otherwise, the points are made once for both.
-        points = ledger.moments.directions(ridge=RIDGE, shares=shares()) if points is None else points
-        trust.compare_shapes(rows, updates[rows], points[rows])
-
-
-def note_beginning(ledger: Ledger, settled: Sequence[tuple[Task, Outcome]], *, rounds: bool) -> None:
-    """Note what clients did to the first model, and what they weigh in the steps since (`fedpace.core.beginning`).
-
-    Without rounds the policy is held up where they are judged, since training may begin again. In rounds, as after a
-    warm-up, who works against most others is found here and asked no more: a cohort of such clients alone agrees.
-    """
-    trust = ledger.trust
-    if not trust.on or trust.beginning.over:
-        return
-    for task, outcome in settled:
-        row = ledger.row(task.client)
-        trust.beginning.led[row] += abs(task.weight) if outcome.finished else 0.0
-        if task.step == 0 and outcome.finished and outcome.update is not None:
-            trust.hear_first({row: outcome.update})
-    found = trust.judge_beginning() if rounds else None
-    if found is not None and found.any():  # nor is anything to be learnt from what they sent
-        ledger.tables["updates"][found] = math.nan
-        ledger.columns["update_step"][found] = -1
+    slowdown, scale = trust.slowdown(), trust.columns["moment_scale"]
+    rows = np.flatnonzero((slowdown != 1) | (scale != 1)).tolist()
+    reasons: dict[int, str] = {}
+    for row in rows:
+        said = [cohort.why.reasons[row]] if row in cohort.why.reasons else []
+        if slowdown[row] != 1:
+            said.append(f"claims {claimed[row]:.3g} s, but takes {slowdown[row]:.3g} times as long")
+        if scale[row] != 1:
+            said.append(f"its moment is {1 / scale[row]:.3g} times the median size, and is scaled to the median")
+        reasons[row] = "; ".join(said)
+    table = tuple((row, float(slowdown[row]), float(scale[row])) for row in rows)
+    return ({"corrected": table} if rows else {}), reasons
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:
@@ -168,8 +140,8 @@ def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatA
     if not reported:
         return
     factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in reported.items()}
-    before = trust.columns["scale"]
-    for row, scale in trust.weigh(factors).items():
+    before = trust.columns["moment_scale"]
+    for row, scale in trust.scale_moments(factors).items():
         if row in factors:
             store.put(row, factors[row] * math.sqrt(scale))
         elif (stored := getattr(store, "factor", lambda _: None)(row)) is not None:

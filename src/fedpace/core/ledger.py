@@ -18,13 +18,13 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, l
 from fedpace._base.errors import InputError
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, ordinary, valid_seconds
-from fedpace.core.folding import check_outcomes, fold_moments, screened
+from fedpace.core.folding import check_outcomes, clipped_sketches, fold_moments
 from fedpace.core.ids import check_id
 from fedpace.core.messages import ClientId, Need, Outcome
 from fedpace.core.protocols import MomentStore
 from fedpace.core.providers import delay_estimator, moment_store
-from fedpace.core.screening import FACTOR
-from fedpace.core.trust import Trust
+from fedpace.trust.bounds import Trust
+from fedpace.trust.limits import CLIP, WEIGHT_RATE
 
 
 class Ledger:
@@ -34,8 +34,9 @@ class Ledger:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         moments: an empty store to keep moments in, where not the usual one.
         accumulators: what the scheme wants remembered beside the facts.
-        trust: hold what clients claim against what is seen of them.
-        screen: how long updates may be (`fedpace.core.screening`).
+        trust: bound the influence of each client (`fedpace.trust`).
+        clip: how long updates may be.
+        weight_rate: how much weight a client may have over time.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class Ledger:
         moments: MomentStore | None = None,
         accumulators: Sequence[Accumulator] = (),
         trust: bool = True,
-        screen: float = FACTOR,
+        clip: float = CLIP,
+        weight_rate: float = WEIGHT_RATE,
     ) -> None:
-        self.trust = Trust(on=trust, screen=screen)
+        self.trust = Trust(on=trust, clip=clip, rate=weight_rate)
         self.learn_delays = learn_delays
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
@@ -191,19 +193,19 @@ class Ledger:
         widths = self.moments.width or moment, self.width("updates") or update
         check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
 
-    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, judged: Collection[ClientId] = ()) -> None:
-        """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `judged` were seen."""
+    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, bounded: Collection[ClientId] = ()) -> None:
+        """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `bounded` were seen."""
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
-        outcomes = screened(self.trust, rows, outcomes, step, judged)
+        outcomes = clipped_sketches(self.trust, rows, outcomes, bounded)
         done = np.array([outcome.finished for outcome in outcomes], np.bool_)
         self._fold_facts(at, done, outcomes, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        took = np.array([ordinary(self.trust.seconds(outcome)) for outcome in outcomes])
+        took = np.array([ordinary(self.trust.seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
         if self.trust.on and not self.learn_delays:
-            self.trust.time(at, self.columns["delay"][at], took, done, step)
+            self.trust.compare_delays(at, self.columns["delay"][at], took, done)
         # Before expectations change by what came.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
@@ -211,7 +213,7 @@ class Ledger:
 
     def delays(self) -> FloatArray:
         """(n,) estimated seconds of one round; NaN = never seen."""
-        return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slower()))
+        return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slowdown()))
 
     def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
         self.columns["asked"][rows] = True

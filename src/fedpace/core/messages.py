@@ -122,7 +122,7 @@ class Outcome:
     """Sketch of the update; every client of a session uses the same projection."""
     measured: float = math.nan
     """Seconds from sending the task to seeing its answer by the server's own clock, where `seconds` is a claim: it
-    then counts for no less than this, less a transfer allowance (`fedpace.core.trust`)."""
+    then counts for no less than this, less a transfer allowance (`fedpace.trust`)."""
     late: bool = False
     """It was asked in a warm-up that ended without it: `Session.observe_late` will report it."""
 

@@ -88,7 +88,7 @@ def make_report(
         now=now,
         clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
-        seconds=np.array([ledger.trust.seconds(outcome) for outcome in outcomes]),
+        seconds=np.array([ledger.trust.seconds(outcome.seconds, outcome.measured) for outcome in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),

@@ -20,7 +20,7 @@ class Rounds:
     Args:
         selector: the scheme.
         name_of: what errors call a row.
-        bound: what no client may exceed in a cohort (`fedpace.core.trust`).
+        bound: caps the weights of a cohort (`fedpace.trust`).
     """
 
     rounds: ClassVar[bool] = True

@@ -33,8 +33,14 @@ class Turn:
     """Who of them crashed or was late."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why clients failed, by their names: where that is known."""
-    held_off: list[str] | None = None
-    """Who is not asked from then on, since it is not trusted; None = as before."""
+    clipped: dict[str, float] = field(default_factory=dict)
+    """What updates were multiplied by that were too long, by the names of their clients."""
+    capped: dict[str, float] = field(default_factory=dict)
+    """Weights of clients that the policy gave more than they may have, by name."""
+    left_out: list[str] = field(default_factory=list)
+    """Clients whose updates a robust rule left out of the step, by name."""
+    excluded: list[str] | None = None
+    """Clients that are not asked from then on, by the evidence of a validation set; None = as before."""
     seconds: float = 0.0
     """How long they were waited for."""
     work: float = 0.0
@@ -60,18 +66,25 @@ class Turn:
         """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
         chosen = set(self.clients)
         recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
-        told: dict[str, Any] = {"reasons": recorded, "failures": dict(self.failures)}
-        if self.held_off is not None:
-            told["held off"] = list(self.held_off)
-        return {**self.why.facts, **{name: value for name, value in told.items() if value or name == "held off"}}
+        told: dict[str, Any] = {
+            "reasons": recorded,
+            "failures": dict(self.failures),
+            "clipped": dict(self.clipped),
+            "capped": dict(self.capped),
+            "left out": list(self.left_out),
+        }
+        told = {name: value for name, value in told.items() if value}
+        if self.excluded is not None:
+            told["excluded"] = list(self.excluded)
+        return {**self.why.facts, **told}
 
     def move_up(self, rows: Mapping[int, int]) -> None:
         """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""
         if not self.why.reasons:
             return
         facts = dict(self.why.facts)
-        if isinstance(told := facts.get("distrusted"), tuple):
-            facts["distrusted"] = tuple((rows[int(row or 0)], *rest) for row, *rest in told if row in rows)
+        if isinstance(told := facts.get("corrected"), tuple):
+            facts["corrected"] = tuple((rows[int(row or 0)], *rest) for row, *rest in told if row in rows)
         reasons = {rows[row]: reason for row, reason in self.why.reasons.items() if row in rows}
         self.why = replace(self.why, facts=facts, reasons=reasons)
 
@@ -109,9 +122,7 @@ class Progress:
     """Tasks of a warm-up that the policy waits for."""
     quorum: int = 0
     """Answers to them that suffice."""
-    again: bool = False
-    """Whether training begins again with the next step (`fedpace.core.beginning`)."""
-    held_off: list[str] = field(default_factory=list)
-    """Who is not asked, since it is not trusted, by name."""
+    excluded: list[str] = field(default_factory=list)
+    """Clients that are not asked, by the evidence of a validation set, by name."""
     probing: bool = False
     probed_step: int = -1

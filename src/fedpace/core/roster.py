@@ -28,9 +28,8 @@ from fedpace._base.rng import stream
 from fedpace.core.accumulators import Accumulator
 from fedpace.core.ledger import Ledger
 from fedpace.core.protocols import MomentStore
-from fedpace.core.screening import FACTOR
 from fedpace.core.types import ClientId
-from fedpace.core.weights import plausible
+from fedpace.trust.limits import CLIP, WEIGHT_RATE
 
 Warmup = Literal["full", "lazy"]
 ShareRule = Literal["uniform", "samples"]
@@ -52,10 +51,11 @@ class Settings:
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
         deadline: seconds that the policy's tasks are waited for, whatever it says.
         moments_every: ask a client for its feature moment again after so many steps; 0 = once.
-        trust: check what clients claim against what is seen of them, see `fedpace.core.trust`. False: no screen either.
+        trust: bound the influence of each client, see docs/trust.md. False: only invalid answers are refused.
         hear_late: who misses a round's end goes on, as where a client cannot be stopped: what it reports is heard when
             it answers, and it is asked nothing else until then.
-        screen: refuse updates longer than so many times the usual one, see `fedpace.core.screening`; 0 = none.
+        clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
+        weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
     """
 
     seed: int = 0
@@ -69,7 +69,8 @@ class Settings:
     warmup_trains: bool = False
     trust: bool = True
     hear_late: bool = False
-    screen: float = FACTOR
+    clip: float = CLIP
+    weight_rate: float = WEIGHT_RATE
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
@@ -80,9 +81,12 @@ class Settings:
         between(self.warmup_wait, 0, 1, "warmup_wait")
         above(self.deadline, 0, "deadline")
         at_least(self.moments_every, 0, "moments_every")
-        at_least(self.screen, 0, "screen")
-        if self.screen:
-            above(self.screen, 1, "screen (0 = refuse no update for its length)")
+        at_least(self.clip, 0, "clip")
+        if self.clip:
+            at_least(self.clip, 1, "clip (0 = clip no update)")
+        at_least(self.weight_rate, 0, "weight_rate")
+        if self.weight_rate:
+            at_least(self.weight_rate, 1, "weight_rate (0 = cap no weight over time)")
         for name in ("learn_delays", "warmup_trains", "trust", "hear_late"):
             if not isinstance(getattr(self, name), bool | np.bool_):  # "no" would be yes
                 raise InputError(f"{name} must be True or False, but {getattr(self, name)!r} came")
@@ -101,7 +105,8 @@ class Roster:
             moments=moments,
             accumulators=accumulators,
             trust=settings.trust,
-            screen=settings.screen,
+            clip=settings.clip,
+            weight_rate=settings.weight_rate,
         )
 
     @property
@@ -153,7 +158,7 @@ class Roster:
         self.ledger.leave(clients)
 
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
-        """(n,) who can be reached, and is trusted enough to be asked."""
+        """(n,) clients that can be reached and are not excluded."""
         mask = np.ones(len(self.ledger), dtype=np.bool_)
         if available is not None:
             mask[:] = False
@@ -161,13 +166,13 @@ class Roster:
         return self.ledger.trust.admitted(mask)
 
     def shares(self) -> FloatArray:
-        """(n,) weights of the clients in the objective; they sum to 1. Who is not trusted counts for nothing."""
+        """(n,) weights of the clients in the objective; they sum to 1. Excluded clients count for nothing."""
         counted = self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
         own = self._own_shares()
         return own if counted.all() or not own[counted].any() else shares(np.where(counted, own, 0.0), own.size)
 
     def share_of(self) -> Callable[[ClientId], float | None]:
-        """Return what says how much a client weighs in the objective now; None where it has left, or is not trusted."""
+        """Return what says how much a client weighs in the objective now; None where it has left or is excluded."""
         shares, ledger = self.shares(), self.ledger
         counted = ledger.trust.admitted(np.ones(len(ledger), dtype=np.bool_))
 
@@ -178,7 +183,7 @@ class Roster:
         return share
 
     def _own_shares(self) -> FloatArray:
-        """(n,) what clients weigh, whoever is trusted."""
+        """(n,) what clients weigh, excluded or not."""
         count = len(self.ledger)
         if self.settings.shares == "uniform":
             return shares(None, count)
@@ -189,8 +194,7 @@ class Roster:
                 f"shares='samples' needs everybody's sample count, but that of {self.ledger.name(row)} is "
                 "unknown: give it to join(), or use shares='uniform'"
             )
-        if self.ledger.trust.on:
-            samples = plausible(samples)
+        samples = self.ledger.trust.plausible_samples(samples)
         return shares(samples if samples.any() else None, count, name=self.ledger.name)  # nobody has any: all alike
 
     def among(self, rows: IntArray) -> FloatArray:

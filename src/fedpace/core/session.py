@@ -50,7 +50,7 @@ class Session:
             on, and calls `observe_late` when they answer; until then they are not chosen.
         warmup_quota: see above; those that failed a full warm-up are met this way too.
         learn_delays: estimate delays from what is observed. False: only what the host gives counts.
-        trust: check what clients claim against what is seen of them (`fedpace.core.trust`); False = believe them.
+        trust: bound the influence of each client, see docs/trust.md.
         moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
         offers: what the host will report; compared with the selector's needs at once. None: not declared.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,12 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray, listed, real
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.flight import Flight
-from fedpace.core.folding import compare_shapes
+from fedpace.core.folding import corrected_claims
 from fedpace.core.policies import Rounds
 from fedpace.core.progress import Progress
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Roster, Settings
-from fedpace.core.tasks import Apply, Kind, Move, Policy, Step, Task, Wait
+from fedpace.core.tasks import Kind, Move, Policy, Step, Task, Wait
 from fedpace.core.types import (
     ClientId,
     Cohort,
@@ -30,9 +30,8 @@ from fedpace.core.types import (
     check_traits,
     facts_wanted,
 )
-from fedpace.core.view import InFlight
-from fedpace.core.weights import bounded
 from fedpace.core.widths import Widths, forget_moments, forget_updates
+from fedpace.trust.bounds import SKETCH
 
 
 class Standing(Roster):
@@ -57,10 +56,8 @@ class Standing(Roster):
         self._warned = False
         self._step: Step | None = None
         """The step that is due, until it is made."""
-        self._judged: frozenset[int] = frozenset()
-        """Tasks of that step whose updates were screened."""
-        self._doubted: frozenset[int] = frozenset()
-        """Those of them that merely point against the others."""
+        self._bounded: frozenset[int] = frozenset()
+        """Tasks of that step whose updates were bounded: sketches of them need not be."""
 
     @property
     def step(self) -> int:
@@ -186,7 +183,20 @@ class Standing(Roster):
         return [wanted if asked else without for asked in due.tolist()]
 
     def _bound(self, cohort: Cohort, view: View) -> Cohort:
-        return self.ledger.trust.bound(cohort, view.share, self.ledger.columns["delay"])
+        """Return a cohort whose weights are within the caps, and say which claims were corrected."""
+        trust = self.ledger.trust
+        if not trust.on:
+            return cohort
+        weights = cohort.weights
+        if cohort.mode == "average":
+            capped = trust.cap_weights(cohort.clients, weights, view.share, self.step + 1)
+            total = float(capped.sum())
+            weights = capped / total if capped is not weights and total > 0 else weights
+        facts, reasons = corrected_claims(cohort, self.ledger.columns["delay"], trust)
+        if not facts and weights is cohort.weights:
+            return cohort
+        why = replace(cohort.why, facts={**cohort.why.facts, **facts}, reasons={**cohort.why.reasons, **reasons})
+        return replace(cohort, weights=weights, why=why)
 
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
         """Return what the policy would be shown."""
@@ -205,69 +215,46 @@ class Standing(Roster):
 
     def view_of(self, available: BoolArray) -> View:
         """Return what the policy is shown while these can be chosen."""
-        flying, held, failed = self.flight.tables(self.ledger.rows, self.ledger.trust.shown)
-        known = self.ledger.facts() | {"doubted": self.ledger.trust.doubted()}
-        known |= {"in_flight": flying, "in_hand": held, "failed": failed}
+        flying, held, failed = self.flight.tables(self.ledger.rows, self._clipped_sketches)
+        known = self.ledger.facts() | {"in_flight": flying, "in_hand": held, "failed": failed}
         return View(self.step, self.now, available, self.shares(), **known)
 
     def decide(self, view: View) -> Move:
-        """Ask the policy. Where clients are not believed, one can neither weigh all nor leave it without a choice."""
-        guarded, rounds = self.ledger.trust.on, self.policy.rounds
-        if guarded and not rounds and self._judged_beginning():
-            available = view.available | self._give_up_models() if self.at.again else view.available
-            view = self.view_of(available & self._admitted())
-            if self.at.again:
-                return self._begin_again(view)
-            if not self.step:  # what it waits for was decided in their company
-                self.state = self.policy.init()
+        """Ask the policy. In rounds, claims of clients cannot leave it without a choice."""
         try:
+            move: Move
             move, self.state = self.policy.decide(self.state, view, self._rng())
         except InfeasibleError as problem:
-            if not (guarded and rounds):
+            if not (self.ledger.trust.on and self.policy.rounds):
                 raise
             why = Diagnostics(status=f"all that can be reached, since {problem}")
             return Move(view.candidates, self.among(view.candidates), why=why)
-        return bounded(move, view, self.ledger.trust.weight()) if guarded and not rounds else move
-
-    def _judged_beginning(self) -> bool:
-        """Whether half of the roster was heard for the first time, and somebody found that works against the others."""
-        trust = self.ledger.trust
-        if trust.beginning.over:  # asked after every answer: nothing is looked through once it is settled
-            return False
-        _, held = self.flight.mine()
-        first = [task for task in held if task.step == 0 and task.client in self.ledger]
-        if not trust.beginning.enough(self.ledger.rows(task.client for task in first)):
-            return False
-        told = {task.client: self.flight.told(task.id).update for task in first}
-        trust.hear_first({self.ledger.row(client): update for client, update in told.items() if update is not None})
-        sketches = trust.beginning.sketches
-        compare_shapes(self.ledger, self.shares, sketches)
-        if trust.doubted() is not None:  # what was measured with moments that are not believed says nothing
-            self.state = self.policy.init()
-        found = trust.judge_beginning()
-        if found is None or not found.any():
-            return False
-        self.at.again = trust.begins_again(found) and 0 in self.flight.versions
-        if self.at.again:  # updates of models that are thrown away say nothing; those of the first do
-            sketches = np.where(found[:, None], math.nan, sketches)
-            self.ledger.tables["updates"], self.ledger.columns["participations"][:] = sketches, 0
-            self.ledger.columns["update_step"][:] = np.where(np.isnan(sketches).any(axis=1), -1, 0)
-        if bad := self.untrusted:
-            self._lose(bad)
-        return True
-
-    def _give_up_models(self) -> BoolArray:
-        """Wait for nobody that works; return (n,) who has nothing to do from now on."""
-        idle = np.zeros(len(self.ledger), dtype=np.bool_)
-        dropped = self.flight.drop([task.id for task in self.flight.mine()[0]])
-        idle[self.ledger.rows(task.client for task in dropped if task.client in self.ledger)] = True
-        self.at.turn.wasted += len(dropped)
-        return idle & ~self.busy()
+        return move
 
     @property
-    def untrusted(self) -> set[ClientId]:
-        """Who is not asked, since its updates were refused or point against the others'."""
+    def excluded(self) -> set[ClientId]:
+        """Clients that are not asked, by the evidence of a validation set; `readmit` takes it back."""
         return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
+
+    def readmit(self, clients: Iterable[ClientId] | None = None) -> None:
+        """Ask excluded clients again; None = all of them."""
+        rows = np.arange(len(self.ledger)) if clients is None else self.ledger.rows(listed(clients, "the clients"))
+        self.ledger.trust.readmit(rows)
+
+    def _clipped_sketches(self, sketches: FloatArray, clients: Sequence[ClientId]) -> FloatArray:
+        """Return sketches of updates in hand as they would count: policies must not be led by them."""
+        known = np.flatnonzero(~np.isnan(sketches).any(axis=1))
+        trust = self.ledger.trust
+        if not trust.on or not known.size:
+            return sketches
+        rows = self.ledger.rows(clients[place] for place in known.tolist()).tolist()
+        with np.errstate(over="ignore"):
+            factors = trust.clip_factors(rows, np.linalg.norm(sketches[known], axis=1), SKETCH, remember=False)
+        if (factors == 1).all():
+            return sketches
+        sketches = sketches.copy()
+        sketches[known] *= factors[:, None]
+        return sketches
 
     def _lose(self, clients: set[ClientId]) -> None:
         """Forget what clients were doing and what is in hand of them: it was in vain, and nothing waits for it."""
@@ -278,17 +265,6 @@ class Standing(Roster):
         if lost and (wait := self.at.wait) is not None and wait.answers and not self.policy.rounds:
             # So many more answers are awaited than are in hand: not one more for everybody who is gone with one.
             self.at.wait = replace(wait, answers=max(1, wait.answers - lost))
-
-    def _begin_again(self, view: View) -> Move:
-        """Go back to the first model, and let the policy go on as if nothing had been before."""
-        self.at.again = False
-        hand = view.in_hand
-        nothing = replace(view, step=view.step + 1, in_hand=InFlight())
-        move: Move
-        move, self.state = self.policy.decide(self.policy.init(), nothing, self._rng())
-        status = "begins again with the first model: those who made most of the steps so far work against the others"
-        why = replace(move.why, status=status, facts={"begins again": True})
-        return replace(move, apply=Apply(hand.ids, np.zeros(len(hand)), afresh=True), why=why)
 
     def _admitted(self) -> BoolArray:
         return self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))

@@ -24,17 +24,20 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.migrations import FORMER_FIELDS, LATER_FIELDS, current_name
+from fedpace.trust.robust import Combined
 
 SingleArray = NDArray[np.float32]
 Vector = Any
 """A flat NumPy array or torch tensor."""
-Part = Literal["models", "mixture", "squares", "rows"]
+Part = Literal["models", "mixture", "squares", "rows", "corrected"]
 """What a rule wants: in place of sum a_i u_i the average of the models themselves, where it is one, or sum a_i x_i
-however old they are; beside it the updates' mean square, or each update."""
+however old they are; beside it the updates' mean square, or each update. `corrected`: the rule corrects updates before
+it combines them, and lets `Answers.combine` do that where it is given."""
 
 S = TypeVar("S")
 
-
+Combine = Callable[[FloatArray, FloatArray], Combined]
+"""(k, d) updates and (k,) weights -> their robust aggregate."""
 ShareOf = Callable[[Any], float | None]
 """Client -> its weight in the objective; None where it has left, or is not trusted any more."""
 
@@ -72,6 +75,8 @@ class Answers:
     """Versions of the model that clients still train from, where the host knows."""
     share_of: ShareOf | None = None
     """What a client weighs in the objective by now, where the host knows."""
+    combine: Combine | None = None
+    """How a rule that takes `corrected` combines the updates that it has corrected; None = by the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +128,13 @@ class Gather:
         zero: zeros of the model's length, in double precision.
         mean: whether the weights sum to 1 and no answer is stale, so that the models themselves can be averaged: the
             average of equal models is then that model to the last bit.
+        keep: keep every update, whatever the rule takes.
     """
 
-    def __init__(self, rule: ServerStep[Any], zero: Vector, *, mean: bool = True) -> None:
-        self._models = (mean and "models" in rule.takes) or "mixture" in rule.takes
+    def __init__(self, rule: ServerStep[Any], zero: Vector, *, mean: bool = True, keep: bool = False) -> None:
+        self._models = not keep and ((mean and "models" in rule.takes) or "mixture" in rule.takes)
         self._squares = "squares" in rule.takes
-        self._keeps = "rows" in rule.takes
+        self._keeps = keep or "rows" in rule.takes
         self._total = zero
         self._in_place = hasattr(zero, "add_")
         self._mean_square = 0.0

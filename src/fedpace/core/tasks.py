@@ -62,8 +62,6 @@ class Apply:
     ids: IntArray
     weights: FloatArray
     mode: Mode = "average"
-    afresh: bool = False
-    """See `Step.afresh`."""
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -97,9 +95,8 @@ class Step:
     """Tasks and the weights of their answers; empty = the model stays as it is."""
     mode: Mode
     dropped: tuple[Task, ...] = ()
-    afresh: bool = False
-    """True: the next model is version 0 again, and the server step begins anew; no answer counts. Only without rounds,
-    where clients are not believed (`fedpace.core.beginning`)."""
+    scale: float = 1.0
+    """Part of the move that is made: below 1 where all that answered have used up their weight (`fedpace.trust`)."""
 
     @property
     def fresh(self) -> bool:

@@ -75,8 +75,6 @@ class View:
     update_step: IntArray | None = None
     """(n,) step at which `updates` were reported; -1 = never. None along with them."""
     moments: Moments | None = None
-    doubted: BoolArray | None = None
-    """(n,) whose moments are not believed, since their updates are not what these say; None = all are."""
     in_flight: InFlight = _NOTHING
     """Tasks that may still be answered. Who has one is not available."""
     in_hand: InFlight = _NOTHING

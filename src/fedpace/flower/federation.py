@@ -14,7 +14,6 @@ from flwr.serverapp import Grid
 from fedpace._base.checks import at_least
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings, ShareRule, Warmup
-from fedpace.core.screening import FACTOR
 from fedpace.core.stepping import ServerStep
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
@@ -25,6 +24,9 @@ from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES, record
 from fedpace.hosting.presence import FORGET
 from fedpace.hosting.schemes import make_selector, make_server
 from fedpace.hosting.server import Clock, Host, Server
+from fedpace.hosting.shared_model import ArraysValidation
+from fedpace.trust.limits import CLIP, WEIGHT_RATE
+from fedpace.trust.robust import RobustRule
 
 log = logging.getLogger("flwr")
 
@@ -53,9 +55,12 @@ class Federation:
             may still answer.
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
-        screen: refuse updates longer than this many times the usual one; 0 = none. See docs/flower.md.
-        trust: check what clients claim against what is seen of them, see docs/trust.md; False = believe them, and
-            refuse no update for its length either. A restarted server may be given another.
+        trust: bound the influence of each client, see docs/trust.md. A restarted server may be given another.
+        clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
+        weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
+        robust: a Byzantine-robust rule in place of the weighted mean, or its name; see docs/trust.md.
+        validation: trains a model, given as named arrays, on the server's own data and returns it likewise; for the
+            robust rules `fltrust` and `zeno`.
         forget_seconds: clients that were not connected for so long are forgotten; those without a name after 600 s.
         eligible: names of the clients that may be chosen, or a function that says of a name whether it may, asked anew
             in every round; None = everybody.
@@ -85,8 +90,11 @@ class Federation:
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = FACTOR,
         trust: bool = True,
+        clip: float = CLIP,
+        weight_rate: float = WEIGHT_RATE,
+        robust: str | RobustRule | None = None,
+        validation: ArraysValidation | None = None,
         forget_seconds: float = FORGET,
         eligible: Eligible = None,
         bind_names: bool = False,
@@ -109,8 +117,9 @@ class Federation:
             warmup_trains=warmup_trains,
             deadline=deadline,
             moments_every=moments_every,
-            screen=screen,
             trust=trust,
+            clip=clip,
+            weight_rate=weight_rate,
         )
         self._nodes_seconds = nodes_seconds
         self._eligible = eligibility(eligible)
@@ -122,6 +131,8 @@ class Federation:
             clock=clock,
             folder=None if state is None else Path(state),
             rule=make_server(server),
+            robust=robust,
+            validation=validation,
             sketch=sketch,
             loss_key=loss_key,
             forget_seconds=forget_seconds,

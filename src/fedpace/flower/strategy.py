@@ -163,7 +163,7 @@ class PacedStrategy(Federation, Strategy):
 
     def _aggregate(self, number: int, step: Step) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate those that finished; who failed leaves its weight to them."""
-        answers = self._server.answers(step)
+        step, answers = self._server.bounded(step)
         if not any(weight for weight, _, _ in answers):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")
             return None, None

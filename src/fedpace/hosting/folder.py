@@ -18,7 +18,7 @@ from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, read_info
 from fedpace.records.writer import RunWriter
 
-MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "screen")
+MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "clip", "weight_rate")
 """Settings that a restarted server may be given anew."""
 METRICS = ("accuracy", "loss")
 """What is looked for in what a server's evaluation says; the first that is there is the run's metric."""
@@ -59,7 +59,7 @@ class ServerFolder:
                     )
             saved.coordinator.settings = settings
             trust = saved.coordinator.ledger.trust
-            trust.on, trust.screen.factor, trust.buffers.factor = settings.trust, settings.screen, settings.screen
+            trust.on, trust.clip, trust.rate = settings.trust, settings.clip, settings.weight_rate
             saved.coordinator.abandon(but=saved.coming)
             last, lines = saved.entry, _lines(self._folder)
             if lines not in (last.number, last.number + 1):

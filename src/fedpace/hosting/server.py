@@ -22,9 +22,11 @@ import numpy as np
 from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
 
 from fedpace._base.checks import at_least, one_of
+from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
+from fedpace.core.hearing import NOT_FINITE
 from fedpace.core.roster import Settings
-from fedpace.core.stepping import ServerStep, Source, step_facts
+from fedpace.core.stepping import ServerStep, step_facts
 from fedpace.core.tasks import Due, Step, Task
 from fedpace.core.types import Need
 from fedpace.hosting import state as disk
@@ -33,11 +35,12 @@ from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
 from fedpace.hosting.replies import Reply
-from fedpace.hosting.shared_model import SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch, buffer_lengths, flat_update
+from fedpace.hosting.shared_model import ArraysValidation, SharedModel
+from fedpace.hosting.sketch import Arrays, UpdateSketch
 from fedpace.hosting.stopwatch import Stopwatch
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
+from fedpace.trust.robust import RobustRule, make_robust
 
 Clock = Literal["server", "reported"]
 
@@ -68,7 +71,9 @@ class Server:
         host: the framework.
         clock: `server`: time is this machine's. `reported`: time is what clients report, and nobody really waits.
         folder: where every step is saved, and from which a restarted server goes on; None = nowhere.
-        rule: the server step; None = the one that the scheme asks for.
+        rule: the server rule; None = the one that the scheme asks for.
+        robust: a robust rule in place of the weighted mean, or its name; None = the weighted mean.
+        validation: trains a model on the server's own data; for robust rules that need it.
         sketch: entries of an update's sketch.
         loss_key: metric with the client's training loss; empty = the usual ones.
         forget_seconds: clients that were not connected for so long are forgotten.
@@ -83,6 +88,8 @@ class Server:
         clock: Clock = "server",
         folder: Path | None = None,
         rule: ServerStep[Any] | None = None,
+        robust: RobustRule | str | None = None,
+        validation: ArraysValidation | None = None,
         sketch: int = 256,
         loss_key: str = "",
         forget_seconds: float = FORGET,
@@ -94,6 +101,9 @@ class Server:
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
+        self._robust = make_robust(robust) if isinstance(robust, str) else robust
+        self._validation = validation
+        check_robust(self._robust, validation)
         self.coordinator = Coordinator(scheme, settings, offers=host.offers)
         self.width = sketch
         self._log = host.log
@@ -120,7 +130,7 @@ class Server:
     def share(self, arrays: Arrays) -> SharedModel:
         """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
         if not hasattr(self, "shared"):
-            self.shared = SharedModel(arrays, self.rule)
+            self.shared = SharedModel(arrays, self.rule, robust=self._robust, validation=self._validation)
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
                 self.shared.load_state(self.saved.facts.get("server", {}), self.saved.own)
@@ -151,8 +161,7 @@ class Server:
                 due = self.coordinator.due(self.courier.now, present)
             if due.step is not None:
                 self._next = due.tasks
-                with self.watch("screening"):
-                    return self._screened(due.step)
+                return due.step
             if due.tasks:
                 self._say(due)
                 self._send(transport, due.tasks)
@@ -171,24 +180,32 @@ class Server:
 
     def take(self, step: Step) -> bool:
         """Take a step by the server's rule; return whether the model moved."""
-        shared, answers = self.shared, self.answers(step)
-        before, sources, share_of = shared.arrays, [], None
-        if step.afresh and 0 in self.courier.models:
-            shared.begin_again(self.courier.models[0])
-        if "rows" in self.rule.takes:  # only rules that see each update ask whose it is
-            share_of = self.coordinator.share_of()
-            sources = [Source(task.client, task.step, share_of(task.client) or 0.0) for task, _ in step.answers]
         with self.watch("stepping"):
-            after = shared.step(
-                [(weight, reply.model or {}) for weight, _, reply in answers],
-                step.mode,
-                sent=[sent for _, sent, _ in answers],
-                sources=sources,
-                version=step.number - 1,
-                awaited=self.coordinator.flight.versions,
-                share_of=share_of,
-            )
-        return after is not before
+            applied = self.shared.apply(self.coordinator, step, *self._models(step))
+        self._drop_lost(step, applied.step)
+        return applied.moved
+
+    def bounded(self, step: Step) -> tuple[Step, list[tuple[float, Arrays, Reply]]]:
+        """Return a step and its answers as a framework may average them: bounded, or combined by the robust rule."""
+        with self.watch("bounding"):
+            left, models = self.shared.bounded(self.coordinator, step, *self._models(step))
+        self._drop_lost(step, left)
+        answers = self.answers(left)
+        return left, [
+            (weight, sent, replace(reply, model=models[task.id]))
+            for (task, _), (weight, sent, reply) in zip(left.answers, answers, strict=True)
+        ]
+
+    def _models(self, step: Step) -> tuple[dict[int, Arrays], dict[int, Arrays]]:
+        """Return the models of a step's answers, trained and sent, by task."""
+        models, replies = self.courier.models, self.courier.replies
+        tasks = [task for task, _ in step.answers]
+        return {t.id: replies[t.id].model or {} for t in tasks}, {t.id: models[t.step] for t in tasks}
+
+    def _drop_lost(self, step: Step, left: Step) -> None:
+        """Drop replies that were refused."""
+        for task in {task for task, _ in step.answers} - {task for task, _ in left.answers}:
+            self.courier.drop(task, NOT_FINITE)
 
     def stepped(
         self,
@@ -213,12 +230,17 @@ class Server:
         """
         losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
         stepping = step_facts(self.shared.state)
-        before = set(self.coordinator.at.held_off)
+        before = set(self.coordinator.at.excluded)
         with self.watch("settling"), self._fitting():
             seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
-        for client in sorted({*(turn.held_off or ())} - before):
-            self._log.warning("fedpace: %r is not asked: its updates were refused or point against the others'", client)
+        for client in sorted({*(turn.excluded or ())} - before):
+            self._log.warning(
+                "fedpace: %r is excluded by the validation set; `fedpace readmit` takes that back",
+                client,
+            )
+        for client, factor in turn.clipped.items():
+            self._log.info("fedpace: the update of %r was clipped to %.2g of its length", client, factor)
         self.courier.models[self.coordinator.step] = model
         self.courier.tidy()
         if transport is not None:
@@ -256,16 +278,6 @@ class Server:
         with self.watch("sending"):
             self.courier.send(transport, tasks)
         self._next = ()
-
-    def _screened(self, step: Step) -> Step:
-        """Refuse updates that are many times as long as the others', and buffers that moved as far."""
-        came = [(reply.model or {}, sent) for _, sent, reply in self.answers(step)]
-        why = self.coordinator.screen(lambda: (flat_update(trained, sent) for trained, sent in came))
-        why = self.coordinator.screen_buffers(buffer_lengths(came)) | why
-        for task, _ in step.answers:
-            if task.id in why:
-                self.courier.drop(task, why[task.id])
-        return self.coordinator.refuse(why) if why else step
 
     def _say(self, due: Due) -> None:
         """Log who is asked for what."""

@@ -8,17 +8,28 @@ What a client left out, or sent in another shape, is as it was sent to the clien
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
-from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source, join_state, split_state
+from fedpace.core.aggregation import Aggregator, Applied, Trained
+from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source
+from fedpace.core.tasks import Step
 from fedpace.core.types import Mode
-from fedpace.hosting.sketch import Arrays, flat, is_buffer
+from fedpace.hosting.sketch import Arrays, buffer_lengths, flat, is_buffer
+from fedpace.trust.robust import RobustRule, make_robust
+
+if TYPE_CHECKING:
+    from fedpace.core.coordinator import Coordinator
+
+ArraysValidation = Callable[[dict[str, NDArray[Any]]], Arrays]
+"""Trains a model on the server's own data."""
+ByTask = Mapping[int, Arrays]
+"""Task id -> model."""
 
 STATE = "server:"
 """Begins the names of saved arrays that belong to the server step."""
@@ -50,13 +61,114 @@ class SharedModel:
 
     Args:
         arrays: the model by names.
-        rule: the server step.
+        rule: the server rule.
+        robust: combines updates in place of the weighted mean: a rule, or the name of one.
+        validation: trains a model, given as named arrays, on the server's own data and returns it likewise; for robust
+            rules that compare updates with the server's own.
     """
 
-    def __init__(self, arrays: Arrays, rule: ServerStep[Any]) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        rule: ServerStep[Any],
+        *,
+        robust: RobustRule | str | None = None,
+        validation: ArraysValidation | None = None,
+    ) -> None:
         self.rule = rule
         self.arrays: dict[str, NDArray[Any]] = {key: np.array(array) for key, array in arrays.items()}
-        self.state: Any = rule.init(self._zero())
+
+        def trained(_: FloatArray) -> FloatArray:
+            assert validation is not None
+            return self._flat(validation(dict(self.arrays)))
+
+        self.aggregator = Aggregator(
+            rule,
+            self._zero,
+            robust=make_robust(robust) if isinstance(robust, str) else robust,
+            validation=None if validation is None else trained,
+        )
+
+    @property
+    def state(self) -> Any:
+        """What the server rule remembers."""
+        return self.aggregator.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.aggregator.state = state
+
+    def apply(
+        self,
+        coordinator: Coordinator,
+        step: Step,
+        trained: ByTask,
+        sent: ByTask | None = None,
+    ) -> Applied:
+        """Take the step that a coordinator says is due: validate, bound, combine, move. `arrays` is the new model.
+
+        Args:
+            coordinator: that `step` is of; call its `stepped` afterwards.
+            step: with the answers and their weights.
+            trained: task id -> the model that its client trained.
+            sent: task id -> the model that the client was sent; None = the current one to all of them.
+        """
+        answers = self._answers(step, trained, sent)
+        applied = self.aggregator.apply(coordinator, step, self._flat(self.arrays), answers)
+        if applied.moved:
+            total = sum(weight for _, weight in applied.step.answers)
+            average = applied.step.mode == "average" and total > 0
+            weighted = [
+                (weight / total if average else weight, self._near(trained, sent, task.id, applied.buffer_factors))
+                for task, weight in applied.step.answers
+            ]
+            self._put(applied.model, mean_buffers(self.arrays, weighted))
+        return applied
+
+    def bounded(
+        self,
+        coordinator: Coordinator,
+        step: Step,
+        trained: ByTask,
+        sent: ByTask | None = None,
+    ) -> tuple[Step, dict[int, dict[str, NDArray[Any]]]]:
+        """Return a step and the models of its answers as they may be averaged, for hosts whose framework averages.
+
+        Models that moved too far are clipped; where there is a robust rule, all are the model that it makes of them.
+        """
+        step, held, buffers = self.aggregator.bounded(coordinator, step, self._answers(step, trained, sent))
+        before = {answer.task.id: answer for answer in self._answers(step, trained, sent)}
+        models = {answer.task.id: answer.model for answer in held}
+        if self.aggregator.robust is not None and held:
+            combined = self.aggregator.combined(coordinator, step, self._flat(self.arrays), held)
+            models = dict.fromkeys(models, combined)
+        found: dict[int, dict[str, NDArray[Any]]] = {}
+        for task, vector in models.items():
+            model = dict(self._near(trained, sent, task, buffers))
+            found[task] = model if vector is before[task].model else {**model, **self._named(vector)}
+        return step, found
+
+    def _answers(self, step: Step, trained: ByTask, sent: ByTask | None) -> list[Trained]:
+        answers = []
+        for task, _ in step.answers:
+            start = self.arrays if sent is None else sent[task.id]
+            flat_model = self._flat(trained[task.id], start)
+            moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
+            answers.append(Trained(task, flat_model, self._flat(start), moved))
+        return answers
+
+    def _near(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
+        """Return a client's model with its buffers no further from those that it was sent than they may be."""
+        model = trained[task]
+        if task not in factors:
+            return model
+        start = self.arrays if sent is None else sent[task]
+        found = dict(model)
+        for key, array in model.items():
+            if key in start and is_buffer(key, np.asarray(array)):
+                base = np.asarray(start[key], dtype=np.float64)
+                found[key] = base + factors[task] * (np.asarray(array, dtype=np.float64) - base)
+        return found
 
     def step(
         self,
@@ -92,15 +204,10 @@ class SharedModel:
             source = sources[place] if sources else None
             flat_model = self._flat(trained, start)
             if not np.isfinite(flat_model).all():
-                raise InputError(f"the model of answer {place} is not finite: leave it out, as Coordinator.screen says")
+                raise InputError(f"the model of answer {place} is not finite: leave it out, or let apply() do so")
             gather.add(flat_model, self._flat(start), weight, source)
         combined = gather.answers(version, awaited, share_of)
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
-
-    def begin_again(self, arrays: Arrays) -> None:
-        """Go back to a model, with the state that the rule begins with."""
-        self.arrays = {key: np.array(array) for key, array in arrays.items()}
-        self.state = self.rule.init(self._zero())
 
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
         """Take the step that others averaged, and return the new model.
@@ -126,14 +233,24 @@ class SharedModel:
 
     def _move(self, answers: Answers, others: Arrays) -> dict[str, NDArray[Any]]:
         vector, self.state = self.rule.apply(self.state, self._flat(self.arrays), answers)
+        return self._put(vector, others)
+
+    def _put(self, vector: FloatArray, others: Arrays) -> dict[str, NDArray[Any]]:
+        """Make a flat vector, and other arrays, the current model."""
         after: dict[str, NDArray[Any]] = dict(self.arrays) | {key: np.array(array) for key, array in others.items()}
+        after.update(self._named(vector))
+        self.arrays = after
+        return after
+
+    def _named(self, vector: FloatArray) -> dict[str, NDArray[Any]]:
+        """Return a flat vector as the arrays that it holds."""
+        found: dict[str, NDArray[Any]] = {}
         start = 0
         for key in self._stepped():
             like = self.arrays[key]
-            after[key] = np.asarray(vector[start : start + like.size].reshape(like.shape), dtype=like.dtype)
+            found[key] = np.asarray(vector[start : start + like.size].reshape(like.shape), dtype=like.dtype)
             start += like.size
-        self.arrays = after
-        return after
+        return found
 
     def _stepped(self) -> list[str]:
         """Return the names of the arrays that the rule moves."""
@@ -151,7 +268,7 @@ class SharedModel:
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what to keep beside the arrays: as JSON, and as arrays of their own."""
-        scalars, vectors = split_state(self.state)
+        scalars, vectors = self.aggregator.saved()
         return {"name": self.rule.name, "state": scalars}, {STATE + name: vector for name, vector in vectors.items()}
 
     def load_state(self, saved: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -161,4 +278,4 @@ class SharedModel:
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
         if any(vector.shape[-1:] != self._zero().shape for vector in vectors.values()):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: start anew")
-        self.state = join_state(self.state, dict(saved["state"]), vectors)
+        self.aggregator.load(saved["state"], vectors)

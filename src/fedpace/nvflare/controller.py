@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedpace._base.checks import LARGEST, at_least, one_of
 from fedpace._base.errors import InputError
+from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings, Warmup
-from fedpace.core.screening import FACTOR
 from fedpace.core.tasks import Step
 from fedpace.core.types import Need
 from fedpace.hosting.presence import FORGET
@@ -33,6 +34,8 @@ from fedpace.hosting.schemes import make_selector, make_server
 from fedpace.hosting.server import Clock, Host, Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.transport import TASKS, AbortedError, Broadcasts
+from fedpace.trust.limits import CLIP, WEIGHT_RATE
+from fedpace.trust.robust import make_robust
 
 log = logging.getLogger("fedpace")
 
@@ -40,7 +43,17 @@ REMEDIES = {
     Need.MOMENT: "give Reporter.meta the features",
     Need.LOSS: "put loss into the metrics of its answer",
 }
-SETTINGS = ("seed", "warmup", "warmup_quota", "warmup_wait", "warmup_trains", "moments_every", "screen", "trust")
+SETTINGS = (
+    "seed",
+    "warmup",
+    "warmup_quota",
+    "warmup_wait",
+    "warmup_trains",
+    "moments_every",
+    "trust",
+    "clip",
+    "weight_rate",
+)
 SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
 """Arguments that are passed on as they are."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
@@ -60,9 +73,12 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
-        screen: refuse updates longer than this many times the usual one; 0 = none.
-        trust: check what sites claim against what is seen of them, see docs/trust.md; False = believe them, and
-            refuse no update for its length either.
+        trust: bound the influence of each client, see docs/trust.md.
+        clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
+        weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
+        robust: name of a Byzantine-robust rule, see docs/trust.md; empty = the weighted mean.
+        validation: path of a function, "package.module:name", that trains a model, given as named arrays, on the
+            server's own data and returns it likewise; for the robust rules `fltrust` and `zeno`.
         forget_seconds: sites that were not connected for so long are forgotten.
         server: name of the server step; empty = the one that the scheme asks for.
         ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
@@ -86,8 +102,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         loss_key: str = "",
         moments_every: int = 1,
         sketch: int = 256,
-        screen: float = FACTOR,
         trust: bool = True,
+        clip: float = CLIP,
+        weight_rate: float = WEIGHT_RATE,
+        robust: str = "",
+        validation: str = "",
         forget_seconds: float = FORGET,
         server: str = "",
         ignore_result_error: bool | None = True,
@@ -103,10 +122,12 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
         self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
         self.moments_every, self.sketch, self.server = moments_every, sketch, server
-        self.screen, self.trust, self.forget_seconds = screen, trust, forget_seconds
+        self.trust, self.clip, self.weight_rate, self.forget_seconds = trust, clip, weight_rate, forget_seconds
+        self.robust, self.validation = robust, validation
         # So that a wrong name or option is refused before the job is sent.
         make_selector(selector, options or {})
         make_server(server or None)
+        check_robust(make_robust(robust) if robust else None, validation)
         self._settings()
         self._server: Server
         self._tasks: Broadcasts
@@ -127,6 +148,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             HOST,
             folder=Path(self.state) if self.state else None,
             rule=make_server(self.server or None),
+            robust=self.robust or None,
+            validation=_function(self.validation) if self.validation else None,
             **{name: getattr(self, name) for name in SERVER},
         )
         self._tasks = Broadcasts(self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self.seed))
@@ -209,6 +232,18 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     def _settings(self) -> Settings:
         return Settings(deadline=self.deadline or math.inf, **{name: getattr(self, name) for name in SETTINGS})
+
+
+def _function(path: str) -> Any:
+    """Return the function that a path such as "package.module:name" names: a job's configuration holds text only."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as cause:
+        raise InputError(f"validation should name a function as 'package.module:name', but {path!r} came") from cause
+    if not callable(found):
+        raise InputError(f"validation should name a function, but {path!r} is a {type(found).__name__}")
+    return found
 
 
 def _note(task: Task) -> Mapping[str, Any]:

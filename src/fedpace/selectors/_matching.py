@@ -14,7 +14,6 @@ import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
-from fedpace.core.claims import with_own_coordinates
 from fedpace.core.types import Table, View
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 
@@ -64,19 +63,10 @@ class Match:
 
 
 def population_points(view: View, *, ridge: float, scheme: str) -> FloatArray:
-    """Return one point a client, whose inner products are the whitened Gram matrix; NaN where it is unknown.
-
-    Of clients whose moments are not believed nothing is known but that they are part of the population.
-    """
+    """Return one point per client, whose inner products are the whitened Gram matrix; NaN where it is unknown."""
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
-    if view.doubted is None:
-        return view.moments.directions(ridge=ridge, shares=view.share)
-    believed = np.where(view.doubted, 0.0, view.share)
-    total = float(believed.sum())
-    believed = believed / total if total > 0 else view.share
-    points = view.moments.directions(ridge=ridge, shares=believed)
-    return with_own_coordinates(points, view.doubted, view.share)
+    return view.moments.directions(ridge=ridge, shares=view.share)
 
 
 def match_population(

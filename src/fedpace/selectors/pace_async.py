@@ -212,8 +212,6 @@ class PaceAsync(Scheme):
         if view.moments is None:
             return np.zeros((view.clients, 1)), state
         points = view.moments.directions(ridge=self.ridge, shares=view.share)
-        if view.doubted is not None:  # as if they had told nothing
-            points = np.where(view.doubted[:, None], math.nan, points)
         state = measured(state, view, points)  # type: ignore[assignment]
         return points, state
 

@@ -174,6 +174,16 @@ class Memory:
         self._known.pop(source.client, None)  # so that the order is that in which they were heard
         self._known[source.client] = _Known(offset, source.version, source.share, log_scale, path)
 
+    def corrected(self, updates: FloatArray, sources: tuple[Source, ...]) -> FloatArray:
+        """Return updates without what is the clients' own, as far as it is remembered: what robust rules compare."""
+        found = updates.copy()
+        if self._known:
+            mean = self._mean()
+            for place, source in enumerate(sources):
+                if source.client in self._known:
+                    found[place] -= self._predicted * (self._offset(source) - mean)
+        return found
+
     def freed(
         self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, FloatArray]:

@@ -45,7 +45,7 @@ class Calibrated:
     """
 
     name: ClassVar[str] = "calibrated"
-    takes: ClassVar[frozenset[Part]] = frozenset({"rows"})
+    takes: ClassVar[frozenset[Part]] = frozenset({"rows", "corrected"})
 
     lr: float = 1.0
 
@@ -66,13 +66,20 @@ class Calibrated:
         heard = [state.cached_clients[place] for place in places]
         cached = dict(zip(heard, np.asarray(state.cached)[places], strict=True))
         shares = dict(zip(heard, weighed, strict=True))
-        step = np.asarray(answers.step).copy()
+        step, used = np.asarray(answers.step).copy(), np.ones(len(answers.rows), dtype=np.bool_)
         for client, update in cached.items():
             step += shares[client] * update
         for weight, source in zip(answers.weights.tolist(), answers.sources, strict=True):
             if source.client in cached:
                 step -= weight * cached[source.client]
-        for row, source in zip(answers.rows, answers.sources, strict=True):  # of two answers the later one is kept
+        if answers.combine is not None:
+            mean = sum((shares[client] * update for client, update in cached.items()), np.zeros(step.size))
+            own = [cached.get(source.client, np.zeros(step.size)) for source in answers.sources]
+            rows = np.array([np.asarray(row) for row in answers.rows]) - own + mean / float(answers.weights.sum())
+            combined = answers.combine(rows, answers.weights)
+            step, used = combined.step, combined.weights > 0
+        counted = zip(answers.rows, answers.sources, used.tolist(), strict=True)
+        for row, source in ((row, source) for row, source, good in counted if good):  # the later of two answers is kept
             cached.pop(source.client, None)  # so that the order is that in which they were heard
             cached[source.client] = np.asarray(row)
             shares[source.client] = source.share

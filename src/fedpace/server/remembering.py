@@ -28,7 +28,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, above, between, finite
+from fedpace._base.checks import BoolArray, FloatArray, above, between, finite
 from fedpace.core.stepping import Answers, Part, ShareOf, Source, Stack, Vector, like
 from fedpace.server._counting import still_counting
 from fedpace.server._memory import Memory, Remembered
@@ -48,7 +48,7 @@ class Remembering:
     """
 
     name: ClassVar[str] = "remembering"
-    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows"})
+    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows", "corrected"})
 
     power: float = 1.0
     memory_gib: float = 1.0
@@ -77,11 +77,19 @@ class Remembering:
             return moment.apply(state, model, answers)
         memory = Memory(_counted(state, answers.share_of), answers.version)
         updates = np.array([np.asarray(row) for row in answers.rows])
+        robust = None
+        if answers.combine is not None:
+            combined = answers.combine(memory.corrected(updates, answers.sources), answers.weights)
+            kept = combined.weights > 0
+            if not kept.any():
+                return model, state
+            robust, updates, answers = combined.step, updates[kept], _kept(answers, combined.weights, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
         memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: what is taken off is measured in this step
         step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
+        step = step if robust is None else robust
         for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
             memory.remember_now(source, update - reference)
         whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
@@ -113,6 +121,15 @@ def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
         remembered_scales=still(state.remembered_scales),
         remembered_paths=still(state.remembered_paths),
     )
+
+
+def _kept(answers: Answers, weights: FloatArray, kept: BoolArray) -> Answers:
+    """Return the answers that a robust rule used, with the weights that it gave them: the others are not remembered."""
+    total = float(answers.weights.sum())
+    scaled = weights[kept] * (total / float(weights[kept].sum()))
+    rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
+    square = float(scaled @ np.array([float(row @ row) for row in rows]))
+    return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))
 
 
 def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:

@@ -27,7 +27,6 @@ from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Event, Events
-from fedpace.core.stepping import join_state, split_state
 from fedpace.sim.rounds import Simulation
 
 FORMAT = 4
@@ -139,7 +138,7 @@ def save_model(simulation: Simulation, path: Path) -> None:
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
     tensors = {MODEL + str(version): model for version, model in simulation.models.items()}
-    stepping, vectors = split_state(simulation.server_state)
+    stepping, vectors = simulation.aggregator.saved()
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
     if simulation.variates is not None:
         tensors |= {VARIATES + name: tensor for name, tensor in simulation.variates.tensors().items()}
@@ -177,7 +176,7 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
         if state["server"]["name"] != simulation.server.name:
             raise InputError(f"{folder} was made with the server step {state['server']['name']!r}: use the same")
         vectors = {name.removeprefix(SERVER): tensors.pop(name) for name in list(tensors) if name.startswith(SERVER)}
-        simulation.server_state = join_state(simulation.server_state, state["server"]["state"], vectors)
+        simulation.aggregator.load(state["server"]["state"], vectors)
         if simulation.variates is not None:
             simulation.variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
         simulation.time.now = float(state["now"])

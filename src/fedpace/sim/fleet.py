@@ -39,8 +39,8 @@ class Fleet:
             Data without classes are always judged by their features.
         slow_large: in [-1, 1]: how strictly the slow clients are those that hold the most samples; below 0, the fewest.
             `slow_away` of [availability] ties the third of the three, who is there, to speed.
-        trust: check what clients claim against what is seen of them (`fedpace.core.trust`), as servers do. Simulated
-            clients do not lie, and baselines are to do what their papers say, so it is off.
+        trust: bound the influence of each client (`fedpace.trust`), as servers do. Simulated clients are honest, and
+            baselines are to do what their papers say, so it is off.
     """
 
     shares: ShareRule = "uniform"

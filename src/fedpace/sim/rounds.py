@@ -7,26 +7,29 @@ them is known here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, ParamSpec
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray
-from fedpace._base.errors import InfeasibleError
+from fedpace._base.checks import FloatArray, at_least
+from fedpace._base.errors import InfeasibleError, InputError
+from fedpace._base.rng import stream
+from fedpace.core.aggregation import Aggregator, Trained, Validation
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Events
 from fedpace.core.progress import Turn
-from fedpace.core.stepping import Gather, ServerStep, Source, Vector, double, step_facts
-from fedpace.core.tasks import Due, Policy, Step, Task
+from fedpace.core.stepping import ServerStep, Vector, step_facts
+from fedpace.core.tasks import Due, Policy, Step
 from fedpace.core.types import DelayConfig, Selector
-from fedpace.data.federated import DataConfig
+from fedpace.data.federated import DataConfig, Samples
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
-from fedpace.sim.clients import ANSWER_BYTES, Clients
+from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock
 from fedpace.sim.endings import endings
 from fedpace.sim.engines.choice import EngineOptions
@@ -36,7 +39,8 @@ from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.setup import check_scheme, offers, settings
 from fedpace.sim.speeds import Speeds
 from fedpace.sim.trainers import trainer_for
-from fedpace.sim.training import DivergedError, LocalResult, Training
+from fedpace.sim.training import DivergedError, Training
+from fedpace.trust.robust import RobustRule
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
@@ -65,10 +69,12 @@ class Simulation:
         clock: Clock | None = None,
         engine: EngineOptions | None = None,
         server: ServerStep[Any] | None = None,
+        robust: RobustRule | None = None,
+        validation: int = 0,
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
-        self.scheme = selector
+        self.scheme, self.model = selector, model
         self.trainer = trainer = trainer_for(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
         self.engine_choice = check_scheme(selector, trainer, engine)
@@ -97,7 +103,8 @@ class Simulation:
         """Version -> shared model: the current one, and those that clients in flight were given."""
         self.events = Events()
         self.server = server_step(selector, server)
-        self.server_state: Any = self.server.init(self._zero())
+        validator = self._trained_on(validation, seed)
+        self.aggregator = Aggregator(self.server, self._zero, robust=robust, validation=validator)
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
@@ -147,7 +154,8 @@ class Simulation:
         with one_thread():  # adding models up with several would have them take the workers' cores while they wait
             losses, moved = self._step(due.step)
         turn = self.coordinator.stepped(
-            seconds=self.events.waited if self.coordinator.policy.rounds else None, facts=step_facts(self.server_state)
+            seconds=self.events.waited if self.coordinator.policy.rounds else None,
+            facts=step_facts(self.aggregator.state),
         )
         for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
             del self.models[version]
@@ -179,47 +187,27 @@ class Simulation:
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train who answered in time, and step; return the losses, and whether the model moved."""
-        gather = Gather(self.server, self._zero(), mean=step.mode == "average" and step.fresh)
-        if step.afresh:
-            self.server_state = self.server.init(self._zero())
-        # Only rules that see each update ask whose it is.
-        share_of = self.coordinator.share_of() if "rows" in self.server.takes else None
-        losses: list[float] = []
-        buffers: list[tuple[Vector, float]] = []
+        losses: dict[int, float] = {}
+        buffers: dict[int, Vector] = {}
         cut, buffered = self.trainer.trainable, len(self.trainer.initial) > self.trainer.trainable
         sent = {version: self.models[version][:cut] for version in {task.step for task, _ in step.answers}}
-        trained: Iterable[tuple[Task, LocalResult]] = self.clients.train(task for task, _ in step.answers)
-        if self.coordinator.settings.trust and len(step.answers) * self.trainer.message_bytes <= ANSWER_BYTES:
-            step, trained = self._screened(step, list(trained))
-        weights = {task.id: weight for task, weight in step.answers}
-        for task, result in trained:
-            source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
-            gather.add(
-                result.parameters[:cut] if buffered else result.parameters, sent[task.step], weights[task.id], source
-            )
-            if buffered:
-                buffers.append((self.trainer.buffers(result.parameters), weights[task.id]))
-            losses.append(result.loss)
-        answers = gather.answers(step.number - 1, self.coordinator.flight.versions, share_of)
-        model = self.models[0 if step.afresh else step.number - 1]
-        if answers is not None:
-            stepped, self.server_state = self.server.apply(self.server_state, model[:cut], answers)
-            model = self.trainer.next_model(stepped, model, buffers)
-        self.models[step.number] = model
-        return losses, answers is not None
 
-    def _screened(
-        self, step: Step, trained: list[tuple[Task, LocalResult]]
-    ) -> tuple[Step, list[tuple[Task, LocalResult]]]:
-        """Return what is left of a step, and the answers that may count; the others have failed."""
-        cut = self.trainer.trainable
-        refused = self.coordinator.screen(
-            lambda: (double((result.parameters - self.models[task.step])[:cut]) for task, result in trained)
-        )
-        if refused:
-            step = self.coordinator.refuse(refused)
-            self.clients.forget(refused)
-        return step, [(task, result) for task, result in trained if task.id not in refused]
+        def trained() -> Iterator[Trained]:
+            for task, result in self.clients.train(task for task, _ in step.answers):
+                losses[task.id] = result.loss
+                if buffered:
+                    buffers[task.id] = self.trainer.buffers(result.parameters)
+                yield Trained(task, result.parameters[:cut] if buffered else result.parameters, sent[task.step])
+
+        model = self.models[step.number - 1]
+        applied = self.aggregator.apply(self.coordinator, step, model[:cut], trained())
+        if lost := losses.keys() - {task.id for task, _ in applied.step.answers}:
+            self.clients.forget(lost)
+        if applied.moved:
+            weighted = [(buffers[task.id], weight) for task, weight in applied.step.answers] if buffered else []
+            model = self.trainer.next_model(applied.model, model, weighted)
+        self.models[step.number] = model
+        return [losses[task.id] for task, _ in applied.step.answers], applied.moved
 
     def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
         number, judged = self.coordinator.step, {}
@@ -232,9 +220,24 @@ class Simulation:
             since=began,
             losses=losses,
             model_bytes=self.trainer.message_bytes,
-            stepping=step_facts(self.server_state) if moved else {},
+            stepping=step_facts(self.aggregator.state) if moved else {},
             **judged,
         )
+
+    def _trained_on(self, validation: int, seed: int) -> Validation | None:
+        """Return what trains the current model on so many samples of all clients', as a client would; None = none."""
+        at_least(validation, 0, "validation")
+        if not validation:
+            return None
+        data = self.trainer.data
+        inputs = np.concatenate([samples.inputs for samples in data.train])
+        targets = np.concatenate([samples.targets for samples in data.train])
+        if validation > len(inputs):
+            raise InputError(f"validation = {validation} samples are wanted, but the clients hold {len(inputs)}")
+        chosen = np.sort(stream(seed, "validation").choice(len(inputs), validation, replace=False))
+        held = replace(data, train=(Samples(inputs[chosen], targets[chosen]),), test_sizes=None, names=None)
+        trainer = trainer_for(held, self.model, self.trainer.training, seed=seed)
+        return lambda model: trainer.train(self.parameters, 0, self.coordinator.step).parameters[: len(model)]
 
     def _zero(self) -> Vector:
         return self.trainer.zeros(self.trainer.trainable, double=True)

@@ -83,7 +83,7 @@ class Transport:
         ids = [task.id for task, _ in step.answers]
         rule(len(set(ids)) == len(ids), f"{self._name} applies an answer twice in step {step.number}")
         rule(bool(np.isfinite(weights).all()), f"{self._name} gave a weight that is not finite in step {step.number}")
-        if step.mode == "average" and weights.size and not step.afresh:
+        if step.mode == "average" and weights.size:
             proper = (weights >= 0).all() and abs(float(weights.sum()) - 1.0) < 1e-9
             rule(bool(proper), f"{self._name} averages with weights {weights.tolist()}: they must sum to 1")
         applied = tuple((task.client, task.job, task.step, round(weight, 9)) for task, weight in step.answers)

@@ -1,0 +1,357 @@
+"""Bounded influence: what one client may do to the model, whatever it sends and claims.
+
+`Trust` holds one row per client and answers four questions.
+
+- *How much of this update counts?* (`clip_factors`) All of it, unless it is longer than `CLIP` times the reference: the
+  upper quartile, over clients, of the longest update that each has sent so far. Every client has one vote, so clients
+  that answer more often do not decide. The reference does not fall as training converges: late in training an honest
+  minority whose data pull harder than the majority's keeps its influence.
+- *How much weight may this client have?* (`cap_weights`) At most `STEP_CAP` in a step. Over time a leaky bucket: the
+  weight of `WEIGHT_BURST` whole steps, plus `WEIGHT_RATE` times the client's share of the objective per step. Weight
+  above the cap goes to the other clients of the step; if these have no room either, the step becomes shorter.
+- *How slow is this client, how large is its moment, how many samples does it have?* Claims are bounded by the server's
+  own clock and by what most clients claim.
+- *Is this client excluded?* Only by evidence from a validation set on the server (`judge`), and never more than half of
+  the fleet.
+
+The direction of an update plays no part. The proposition that follows from these bounds is in docs/trust.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.errors import InputError
+from fedpace.trust.limits import (
+    CLIP,
+    FIRST_BUFFER,
+    FIRST_RMS,
+    FLEET,
+    LATE,
+    LEAST_SPREAD,
+    LONGEST,
+    MIN_CLIENTS,
+    MOMENT_FACTOR,
+    MOMENT_KEPT,
+    MOMENT_LOG_LIMIT,
+    MOMENT_SPREADS,
+    REFERENCE_QUANTILE,
+    REJECTIONS,
+    SHARE_CAP,
+    STEP_CAP,
+    TRANSFER_PART,
+    TRANSFER_SECONDS,
+    WEIGHT_BURST,
+    WEIGHT_RATE,
+)
+
+UPDATE, SKETCH = "update", "sketch"
+"""Kinds of vectors that have a reference length of their own; the others are kinds of buffers."""
+LENGTHS = "longest/"
+"""Begins the names of saved lengths."""
+COLUMNS: dict[str, float] = {
+    "answers_timed": 0.0,  # answers whose seconds were compared with a claimed delay
+    "log_lateness": 0.0,  # sum over these of log(seconds taken / seconds claimed)
+    "moment_size": math.nan,  # log of the trace of the moment as it was reported
+    "moment_scale": 1.0,  # what the moment was multiplied by
+    "weight_used": 0.0,  # level of the leaky bucket after `weight_step`
+    "weight_step": 0.0,  # the step in which the client last had weight
+    "rejections": 0.0,  # in a row, by a rule with a validation set
+    "excluded": 0.0,  # 1 = the client is not asked
+}
+
+
+class Trust:
+    """The bounds that clients are held to, and the evidence behind them; one row per client.
+
+    Args:
+        on: False = only what is not finite is refused, and only a rule with a validation set excludes clients.
+        clip: clip updates longer than this many times the reference; 0 = never.
+        rate: most weight of one client over time, in multiples of its share of the objective; 0 = any.
+    """
+
+    def __init__(self, *, on: bool = True, clip: float = CLIP, rate: float = WEIGHT_RATE) -> None:
+        self.on, self.clip, self.rate = on, clip, rate
+        self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
+        self.longest: dict[str, FloatArray] = {}
+        """Kind of vector -> (n,) length of the longest that each client has sent; 0 = none."""
+
+    def __len__(self) -> int:
+        """Clients."""
+        return self.columns["excluded"].size
+
+    def append(self, clients: int) -> None:
+        """Add rows for clients that joined."""
+        for name, empty in COLUMNS.items():
+            self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
+        self.longest = {kind: np.concatenate([known, np.zeros(clients)]) for kind, known in self.longest.items()}
+
+    def remove(self, rows: IntArray) -> None:
+        """Drop the rows of clients that left."""
+        self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
+        self.longest = {kind: np.delete(known, rows) for kind, known in self.longest.items()}
+
+    # -- the length of updates -------------------------------------------------------------------------------
+
+    def clip_factors(
+        self, rows: Sequence[int], lengths: ArrayLike, kind: str = UPDATE, *, size: int = 0, remember: bool = True
+    ) -> FloatArray:
+        """Return what each vector is to be multiplied by: 1, less if it is too long, 0 if it is not finite.
+
+        Args:
+            rows: (k,) of the clients; -1 = a client that has left.
+            lengths: (k,) Euclidean lengths; NaN or infinity where an entry is.
+            kind: `update`, `sketch`, or the kind of a buffer. Each has its own reference.
+            size: number of parameters, for the bound on first updates; 0 = no such bound.
+            remember: whether these lengths count in the reference from now on.
+        """
+        came, places = np.asarray(lengths, dtype=np.float64), np.asarray(rows, dtype=np.int64)
+        finite = np.isfinite(came)
+        factors = finite.astype(np.float64)
+        if not self.on or not self.clip or not came.size:
+            return factors
+        known = self.longest.get(kind, np.zeros(len(self)))
+        told = finite & (places >= 0)
+        heard = known.copy()
+        np.maximum.at(heard, places[told], np.minimum(came[told], LONGEST))
+        if remember:
+            self.longest[kind] = heard
+        if len(self) < MIN_CLIENTS:
+            return factors
+        reference = reference_length(heard)
+        if reference is not None:
+            limit = self.clip * reference
+        elif kind in (UPDATE, SKETCH):
+            limit = FIRST_RMS * math.sqrt(size) if size else math.inf
+        else:
+            limit = FIRST_BUFFER
+        long = finite & (came > limit)
+        factors[long] = limit / came[long]
+        return factors
+
+    # -- weights ---------------------------------------------------------------------------------------------
+
+    def cap_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
+        """Return weights within the caps, for weights that sum to 1; their sum is below 1 if nobody has room left.
+
+        Args:
+            rows: (k,) of the clients; -1 = a client that has left, which no cap holds for.
+            weights: (k,) >= 0.
+            shares: (n,) of all clients in the objective.
+            step: number of the step that is being made.
+        """
+        total = float(weights.sum())
+        if not self.on or not total > 0 or rows.size == 0:
+            return weights
+        limits = self._room(rows, shares, step)
+        if len(self) >= FLEET and np.unique(rows).size > 1:
+            limits = np.minimum(limits, np.maximum(STEP_CAP, _at(shares, rows)))
+        wanted = weights / total if abs(total - 1.0) > 1e-12 else weights
+        return filled_up(wanted, limits)
+
+    def cap_deltas(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
+        """Return weights within the cap over time, for weights that need not sum to 1; nobody gets what is above."""
+        if not self.on or rows.size == 0:
+            return weights
+        room = self._room(rows, shares, step)
+        over = np.abs(weights) > room
+        return np.where(over, np.sign(weights) * room, weights) if over.any() else weights
+
+    def _room(self, rows: IntArray, shares: FloatArray, step: int) -> FloatArray:
+        """(k,) most weight that each client may have in this step, by what it had before."""
+        if not self.rate:
+            return np.full(rows.size, math.inf)
+        used, last = _at(self.columns["weight_used"], rows), _at(self.columns["weight_step"], rows)
+        leak = self.rate * _at(shares, rows)
+        room = WEIGHT_BURST - np.maximum(0.0, used - leak * (step - last))
+        # Several answers of one client in a step share its room.
+        _, places, times = np.unique(rows, return_inverse=True, return_counts=True)
+        return np.where(rows >= 0, np.maximum(room, 0.0) / times[places], math.inf)
+
+    def use_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> None:
+        """Note the weights that clients had in a step that was made."""
+        if not self.on or not self.rate:
+            return
+        known = rows >= 0
+        whose, places = np.unique(rows[known], return_inverse=True)
+        had = np.zeros(whose.size)
+        np.add.at(had, places, np.abs(weights[known]))
+        used, last = self.columns["weight_used"], self.columns["weight_step"]
+        left = np.maximum(0.0, used[whose] - self.rate * shares[whose] * (step - last[whose]))
+        used[whose], last[whose] = left + had, step
+
+    def plausible_samples(self, samples: FloatArray) -> FloatArray:
+        """(n,) numbers of samples that clients count for: in large fleets no client claims most of the objective."""
+        total = float(samples.sum())
+        if not self.on or samples.size < FLEET or not total > 0:
+            return samples
+        largest = int(np.argmax(samples))
+        rest = total - float(samples[largest])
+        if rest <= 0 or float(samples[largest]) <= SHARE_CAP * total:
+            return samples
+        bounded = samples.copy()
+        bounded[largest] = rest * SHARE_CAP / (1 - SHARE_CAP)
+        return bounded
+
+    # -- claimed delays --------------------------------------------------------------------------------------
+
+    def seconds(self, stated: float, measured: float) -> float:
+        """Return how long a client took: what it reports, but no less than was measured, less an allowance."""
+        stated, measured = float(stated), float(measured)  # NumPy's half floats end at 65,504
+        if not self.on or math.isnan(measured) or math.isnan(stated):
+            return stated
+        return max(stated, measured - max(TRANSFER_PART * measured, min(TRANSFER_SECONDS, measured / 2)))
+
+    def compare_delays(self, rows: IntArray, claimed: FloatArray, seconds: FloatArray, finished: BoolArray) -> None:
+        """Compare what answers took with delays that were claimed beforehand.
+
+        A task that was given up says something only if it was late by then.
+        """
+        if not self.on:
+            return
+        with np.errstate(divide="ignore", invalid="ignore"):
+            late = np.log(seconds) - np.log(claimed)
+        counted = np.isfinite(late) & (finished | (late > self._lateness()[rows]))
+        np.add.at(self.columns["answers_timed"], rows[counted], 1.0)
+        np.add.at(self.columns["log_lateness"], rows[counted], late[counted])
+
+    def slowdown(self) -> FloatArray:
+        """(n,) what claimed delays are multiplied by: 1 unless a client is late beyond doubt."""
+        timed = self.columns["answers_timed"]
+        seen = timed > 0
+        if not self.on or int(seen.sum()) < MIN_CLIENTS:
+            return np.ones(timed.size)
+        # One vote per client, however often it answers: clients that claim to be fast are asked more often.
+        mean = self._lateness() - trimmed(self._lateness()[seen], LEAST_SPREAD)[0]
+        surprise = mean * np.sqrt(timed)
+        spread = max(trimmed(surprise[seen], LEAST_SPREAD)[1], LEAST_SPREAD)
+        return np.where(seen & (surprise > LATE * spread), np.exp(mean), 1.0)
+
+    def _lateness(self) -> FloatArray:
+        """(n,) mean logarithm of seconds taken over seconds claimed; 0 where nothing was seen."""
+        timed = self.columns["answers_timed"]
+        return np.asarray(np.divide(self.columns["log_lateness"], timed, out=np.zeros(timed.size), where=timed > 0))
+
+    # -- claimed moments -------------------------------------------------------------------------------------
+
+    def scale_moments(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
+        """Take in moments by row; return what every moment that must change is multiplied by, new or not."""
+        if not self.on:
+            return dict.fromkeys(moments, 1.0)
+        size, scale = self.columns["moment_size"], self.columns["moment_scale"]
+        for row, factor in moments.items():
+            trace = float(np.sum(factor * factor))
+            size[row] = math.log(trace) if trace > 0 else math.nan
+        known = np.isfinite(size)
+        wanted = np.ones(size.size)
+        if int(known.sum()) >= MIN_CLIENTS:
+            middle, spread = robust_scale(size[known])
+            away = np.abs(size - middle) > max(math.log(MOMENT_FACTOR), MOMENT_SPREADS * spread)
+            target = np.exp(np.clip(middle - np.where(known, size, middle), -MOMENT_LOG_LIMIT, MOMENT_LOG_LIMIT))
+            near = (scale != 1.0) & (np.abs(np.log(target / scale)) < MOMENT_KEPT)
+            wanted = np.where(away & known, np.where(near, scale, target), 1.0)
+        changed = np.flatnonzero(wanted != scale).tolist()
+        self.columns["moment_scale"] = wanted
+        return {row: float(wanted[row]) for row in {*changed, *moments}}
+
+    def forget_moments(self) -> None:
+        """Forget the sizes of moments: all are reported anew."""
+        self.columns["moment_size"][:] = math.nan
+        self.columns["moment_scale"][:] = 1.0
+
+    # -- evidence from a validation set ----------------------------------------------------------------------
+
+    def judge(self, rows: Sequence[int], accepted: Sequence[bool]) -> None:
+        """Take in which answers of a step a rule with a validation set accepted; exclude clients by that evidence."""
+        for row, good in zip(rows, accepted, strict=True):
+            if row >= 0:
+                count = 0.0 if good else self.columns["rejections"][row] + 1
+                self.columns["rejections"][row] = count
+                if count >= REJECTIONS:
+                    self.columns["excluded"][row] = 1.0
+
+    def admitted(self, among: BoolArray) -> BoolArray:
+        """(n,) which of these clients may be asked; all of them where more than half would be excluded."""
+        excluded = self.columns["excluded"] > 0
+        if not excluded.any() or 2 * int((excluded & among).sum()) > int(among.sum()):
+            return among
+        return among & ~excluded
+
+    def readmit(self, rows: IntArray) -> None:
+        """Take the exclusion of clients back, and the rejections that led to it."""
+        self.columns["excluded"][rows] = self.columns["rejections"][rows] = 0.0
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on."""
+        return {**self.columns, **{LENGTHS + kind: known for kind, known in self.longest.items()}}
+
+    def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
+        """Take over what `arrays` gave."""
+        if missing := set(COLUMNS) - set(saved):
+            raise InputError(f"the saved ledger lacks {sorted(missing)} of its trust: start anew")
+        for name, array in saved.items():
+            if array.dtype.kind not in "fiub" or array.shape != (clients,):
+                raise InputError(
+                    f"the saved ledger should hold {clients} numbers in 'trust/{name}', but {array.dtype} of shape "
+                    f"{array.shape} came: start anew, or restore another copy"
+                )
+        self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
+        lengths = {name: array for name, array in saved.items() if name.startswith(LENGTHS)}
+        self.longest = {name.removeprefix(LENGTHS): np.array(a, dtype=np.float64) for name, a in lengths.items()}
+
+
+def _at(column: FloatArray, rows: IntArray) -> FloatArray:
+    """Return the entries of rows; 0 for row -1, a client that has left."""
+    return np.where(rows >= 0, column[np.maximum(rows, 0)], 0.0) if column.size else np.zeros(rows.size)
+
+
+def reference_length(longest: FloatArray) -> float | None:
+    """Return the reference of the lengths (n,) that clients sent, 0 = none; None while too few were heard."""
+    heard = longest[longest > 0]
+    if heard.size < MIN_CLIENTS:
+        return None
+    return float(np.quantile(heard, REFERENCE_QUANTILE, method="lower"))
+
+
+def filled_up(weights: FloatArray, limits: FloatArray) -> FloatArray:
+    """Return weights of sum 1 with none above its limit; what is above goes to the others in proportion.
+
+    The sum is below 1 where all that have weight are at their limits.
+    """
+    capped = weights > limits
+    if not capped.any():
+        return weights
+    result = np.where(capped, limits, weights)
+    while True:
+        free = ~capped & (weights > 0)
+        missing, room = 1.0 - float(result.sum()), float(result[free].sum())
+        if missing <= 1e-12 or room <= 0:
+            return np.asarray(result)
+        result = np.where(free, result * (1 + missing / room), result)
+        over = free & (result > limits)
+        if not over.any():
+            return np.asarray(result)
+        result, capped = np.where(over, limits, result), capped | over
+
+
+def robust_scale(values: FloatArray) -> tuple[float, float]:
+    """Return the median, and the standard deviation that half of the values have."""
+    middle = float(np.median(values))
+    return middle, 1.4826 * float(np.median(np.abs(values - middle)))
+
+
+def trimmed(values: FloatArray, least: float) -> tuple[float, float]:
+    """Return the same without values beyond three standard deviations, so that outliers do not look like spread.
+
+    Nothing within three times `least` of the median is an outlier.
+    """
+    middle, spread = robust_scale(values)
+    return robust_scale(values[np.abs(values - middle) <= 3 * max(spread, least)])

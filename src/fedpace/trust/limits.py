@@ -1,0 +1,55 @@
+"""Every constant of the trust package, with what it bounds. docs/trust.md has the measurements behind them."""
+
+from __future__ import annotations
+
+# -- the length of updates -------------------------------------------------------------------------------------------
+
+CLIP = 10.0
+"""An update is clipped to this many times the reference length of the fleet."""
+REFERENCE_QUANTILE = 0.75
+"""The reference is this quantile, over clients, of the longest update that each has sent. A quarter of the clients may
+send updates of any length without moving it; an honest minority of a quarter or more is never clipped."""
+MIN_CLIENTS = 4
+"""Clients that must have been heard before there is a reference. Fleets with fewer clients are not clipped."""
+FIRST_RMS = 100.0
+"""Until then an update may change parameters by this much, root mean square."""
+FIRST_BUFFER = 1e6
+"""The same for running statistics and counters, in all: data need not be scaled."""
+LONGEST = 1e300
+"""Lengths beyond this are taken for it: files hold finite numbers."""
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+FLEET = 20
+"""Clients in a fleet from which on the two caps below hold: in a small fleet one client may have to be most of it."""
+STEP_CAP = 0.5
+"""Most weight of one client in one step, unless its share of the objective is larger."""
+SHARE_CAP = 0.5
+"""Most that one client may claim of the objective by the number of its samples."""
+WEIGHT_RATE = 10.0
+"""Most weight of one client over time: this many times its share of the objective per step, ..."""
+WEIGHT_BURST = 3.0
+"""... beyond the weight of this many whole steps, which a client may use at any time."""
+
+# -- claimed delays --------------------------------------------------------------------------------------------------
+
+TRANSFER_PART, TRANSFER_SECONDS = 0.25, 1.0
+"""A client may report less than the server's clock measured by this part of it, or by these seconds."""
+LATE = 4.0
+"""Standard errors by which a client must answer later than the fleet before its claimed delay is corrected."""
+LEAST_SPREAD = 0.2
+"""Least spread of the logarithms of seconds: clients that were alike so far do not prove that the next answer is."""
+
+# -- claimed moments -------------------------------------------------------------------------------------------------
+
+MOMENT_FACTOR, MOMENT_SPREADS = 4.0, 5.0
+"""The size of a moment is replaced by the median beyond this factor and this many robust standard deviations."""
+MOMENT_KEPT = 0.1
+"""A correction is kept while its logarithm would change by less: every change has everything computed anew."""
+MOMENT_LOG_LIMIT = 600.0
+"""Logarithm of the largest correction: more is no number."""
+
+# -- evidence from a validation set ----------------------------------------------------------------------------------
+
+REJECTIONS = 4
+"""A client is excluded after so many rejections in a row by a rule with a validation set."""
