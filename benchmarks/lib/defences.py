@@ -1,4 +1,4 @@
-"""How a federation is given its defence, and what the defence did: the one place that knows fedpace's options for it."""
+"""How a federation is given its defence, and what the defence did: the one place that knows fedpace's options."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Each differs from the next in how clients differ: in their optimum, their classe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ class Simulated:
     says: str
     clients: int
     data: Callable[[int], DataConfig]
-    model: Any = Softmax()
+    model: Any = field(default_factory=Softmax)
     lr: float = 0.3
 
     @property
@@ -63,7 +63,7 @@ class OnFlower:
     Args:
         says: what is special about it.
         optima: of the clients.
-        width: numbers in the model.
+        width: numbers in the model, which are 0 at first; 0 = the 13 that the tests begin with, between -1 and 1.
     """
 
     says: str
@@ -215,7 +215,7 @@ def named(config: Any) -> Callable[[int], DataConfig]:
 
 
 FEDERATIONS: dict[str, Simulated | OnFlower] = {
-    "flower-20": OnFlower("20 clients on Flower, client i has optimum i", tuple(map(float, range(1, 21))), 13),
+    "flower-20": OnFlower("20 clients on Flower, client i has optimum i", tuple(map(float, range(1, 21))), 0),
     "flower-6": OnFlower("6 clients on Flower, client i has optimum i; one number", tuple(map(float, range(1, 7)))),
     "flower-groups": OnFlower(
         "20 clients on Flower, two groups 3:1 with optima 3 and -1", (3.0,) * 15 + (-1.0,) * 5, 1000

@@ -1,4 +1,4 @@
-"""A federation on Flower's Grid in one process, as the tests have it (tests/helpers/flower_grid.py), for a benchmark."""
+"""A federation on Flower's Grid in one process, as the tests have it (tests/helpers/flower_grid.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELPERS = Path(__file__).parents[2] / "tests" / "helpers"
 def played(
     scheme: str, options: dict[str, Any], optima: Sequence[float], width: int, *, seed: int, steps: int
 ) -> tuple[list[float], list[Round]]:
-    """Return the mean of the model after every step, and the records.
+    """Return the mean of the first array of the model after every step, and the records.
 
     Schemes in rounds run in a `PacedStrategy` around FedAvg, the others in a `PacedServer`; both with their default
     settings, but for the clock: time is what clients report, 1 s and a second more from each to the next, so that runs
@@ -41,7 +41,8 @@ def played(
     _inside_a_task()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     apps = {client: Tools.app([flower_fleet.mod(Tools)], target=optimum) for client, optimum in enumerate(optima)}
-    grid, model = flower_fleet.fleet(Tools, len(optima), apps=apps), Tools.arrays(np.zeros(width))
+    grid = flower_fleet.fleet(Tools, len(optima), apps=apps)
+    model = Tools.arrays(np.zeros(width)) if width else flower_fleet.start(Tools)
     means: list[float] = []
 
     def note(number: int, arrays: Any) -> None:
