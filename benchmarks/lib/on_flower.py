@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,6 @@ def played(
     from fedpace.flower import PacedServer, PacedStrategy
     from fedpace.registry import selectors
 
-    _inside_a_task()
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     apps = {client: Tools.app([flower_fleet.mod(Tools)], target=optimum) for client, optimum in enumerate(optima)}
     grid = flower_fleet.fleet(Tools, len(optima), apps=apps)
     model = Tools.arrays(np.zeros(width)) if width else flower_fleet.start(Tools)
@@ -49,7 +48,7 @@ def played(
         if number:
             means.append(float(np.mean(arrays["w0"].numpy())))
 
-    with tempfile.TemporaryDirectory() as folder:
+    with _inside_a_task(), tempfile.TemporaryDirectory() as folder:
         settings = {"clock": "reported", "seed": seed, "state": folder, **options}
         if getattr(selectors[scheme], "rounds", True):
             strategy = PacedStrategy(FedAvg(), scheme, **settings)
@@ -64,11 +63,26 @@ def played(
         return means, list(read_run(Path(folder)).rounds)
 
 
-def _inside_a_task() -> None:
-    """Be where Flower runs a ServerApp: messages take their sender from there, in versions that know it."""
+@contextmanager
+def _inside_a_task() -> Iterator[None]:
+    """Be where Flower runs a ServerApp, and let it be silent: messages take their sender from there, where it is known.
+
+    All is as before when this is left.
+    """
+    log = logging.getLogger("flwr")
+    level = log.level
     try:
         from flwr.supercore.task_identity import TaskIdentity
     except ModuleNotFoundError:
-        return
-    for name in ("_task_id", "_run_id", "_node_id"):
+        TaskIdentity = None
+    names = ("_task_id", "_run_id", "_node_id") if TaskIdentity else ()
+    before = {name: getattr(TaskIdentity, name, None) for name in names}
+    log.setLevel(logging.ERROR)
+    for name in names:
         setattr(TaskIdentity, name, 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
