@@ -1,0 +1,212 @@
+"""What attacks do, as tables and as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lib.attacks import GONE, HONEST
+from lib.defences import DEFAULT, DEFENCES, OFF, VALIDATED
+from lib.runs import Found, table
+
+POINTS, TIMES = 0.03, 2.0
+"""What an attack may cost: points of accuracy below the honest run, and times its seconds."""
+DEEPEST = 0.3
+"""Points at which the colours of the picture end."""
+NOBODY, BACKDOOR = "nobody", "backdoor"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What became of an attack, over the seeds.
+
+    Args:
+        final: accuracy at the end.
+        lost: how far that is below the honest run without a defence.
+        times: seconds to the target over those of the honest run, seed by seed; infinite = it was not held.
+        without: the same over those of the fleet without the attackers. NaN: what it is compared with did not hold it.
+        success: of the trigger; None where the attack is no backdoor.
+        excluded: attackers and others that were not asked any more, over all seeds.
+    """
+
+    final: float
+    lost: float
+    times: tuple[float, ...]
+    without: tuple[float, ...]
+    success: float | None
+    excluded: int
+
+    @property
+    def good(self) -> bool:
+        """Whether it ends near the honest run, and is nearly as fast, under every seed."""
+        return self.lost <= POINTS and _within(self.times)
+
+    @property
+    def good_without(self) -> bool:
+        """The same, but as fast as the fleet without the attackers: with the fastest gone nobody can be faster."""
+        return self.lost <= POINTS and _within(self.without)
+
+
+def _within(times: Sequence[float]) -> bool:
+    """Whether all that can be compared are fast enough, and any can be."""
+    known = [value for value in times if not math.isnan(value)]
+    return bool(known) and max(known) <= TIMES
+
+
+Cells = dict[tuple[str, str, str, str], Cell]
+"""(scheme, attack, who, defence) -> what became of it."""
+
+
+def cells(done: Mapping[str, Found]) -> Cells:
+    """Return what became of each attack; of those alone whose honest runs are there."""
+    found: dict[tuple[str, str, str, str], list[tuple[Found, Found, Found | None]]] = {}
+    for name, run in done.items():
+        scheme, attack, who, defence, seed = name.split(" | ")
+        honest = done.get(" | ".join((scheme, HONEST, NOBODY, OFF, seed)))
+        if honest is not None:
+            gone = done.get(" | ".join((scheme, GONE, who, OFF, seed)))
+            found.setdefault((scheme, attack, who, defence), []).append((run, honest, gone))
+    return {place: _cell(runs, backdoor=place[1] == BACKDOOR) for place, runs in found.items()}
+
+
+def _cell(runs: Sequence[tuple[Found, Found, Found | None]], *, backdoor: bool) -> Cell:
+    return Cell(
+        final=float(np.mean([run["final"] for run, _, _ in runs])),
+        lost=float(np.mean([honest["final"] - run["final"] for run, honest, _ in runs])),
+        times=tuple(_times(run, honest) for run, honest, _ in runs),
+        without=tuple(_times(run, gone) for run, _, gone in runs),
+        success=float(np.mean([run["success"] for run, _, _ in runs])) if backdoor else None,
+        excluded=sum(run.get("excluded", 0) for run, _, _ in runs),
+    )
+
+
+def _times(run: Found, base: Found | None) -> float:
+    """Return how many times as long a run took to the target as another."""
+    if base is None or base["seconds"] is None:
+        return math.nan
+    return math.inf if run["seconds"] is None else float(run["seconds"] / max(base["seconds"], 1e-9))
+
+
+def times_shown(values: Sequence[float]) -> str:
+    """Return the geometric mean of what got there, and how often it did not."""
+    known = [value for value in values if not math.isnan(value)]
+    reached = [value for value in known if math.isfinite(value)]
+    if not known:
+        return "?"
+    if not reached:
+        return "never"
+    mean = math.exp(float(np.mean(np.log(np.maximum(reached, 1e-9)))))
+    lost = len(known) - len(reached)
+    return f"{mean:.2g}x" + (f", {lost}/{len(known)} never" if lost else "")
+
+
+def markdown(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: Sequence[str]) -> str:
+    """Return a table per scheme, and what the goals say."""
+    defences = _defences(found)
+    parts = []
+    for scheme in schemes:
+        lines = []
+        for group, attack in [(group, attack) for group in (NOBODY, *who) for attack in attacks]:
+            told = [found.get((scheme, attack, group, defence)) for defence in defences]
+            if any(told):
+                lines.append([group, attack, *(_shown(cell) for cell in told)])
+        if lines:
+            parts += [f"**{scheme}**\n", table(("attackers", "attack", *defences), lines), ""]
+    parts.append(
+        "A cell: accuracy at the end, (seconds to the target over those of the honest run; over those of the fleet "
+        "without the attackers), and of the backdoor its success."
+    )
+    return "\n".join([*parts, "", goals(found)])
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    success = "" if cell.success is None else f", backdoor {cell.success:.0%}"
+    return f"{cell.final:.2f} ({times_shown(cell.times)}; {times_shown(cell.without)}){success}"
+
+
+def goals(found: Cells) -> str:
+    """Return how many cells of each defence meet the goals, and by name those that do not where they should."""
+    lines, open_ = [], []
+    for defence in _defences(found):
+        attacked = {
+            place: cell
+            for place, cell in found.items()
+            if place[3] == defence and place[1] not in (HONEST, GONE, BACKDOOR)
+        }
+        if not attacked:
+            continue
+        near = sum(cell.lost <= POINTS for cell in attacked.values())
+        good = sum(cell.good for cell in attacked.values())
+        without = sum(cell.good_without for cell in attacked.values())
+        worst = min(attacked, key=lambda place: attacked[place].final)
+        said = f"{attacked[worst].final:.2f} ({', '.join(worst[:3])})"
+        lines.append([defence, str(len(attacked)), str(near), str(good), str(without), said])
+        if defence in (DEFAULT, *VALIDATED):
+            missed = sorted(place for place, cell in attacked.items() if not (cell.good or cell.good_without))
+            open_ += [f"- {defence}: {', '.join(place[:3])}: {_shown(found[place])}" for place in missed]
+    head = ("defence", "cells", f"within {100 * POINTS:.0f} points", f"and {TIMES:g}x the honest time")
+    head += (f"and {TIMES:g}x the time without them", "worst")
+    remaining = ["", "What remains open:", "", *(open_ or ["- nothing"])]
+    return "\n".join([table(head, lines), *remaining])
+
+
+def _defences(found: Cells) -> list[str]:
+    there = {place[3] for place in found}
+    return [defence for defence in DEFENCES if defence in there]
+
+
+def picture(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: str, path: Path) -> None:
+    """Draw one panel per scheme, attack by defence: points lost against the honest run, and the accuracy that is left.
+
+    Of the backdoor, its success.
+    """
+    from matplotlib.figure import Figure
+
+    defences = _defences(found)
+    rows = [
+        HONEST,
+        *(attack for attack in attacks if any((s, attack, who, d) in found for s in schemes for d in defences)),
+    ]
+    rows = list(dict.fromkeys(row for row in rows if row != GONE))
+    size = (
+        1.6 + len(schemes[:2]) * (0.9 + 0.78 * len(defences)),
+        1.3 + math.ceil(len(schemes) / 2) * (1.2 + 0.36 * len(rows)),
+    )
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    panels = np.atleast_1d(figure.subplots(math.ceil(len(schemes) / 2), min(2, len(schemes)), sharey=True)).ravel()
+    image: Any = None
+    for panel, scheme in zip(panels, schemes, strict=False):
+        depth = np.full((len(rows), len(defences)), np.nan)
+        for y, attack in enumerate(rows):
+            for x, defence in enumerate(defences):
+                cell = found.get((scheme, attack, NOBODY if attack == HONEST else who, defence))
+                if cell is None:
+                    continue
+                depth[y, x] = cell.lost if cell.success is None else DEEPEST * cell.success
+                text = f"{cell.final:.2f}" if cell.success is None else f"{cell.success:.0%}"
+                if cell.success is None and any(math.isinf(value) for value in cell.times):
+                    text += " ▾"
+                dark = depth[y, x] > 0.6 * DEEPEST
+                panel.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        image = panel.imshow(depth, cmap="YlOrRd", vmin=0.0, vmax=DEEPEST, aspect="auto")
+        panel.set_title(scheme, fontsize=11)
+        panel.set_xticks(range(len(defences)), defences, rotation=30, ha="right", fontsize=8)
+        panel.set_yticks(range(len(rows)), rows, fontsize=9)
+        panel.tick_params(length=0)
+        panel.spines[:].set_visible(False)
+    for panel in panels[len(schemes) :]:
+        panel.set_visible(False)
+    bar = figure.colorbar(image, ax=panels.tolist(), shrink=0.6, pad=0.01)
+    bar.set_label("accuracy lost against the honest run", fontsize=9)
+    figure.suptitle(
+        f"Accuracy at the end under attack ({who} of the clients), by defence; ▾ = some run did not hold the target; "
+        "backdoor: its success",
+        fontsize=10,
+    )
+    figure.savefig(path)
