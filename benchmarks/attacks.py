@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from lib.attacks import ATTACKS, GONE, HONEST, attack, attackers, poisoned, success
 from lib.attacks_shown import NOBODY, cells, markdown, picture
-from lib.defences import DEFAULT, OFF, RULES, VALIDATED, defended, seen, there
+from lib.defences import DEFAULT, DEFENCES, OFF, RULES, VALIDATED, defended, seen
 from lib.runs import Found, Runs
 
 from fedpace._base.errors import FedpaceError
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--attacks", default=";".join(USUAL), help=f"separated by semicolons, of {'; '.join(ATTACKS)}")
     parser.add_argument("--who", default=",".join((*WHO, ONE)), help="who attacks")
-    parser.add_argument("--defences", default=",".join(there()))
+    parser.add_argument("--defences", default=",".join(DEFENCES))
     parser.add_argument("--part", default="0/1", help="of the runs, so that several processes can share them")
     parser.add_argument("--most", type=int, default=0, help="run so many at the most, and show what there is")
     parser.add_argument("--quick", action="store_true", help="one seed, few steps, two attacks, one group")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fedpace import registry
 from fedpace.records.round import Round
-from fedpace.sim.rounds import Fleet, Simulation
+from fedpace.sim.rounds import Fleet
+from fedpace.trust.robust import make_robust
 
 OFF, DEFAULT = "off", "default"
 RULES = ("median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping")
@@ -32,16 +31,10 @@ def defended(defence: str, fleet: Fleet | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {"fleet": replace(fleet, trust=trust)}
     if defence in (OFF, DEFAULT):
         return found
-    found["robust"] = registry.robust[defence]()  # type: ignore[attr-defined]
+    found["robust"] = make_robust(defence)
     if defence in VALIDATED:
         found["validation"] = SAMPLES
     return found
-
-
-def there() -> tuple[str, ...]:
-    """Return the defences that this version of fedpace has."""
-    known = set(inspect.signature(Simulation).parameters) >= {"robust", "validation"} and hasattr(registry, "robust")
-    return DEFENCES if known else (OFF, DEFAULT)
 
 
 def seen(rounds: Iterable[Round]) -> dict[str, int]:
@@ -52,8 +45,7 @@ def seen(rounds: Iterable[Round]) -> dict[str, int]:
     excluded: set[str] = set()
     counts = dict.fromkeys(("refused", "clipped", "capped"), 0)
     for current in rounds:
-        for name in ("excluded", "held off"):
-            excluded |= set(map(str, current.facts.get(name) or ()))
+        excluded |= set(map(str, current.facts.get("excluded") or ()))
         counts["refused"] += len(current.facts.get("failures") or ())
         counts["clipped"] += len(current.facts.get("clipped") or ())
         counts["capped"] += len(current.facts.get("capped") or ())
