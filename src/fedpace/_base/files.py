@@ -100,10 +100,15 @@ RATIO = 1100
 """How far deflate can squeeze anything: an array that says it is larger than this, times its bytes, is not there."""
 
 
+LARGEST_UNPACKED = 2**29
+"""Bytes that a compressed npz may unpack to, all arrays together; what is stored as it is may be of any size."""
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Read an npz file without ever unpickling; a missing, broken or lying one is an InputError that names it.
 
-    What an entry says of its size is held against the bytes that are there before memory is taken for it.
+    What an entry says of its size is held against the bytes that are there, and all of them together against
+    `LARGEST_UNPACKED`, before memory is taken for any: a small file may say that it unpacks to gigabytes.
     """
     try:
         check_file(path)
@@ -124,9 +129,15 @@ BROKEN = (zlib.error, struct.error, NotImplementedError, KeyError, RuntimeError,
 
 
 def _check_entries(path: Path) -> None:
-    """Refuse entries that would unpack to more than their bytes can hold, or whose headers promise more than that."""
+    """Refuse entries that unpack to more than their bytes can hold, whose headers promise more, or to too much."""
     stored = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+        if whole > max(stored, LARGEST_UNPACKED):
+            raise ValueError(
+                f"its {stored:,} bytes unpack to {whole:,}, and the limit of a compressed file is "
+                f"{LARGEST_UNPACKED:,}: save it uncompressed, with np.savez, if it is meant to be as large"
+            )
         for entry in archive.infolist():
             if entry.compress_size > stored or entry.file_size > RATIO * max(entry.compress_size, 1):
                 raise ValueError(f"{entry.filename} claims {entry.file_size:,} bytes in {stored:,}")
