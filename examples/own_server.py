@@ -153,7 +153,7 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
             np.save(folder / f"model-{coordinator.step}.npy", model.arrays["weights"])
             coordinator.save(folder)  # names the step, and so the model: the one write that counts
             for name, why in turn.failures.items():
-                print(f"step {coordinator.step}, client {name}: {why}", file=sys.stderr)
+                print(f"step {coordinator.step}, client {name!r}: {why}", file=sys.stderr)
         for task in due.tasks:
             tasks[task.client, task.id] = (task, model.arrays)
             order = {"id": task.id, "weights": model.arrays["weights"].tolist()}

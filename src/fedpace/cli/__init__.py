@@ -12,6 +12,7 @@ import typer
 
 import fedpace
 from fedpace._base.errors import FedpaceError
+from fedpace._base.names import printable
 from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def run_command() -> None:
     try:
         app()
     except FedpaceError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(str(error))}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: the rounds recorded so far are kept; `fedpace report DIR` shows them\n")

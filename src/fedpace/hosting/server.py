@@ -22,6 +22,7 @@ import numpy as np
 from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
 
 from fedpace._base.checks import at_least, one_of
+from fedpace._base.names import bare
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep, Source, step_facts
@@ -273,7 +274,7 @@ class Server:
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
             if asked:
-                names = ", ".join(f"{t.client} {t.weight:.3g}" if kind == "train" else str(t.client) for t in asked)
+                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if kind == "train" else "") for t in asked)
                 self._log.info("fedpace: %d of %d clients %s: %s", len(asked), len(self.coordinator), words, names)
         if due.tasks[0].kind == "train" and (status := self.coordinator.at.turn.why.status) != "ok":
             self._log.info("fedpace: %s", status)
