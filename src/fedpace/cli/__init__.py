@@ -13,6 +13,7 @@ import typer
 import fedpace
 from fedpace._base.errors import FedpaceError
 from fedpace._base.names import printable
+from fedpace._base.signals import terminable
 from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
 
 app = typer.Typer(
@@ -48,7 +49,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def run_command() -> None:
     """Run the application; an error of ours is one line on standard error and exit code 2."""
     try:
-        app()
+        with terminable():
+            app()
     except FedpaceError as error:
         sys.stderr.write(f"error: {printable(str(error))}\n")
         sys.exit(2)

@@ -23,6 +23,7 @@ from scipy import optimize, special  # noqa: F401  (where they are first used th
 
 from fedpace._base.checks import at_least, one_of
 from fedpace._base.names import bare
+from fedpace._base.signals import terminable
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep, Source, step_facts
@@ -245,7 +246,8 @@ class Server:
         """Inside, the server works; how that ended is recorded, and where its seconds went is logged."""
         status = "interrupted"
         try:
-            yield
+            with terminable():
+                yield
             status = "finished"
         finally:
             self.files.close(status)
