@@ -22,12 +22,26 @@ from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, StorageError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where a disk or a quota is full."""
 INTACT = ". What was recorded before is intact"
 """Behind what went wrong, before what to do."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it."""
+    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it.
+
+    A full disk is a StorageError that says what to do; of other failures the system's own OSError goes on.
+    """
+    try:
+        _write_atomically(path, content)
+    except OSError as cause:
+        if cause.errno in FULL:
+            raise storage_error(path, cause) from cause
+        raise
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile: its files are for their owner alone, and a report is for sharing.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -45,12 +59,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def keeping(path: Path) -> Iterator[None]:
-    """Turn what the system says of a failed write into an error that says what to do."""
+    """Turn what the system says of a failed write into an error that says what to do.
+
+    Where one is inside another, the outer one's path is named: a checkpoint, say, and not a file in it.
+    """
     try:
         yield
-    except OSError as cause:
-        remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
-        raise StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on") from cause
+    except OSError as error:
+        cause = error.__cause__ if isinstance(error, StorageError) else error
+        if not isinstance(cause, OSError):
+            raise
+        raise storage_error(path, cause) from cause
+
+
+def storage_error(path: Path, cause: OSError) -> StorageError:
+    """Return the error that says what could not be written, why, and what to do."""
+    remedy = "make room" if cause.errno in FULL else "put that right"
+    return StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on")
 
 
 def folder_of(path: Any) -> Path:
