@@ -1,7 +1,7 @@
 """A simulation in mid-run, on disk: all that the loop remembers from one round to the next.
 
     checkpoint-12/
-      state.json              the round, the clock, answers on their way
+      state.json              the round, the clock, answers on their way, digests of the rounds recorded so far
       tensors.safetensors     the shared model and earlier versions in use, what its server step remembers, SCAFFOLD's
                               variates
       session.json, arrays-*  the coordinator (`fedpace.core.saving`)
@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,8 @@ class Restored:
     """The last one that is in it."""
     wall_seconds: float
     """Real time that had been spent until then."""
+    digests: str = ""
+    """Of the rounds that had been recorded until then (`RunWriter.digests`); empty in older checkpoints."""
 
 
 class Checkpoints:
@@ -73,12 +76,12 @@ class Checkpoints:
         self._last: float | None = None
         self._spent = 0.0
 
-    def offer(self, simulation: Simulation, *, wall_seconds: float) -> bool:
-        """Save the simulation if it is time to; say whether it was."""
+    def offer(self, simulation: Simulation, *, wall_seconds: float, digests: Callable[[], str] = str) -> bool:
+        """Save the simulation if it is time to; say whether it was. `digests` tells those of the rounds so far."""
         began = time.monotonic()
         if not self._due(began):
             return False
-        self.save(simulation, wall_seconds=wall_seconds)
+        self.save(simulation, wall_seconds=wall_seconds, digests=digests())
         self._last = time.monotonic()
         self._spent += self._last - began
         return True
@@ -88,7 +91,7 @@ class Checkpoints:
             return self._spent <= CHECKPOINT_SHARE * (now - self._began)
         return now - (self._began if self._last is None else self._last) >= self.every
 
-    def save(self, simulation: Simulation, *, wall_seconds: float) -> None:
+    def save(self, simulation: Simulation, *, wall_seconds: float, digests: str = "") -> None:
         """Write the state after the round that was last yielded, replacing the checkpoint before it."""
         number = simulation.coordinator.step
         final = self.folder / NAME.format(number)
@@ -96,7 +99,7 @@ class Checkpoints:
         with keeping(final):
             try:
                 unfinished.mkdir()
-                _write(simulation, unfinished, wall_seconds)
+                _write(simulation, unfinished, wall_seconds, digests)
                 if final.exists():
                     shutil.rmtree(final)
                 unfinished.rename(final)
@@ -137,7 +140,7 @@ def save_model(simulation: Simulation, path: Path) -> None:
         write_atomically(path, trainer.to_bytes(trainer.named(simulation.parameters)))
 
 
-def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
+def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: str) -> None:
     tensors = {MODEL + str(version): model for version, model in simulation.models.items()}
     stepping, vectors = split_state(simulation.server_state)
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
@@ -151,6 +154,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "server": {"name": simulation.server.name, "state": stepping},
         "events": [list(event) for event in simulation.events.all(simulation.coordinator.flight.tasks)],
         "wall_seconds": wall_seconds,
+        "digests": digests,
     }
     simulation.coordinator.save(folder)
     write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
@@ -183,7 +187,7 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
         simulation.time.now = float(state["now"])
         simulation.time.skipped = int(state["skipped"])
         events = Events(Event(*event) for event in state["events"])
-        restored = Restored(int(state["round"]), float(state["wall_seconds"]))
+        restored = Restored(int(state["round"]), float(state["wall_seconds"]), str(state.get("digests", "")))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as cause:
         if isinstance(cause, InputError):
             raise
