@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import os
 import queue
+import select
 import socket
 import sys
 import threading
@@ -25,6 +26,8 @@ FIRST = np.zeros(3)
 """The model that training begins with."""
 GREETING, DEADLINE = 10.0, 60.0
 """Seconds in which a client must say its name, and in which a round must end."""
+SENDING = 5.0
+"""Seconds in which a client must have read what it is sent; one that does not read is lost."""
 LONGEST = 1_000_000
 """Characters of a line; what is longer is no answer."""
 HUNG_UP = object()
@@ -54,6 +57,19 @@ def listen(name: str, lines, inbox: queue.Queue) -> None:
         for line in iter(lambda: lines.readline(LONGEST), ""):
             inbox.put((name, json.loads(line)))
     inbox.put((name, HUNG_UP))
+
+
+def send(link: socket.socket, order: dict) -> None:
+    """Send a task; hang up on a client that has not read it in time, and so it is lost."""
+    rest = memoryview(json.dumps(order).encode() + b"\n")
+    until = time.monotonic() + SENDING
+    with contextlib.suppress(OSError):  # it has hung up: the inbox says so
+        while rest and (left := until - time.monotonic()) > 0:
+            # Not settimeout: it would end the reading of `listen` as well.
+            if select.select([], [link], [], left)[1]:
+                rest = rest[link.send(rest, socket.MSG_DONTWAIT) :]
+        if rest:
+            link.shutdown(socket.SHUT_RDWR)
 
 
 def admit(listener: socket.socket, clients: int, inbox: queue.Queue) -> dict[str, socket.socket]:
@@ -137,12 +153,11 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
             np.save(folder / f"model-{coordinator.step}.npy", model.arrays["weights"])
             coordinator.save(folder)  # names the step, and so the model: the one write that counts
             for name, why in turn.failures.items():
-                print(f"step {coordinator.step}, client {name}: {why}", file=sys.stderr)
+                print(f"step {coordinator.step}, client {name!r}: {why}", file=sys.stderr)
         for task in due.tasks:
             tasks[task.client, task.id] = (task, model.arrays)
             order = {"id": task.id, "weights": model.arrays["weights"].tolist()}
-            with contextlib.suppress(OSError):  # it has hung up: the inbox says so
-                links[task.client].sendall(json.dumps(order).encode() + b"\n")
+            send(links[task.client], order)
         if due:
             continue
         if not coordinator.tasks:
@@ -155,7 +170,7 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
         now = time.monotonic() - began
         if answer is HUNG_UP:
             links.pop(name).close()
-            lose(coordinator, name, tasks, now, "it has hung up, or sent what is no JSON")
+            lose(coordinator, name, tasks, now, "it has hung up, does not read, or sent what is no JSON")
         else:
             hear(coordinator, name, answer, tasks, came, now)
     for link in links.values():

@@ -181,6 +181,38 @@ def test_explain_knows_the_clients_of_a_server(tmp_path):
     assert [(run["label"], run["round"], run["clients"]) for run in watched] == [("flower", 1, ["phone-1", "phone-2"])]
 
 
+HOSTILE = "\x1b]0;owned\x07\n=1+1"
+"""A name that sets a terminal's title and forges a line."""
+
+
+def hostile_run(tmp_path):
+    info = RunInfo("random", "random", {}, 0, "accuracy", "up", None, {})
+    with RunWriter(tmp_path / "run", info) as writer:
+        writer.add(Round(0, clock=0.0, seconds=0.0, overhead=0.0, metric=None, loss=None))
+        said = {"reasons": {HOSTILE: f"in: {HOSTILE}"}, "failures": {"=2+2": HOSTILE}}
+        writer.add(round_of(1, (HOSTILE, "=2+2"), failed=("=2+2",), facts=said))
+        writer.finish("finished")
+    return tmp_path / "run"
+
+
+def test_names_of_clients_do_not_reach_the_terminal_as_they_are(tmp_path):
+    folder = hostile_run(tmp_path)
+    for client in (HOSTILE, "=2+2"):
+        printed = call("explain", folder, "--client", client)
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
+        assert r"\x1b]0;owned" in printed
+    with pytest.raises(InputError, match=r"It has \\x1b\]0;owned\\x07\\x0a=1\+1"):
+        explain_client(read_run(folder), "nobody")
+
+
+def test_names_are_no_formulas_in_a_table(tmp_path):
+    call("export", hostile_run(tmp_path), "--to", "csv", "--out", tmp_path / "out")
+    with (tmp_path / "out" / "cohorts.csv").open(newline="") as file:
+        clients = [row["client"] for row in csv.DictReader(file)]
+    assert clients == [r"\x1b]0;owned\x07\x0a=1+1", "'=2+2"]
+
+
 def test_explain_prints_rounds_of_one_run_and_sums_of_many(folder):
     many = call("explain", folder, "--client", 2)
     assert many.count("client 2 was chosen in") == 4

@@ -245,3 +245,19 @@ def test_files_that_do_not_fit_are_refused(files):
         call("--delays", files / "delays.csv", "--moments", files / "some.npz")
     with pytest.raises(InputError, match="no such file"):
         call("--delays", files / "nothing.csv")
+
+
+def test_moments_that_unpack_to_gigabytes_are_refused(files):
+    width = 128
+    np.savez_compressed(files / "bomb.npz", moments=np.zeros((4200, width, width)))
+    with pytest.raises(InputError, match=r"bomb\.npz is not a readable npz.*unpack to 550,.*save it uncompressed"):
+        call("--delays", files / "delays.csv", "--moments", files / "bomb.npz")
+
+
+def test_names_do_not_reach_the_terminal_as_they_are(tmp_path):
+    (tmp_path / "delays.csv").write_text('client,seconds\n"\x1b[2Ja\nb",1.0\nc,2.0\n')
+    printed = call("--delays", tmp_path / "delays.csv")
+    assert r"\x1b[2Ja\x0ab" in printed
+    assert "\x1b" not in printed
+    (tmp_path / "rounds.csv").write_text("\x1b[2Ja,b,c\n1.0,2.0,3.0\n")
+    assert "\x1b" not in call("--delays", tmp_path / "rounds.csv")

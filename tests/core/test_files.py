@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from fedpace._base import files
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 
@@ -125,3 +126,15 @@ def test_arrays_of_other_things_than_numbers_are_refused(tmp_path, kind):
         archive.writestr("a.npy", content)
     with pytest.raises(InputError, match="not a readable npz"):
         read_npz(tmp_path / "a.npz")
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(200_000), b=np.zeros(200_000))
+    (tmp_path / "stored.npz").write_bytes(npz_bytes({"a": np.zeros(400_000)}))
+    monkeypatch.setattr(files, "LARGEST_UNPACKED", 3_000_000)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was loaded"))
+    with pytest.raises(InputError, match=r"unpack to 3,200,\d+, and the limit of a compressed file is 3,000,000: save"):
+        read_npz(tmp_path / "bomb.npz")
+    monkeypatch.undo()
+    monkeypatch.setattr(files, "LARGEST_UNPACKED", 3_000_000)
+    assert read_npz(tmp_path / "stored.npz")["a"].size == 400_000, "what is as large on disk is what it says"

@@ -6,12 +6,13 @@ import json
 import math
 import pickle
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from fedpace import Cohort, Diagnostics, Need, Probe, Session, make_selector
+from fedpace import Cohort, Diagnostics, Need, Outcome, Probe, Session, make_selector
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core import saving
 from fedpace.core.types import Scheme
@@ -358,3 +359,11 @@ def test_a_state_that_is_no_dataclass_is_refused(tmp_path):
     with pytest.raises(InputError, match="the state of patient is a list: it must be None or a frozen dataclass"):
         Session(Listy()).save(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("field", ["update", "moment"])
+@pytest.mark.parametrize("values", [np.array([[1.0, 2.0]], dtype=object), [[Fraction(1, 2), 1.0]]])
+def test_arrays_of_objects_are_refused_when_they_come(field, values):
+    """They can be turned into numbers and so be used, but a save with one of them in flight fails."""
+    with pytest.raises(InputError, match=f"the {field} of client 'a' must be an array of numbers.*np.asarray"):
+        Outcome("a", seconds=1.0, **{field: values})

@@ -136,6 +136,30 @@ def test_whoever_sends_nonsense_has_failed_and_nobody_else(example, tmp_path):
     np.testing.assert_allclose(weights, [1.0, -2.0, 0.5], atol=0.25)
 
 
+def test_a_client_that_does_not_read_is_lost(example, tmp_path, monkeypatch):
+    monkeypatch.setattr(example, "SENDING", 0.3)
+    dumps = json.dumps
+
+    def long(order):  # far more than what sockets hold, as a real model is
+        return dumps(order | {"padding": "x" * 20_000_000}) if "id" in order else dumps(order)
+
+    class Json:
+        dumps, loads = staticmethod(long), staticmethod(json.loads)
+
+    monkeypatch.setattr(example, "json", Json)
+    ended, serve = threading.Event(), example.serve
+
+    def until_the_end(*arguments):
+        try:
+            return serve(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(example, "serve", until_the_end)
+    _, failures, _ = served(example, tmp_path, {"9": lambda lines: ended.wait(60)}, rounds=3)
+    assert failures == {"0": 0, "1": 0, "2": 0, "9": 1}
+
+
 def test_who_says_no_name_or_anothers_is_let_go(example, tmp_path, monkeypatch):
     monkeypatch.setattr(example, "GREETING", 0.5)
     inbox = queue.Queue()

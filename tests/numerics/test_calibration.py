@@ -89,3 +89,18 @@ def test_large_cohorts_are_thinned():
     points, updates = rng.normal(size=(4 * MOST, 3)), rng.normal(size=(4 * MOST, 4))
     thin, whole = PairSums.of(updates, points, 1.0), PairSums.of(updates[:MOST], points[:MOST], 1.0)
     assert thin.y == pytest.approx(whole.y, rel=0.1)
+
+
+@pytest.mark.parametrize("apart", [1e156, 1e256, np.inf])
+def test_clients_that_are_too_far_apart_to_square_it_give_no_slope(apart):
+    """Moments of 1e-194 beside 1e-66, whitened by the former: squared distances of 1e256."""
+    sums = PairSums(x=2.0, y=6.0, xx=4.0, xy=12.0)
+    assert sums.line(apart) == (0.0, 3.0)
+    assert PairSums(x=1e160, y=6.0, xx=1e300, xy=1e161).line() == (0.0, 3.0)
+
+
+@pytest.mark.parametrize("size", [1e78, 1e128, 1e200])
+def test_pairs_whose_sums_overflow_are_not_measured(size):
+    points = np.array([[size, 0.0], [0.0, size], [1.0, 1.0]])
+    assert PairSums.of(np.eye(3), points, 1.0) is None
+    assert PairSums.of(points, np.eye(3, 2), 1e-300) is None

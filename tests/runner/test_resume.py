@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -301,6 +303,85 @@ def test_a_write_that_fails_keeps_what_was_recorded(tmp_path, whole, disk_limit,
     disk_limit(None)
     resume(job.folder)
     assert outcome(job.folder) == whole
+
+
+@pytest.mark.parametrize("victim", ["run.json", "state.json", "session.json", "tensors.safetensors", "rounds.jsonl"])
+def test_a_full_disk_is_a_sentence_wherever_it_is_noticed(tmp_path, whole, monkeypatch, victim):
+    job, opened, pwrite = a_job(tmp_path / "run"), Path.open, os.pwrite
+    stop(job, 2)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fails(path, *arguments, **options):
+        return full() if path.name.startswith(f".{victim}.") else opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fails)
+    monkeypatch.setattr(os, "pwrite", full if victim == "rounds.jsonl" else pwrite)
+    with pytest.raises(StorageError, match=r"cannot write .*: No space left.*is intact: make room, and go on"):
+        run_job(job, EVERY_ROUND)
+    monkeypatch.undo()
+    resume(job.folder)
+    assert outcome(job.folder) == whole
+
+
+def test_a_full_disk_before_the_first_round(tmp_path, monkeypatch):
+    opened = Path.open
+
+    def fails(path, *arguments, **options):
+        if path.name.startswith(".run.json."):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises(StorageError, match=r"No space left.*make room"):
+        run_job(a_job(tmp_path / "run"), NEVER)
+
+
+# -- edited records ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("execution", "said"), [(EVERY_ROUND, "is not what was recorded"), (NEVER, "was edited")])
+def test_a_metric_that_was_edited_is_noticed(tmp_path, whole, execution, said):
+    job = a_job(tmp_path / "run")
+    stop(job, 3, execution)
+    path = job.folder / "rounds.jsonl"
+    content = path.read_bytes()
+    lines = [json.loads(line) for line in content.splitlines()]
+    lines[1]["metric"] += 0.5
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    with pytest.raises(InputError, match=rf"(?s)line 2 of .*rounds\.jsonl.*{said}"):
+        run_job(job, execution)
+    path.write_bytes(content)
+    resume(job.folder)
+    assert outcome(job.folder) == whole
+
+
+# -- SIGTERM -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_command_that_is_terminated_says_that_it_was_interrupted(tmp_path, jobs):
+    toml = tmp_path / "long.toml"
+    toml.write_text(
+        'name = "long"\nseeds = 2\n[data]\nname = "quadratic"\nclients = 5\nsamples = 6\ntest_samples = 5\n'
+        'dimension = 3\n[model]\nname = "linear"\n[delays]\nname = "lognormal"\n[training]\nepochs = 1\nbatch = 0\n'
+        'lr = 0.05\n[stop]\nmax_rounds = 1000000\n[[selectors]]\nname = "random"\nk = 2\n'
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fedpace", "compare", str(toml), "--out", str(out), "--jobs", jobs]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        until = time.monotonic() + 120
+        while not any(path.stat().st_size > 5000 for path in out.rglob("rounds.jsonl")) and time.monotonic() < until:
+            time.sleep(0.1)
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors
+    assert "fedpace resume" in errors
+    assert {read_run(path.parent).info.status for path in out.rglob("run.json")} == {"interrupted"}
+
+
+# -- really full disks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

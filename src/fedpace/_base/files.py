@@ -22,12 +22,26 @@ from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, StorageError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where a disk or a quota is full."""
 INTACT = ". What was recorded before is intact"
 """Behind what went wrong, before what to do."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it."""
+    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it.
+
+    A full disk is a StorageError that says what to do; of other failures the system's own OSError goes on.
+    """
+    try:
+        _write_atomically(path, content)
+    except OSError as cause:
+        if cause.errno in FULL:
+            raise storage_error(path, cause) from cause
+        raise
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile: its files are for their owner alone, and a report is for sharing.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -45,12 +59,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def keeping(path: Path) -> Iterator[None]:
-    """Turn what the system says of a failed write into an error that says what to do."""
+    """Turn what the system says of a failed write into an error that says what to do.
+
+    Where one is inside another, the outer one's path is named: a checkpoint, say, and not a file in it.
+    """
     try:
         yield
-    except OSError as cause:
-        remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
-        raise StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on") from cause
+    except OSError as error:
+        cause = error.__cause__ if isinstance(error, StorageError) else error
+        if not isinstance(cause, OSError):
+            raise
+        raise storage_error(path, cause) from cause
+
+
+def storage_error(path: Path, cause: OSError) -> StorageError:
+    """Return the error that says what could not be written, why, and what to do."""
+    remedy = "make room" if cause.errno in FULL else "put that right"
+    return StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on")
 
 
 def folder_of(path: Any) -> Path:
@@ -100,10 +125,15 @@ RATIO = 1100
 """How far deflate can squeeze anything: an array that says it is larger than this, times its bytes, is not there."""
 
 
+LARGEST_UNPACKED = 2**29
+"""Bytes that a compressed npz may unpack to, all arrays together; what is stored as it is may be of any size."""
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Read an npz file without ever unpickling; a missing, broken or lying one is an InputError that names it.
 
-    What an entry says of its size is held against the bytes that are there before memory is taken for it.
+    What an entry says of its size is held against the bytes that are there, and all of them together against
+    `LARGEST_UNPACKED`, before memory is taken for any: a small file may say that it unpacks to gigabytes.
     """
     try:
         check_file(path)
@@ -124,9 +154,15 @@ BROKEN = (zlib.error, struct.error, NotImplementedError, KeyError, RuntimeError,
 
 
 def _check_entries(path: Path) -> None:
-    """Refuse entries that would unpack to more than their bytes can hold, or whose headers promise more than that."""
+    """Refuse entries that unpack to more than their bytes can hold, whose headers promise more, or to too much."""
     stored = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+        if whole > max(stored, LARGEST_UNPACKED):
+            raise ValueError(
+                f"its {stored:,} bytes unpack to {whole:,}, and the limit of a compressed file is "
+                f"{LARGEST_UNPACKED:,}: save it uncompressed, with np.savez, if it is meant to be as large"
+            )
         for entry in archive.infolist():
             if entry.compress_size > stored or entry.file_size > RATIO * max(entry.compress_size, 1):
                 raise ValueError(f"{entry.filename} claims {entry.file_size:,} bytes in {stored:,}")

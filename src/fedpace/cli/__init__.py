@@ -12,6 +12,8 @@ import typer
 
 import fedpace
 from fedpace._base.errors import FedpaceError
+from fedpace._base.names import printable
+from fedpace._base.signals import terminable
 from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
 
 app = typer.Typer(
@@ -47,9 +49,10 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def run_command() -> None:
     """Run the application; an error of ours is one line on standard error and exit code 2."""
     try:
-        app()
+        with terminable():
+            app()
     except FedpaceError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(str(error))}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: the rounds recorded so far are kept; `fedpace report DIR` shows them\n")

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedpace._base.errors import InputError
+from fedpace._base.names import printable
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 
@@ -85,7 +86,7 @@ def explain(
     for each in found:
         console.print(" ".join(each.sentences()))
         for reason, count in each.reasons:
-            line = f"- {count} of {each.rounds} {'rounds' if each.in_rounds else 'steps'}, {reason}"
+            line = f"- {count} of {each.rounds} {'rounds' if each.in_rounds else 'steps'}, {printable(reason)}"
             console.print(textwrap.fill(line, console.width - 1, subsequent_indent="  ", break_on_hyphens=False))
         console.print()
     if len(found) > 1:
@@ -96,7 +97,7 @@ def explain(
     turns = one.turns if all_rounds else one.turns[-SHOWN:]
     for turn in turns:
         weight = "" if turn.weight is None else f"{turn.weight:.1%}"
-        table.add_row(str(turn.round), f"{turn.clock:,.0f} s", turn.part, weight, turn.reason)
+        table.add_row(str(turn.round), f"{turn.clock:,.0f} s", turn.part, weight, printable(turn.reason))
     console.print(table)
     if len(turns) < len(one.turns):
         console.print(f"The last {len(turns)} of {len(one.turns)} rounds; --all prints the others.")

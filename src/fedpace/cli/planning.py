@@ -17,6 +17,7 @@ from rich.table import Table
 from fedpace._base.checks import FloatArray, did_you_mean
 from fedpace._base.errors import InputError
 from fedpace._base.files import read_npz
+from fedpace._base.names import bare, printable
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 
@@ -84,7 +85,7 @@ def plan(
         return
     console = Console(highlight=False, markup=False)
     if taken.ndim == 2:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        some = _listed(names[:3]) + (", ..." if len(names) > 3 else "")
         console.print(
             f"{delays}: {counted(len(taken), 'round')} of {counted(len(names), 'client')}, a column each: {some}\n"
         )
@@ -101,7 +102,7 @@ def plan(
     for heading in ("Client", "Seconds", "Weight"):
         cohort.add_column(heading, justify="left" if heading == "Client" else "right")
     for name, its_seconds, weight in list(zip(found.clients, found.seconds, found.weights, strict=True))[:LISTED]:
-        cohort.add_row(str(name), f"{its_seconds:,.4g}", f"{weight:.2%}")
+        cohort.add_row(bare(name), f"{its_seconds:,.4g}", f"{weight:.2%}")
     console.print(cohort)
     if len(found.clients) > LISTED:
         console.print(f"and {len(found.clients) - LISTED:,} more; --json has all")
@@ -119,7 +120,7 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
         if name not in table and name != option:
             known = list(table.columns)
             raise InputError(
-                f"--{option}: {path} has no column {name!r}.{did_you_mean(name, known)} It has {', '.join(known)}"
+                f"--{option}: {path} has no column {name!r}.{did_you_mean(name, known)} It has {_listed(known)}"
             )
     if column not in table:
         return _by_rounds(path, table, client)
@@ -127,7 +128,9 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
     if client not in table:
         # Rows without names are clients of their own; rows with other names for them would silently become so.
         if (owner := _worded(table, CLIENTS)) is not None:
-            raise InputError(f"{path} has no column {client!r}; if {owner!r} names the clients, say --client {owner}")
+            raise InputError(
+                f"{path} has no column {client!r}; if {owner!r} names the clients, say --client {bare(owner)}"
+            )
         return [str(row) for row in range(seconds.size)], seconds
     place: dict[str, int] = {}
     rows = np.array([place.setdefault(str(name), len(place)) for name in table.columns[client]])
@@ -146,9 +149,14 @@ def _by_rounds(path: Path, table: DelayTable, client: str) -> tuple[list[str], F
         if hint and others:
             hint += f" --client {_worded(table, CLIENTS) or others[0]}"
         raise InputError(
-            f"{path}: expected a column seconds, or a column per client, but the columns are {', '.join(names)}{hint}"
+            f"{path}: expected a column seconds, or a column per client, but the columns are {_listed(names)}"
+            + printable(hint)
         )
     return clients, np.column_stack([table.numbers(name, low=0.0, above=True) for name in clients])
+
+
+def _listed(names: list[str], comma: str = ", ") -> str:
+    return comma.join(map(bare, names))
 
 
 def _worded(table: DelayTable, words: set[str]) -> str | None:
@@ -162,7 +170,7 @@ def _check_header(path: Path, table: DelayTable) -> None:
     numbers = [name for name in names if NUMBER.fullmatch(name)]  # of clients 0, 1, 2, perhaps
     if any("." in name for name in numbers) or (len(numbers) == 1 and len(names) < 3):
         raise InputError(
-            f"{path}: the first line must name the columns, such as client,seconds, but it is {','.join(names)}"
+            f"{path}: the first line must name the columns, such as client,seconds, but it is {_listed(names, ',')}"
         )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, listed
 from fedpace._base.errors import InputError
+from fedpace._base.names import shown
 from fedpace.core.accumulators import Accumulated, Accumulator, Settled
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, ordinary, valid_seconds
 from fedpace.core.folding import check_outcomes, clipped_sketches, fold_moments
@@ -76,7 +77,7 @@ class Ledger:
             return self._row[client]
         except (KeyError, TypeError):
             raise InputError(
-                f"client {client!r} is not in the roster of {len(self)} clients: let it join first"
+                f"client {shown(client)} is not in the roster of {len(self)} clients: let it join first"
             ) from None
 
     def rows(self, clients: Iterable[ClientId]) -> IntArray:
@@ -93,7 +94,7 @@ class Ledger:
 
     def name(self, row: int) -> str:
         """Name a row as errors do."""
-        return f"client {self.ids[row]!r}"
+        return f"client {shown(self.ids[row])}"
 
     # -- joining and leaving ---------------------------------------------------------------------------------
 
@@ -105,9 +106,9 @@ class Ledger:
             try:
                 known = client in self._row or client in seen
             except TypeError as cause:
-                raise InputError(f"a client id must be hashable, but {client!r} is not") from cause
+                raise InputError(f"a client id must be hashable, but {shown(client)} is not") from cause
             if known:
-                raise InputError(f"client {client!r} is in the roster already: ids must be unique")
+                raise InputError(f"client {shown(client)} is in the roster already: ids must be unique")
             check_id(client)
             seen.add(client)
         self.ids.extend(clients)

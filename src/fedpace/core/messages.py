@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
+from fedpace._base.names import shown
 from fedpace.core.freezing import freeze
 
 ClientId = Hashable
@@ -125,6 +126,24 @@ class Outcome:
     then counts for no less than this, less a transfer allowance (`fedpace.trust`)."""
     late: bool = False
     """It was asked in a warm-up that ended without it: `Session.observe_late` will report it."""
+
+    def __post_init__(self) -> None:
+        """Refuse arrays of Python objects: they could be used, but not saved."""
+        for what, value in (("moment", self.moment), ("update", self.update)):
+            if value is not None and _holds_objects(value):
+                raise InputError(
+                    f"the {what} of client {shown(self.client)} must be an array of numbers, but one of Python objects "
+                    "came: make it with np.asarray(values, dtype=float)"
+                )
+
+
+def _holds_objects(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype.kind == "O")
+    try:
+        return bool(np.asarray(value).dtype.kind == "O")
+    except (TypeError, ValueError, OverflowError):
+        return False  # rows of different lengths, say: `Session.observe` says what is wrong with it
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpace._base.errors import InputError
+from fedpace._base.names import printable
 from fedpace.flower.versions import nodes as connected
 from fedpace.flower.versions import pull, push
 from fedpace.flower.wire import ASK_NAME, note_of
@@ -149,7 +150,7 @@ class Roster:
 def _note(reply: Message) -> Note:
     note = Note() if reply.has_error() else note_of(reply)
     if isinstance(note, str):
-        log.warning("fedpace: what node %d says of itself is not used: %s", reply.metadata.src_node_id, note)
+        log.warning("fedpace: what node %d says of itself is not used: %s", reply.metadata.src_node_id, printable(note))
         return Note()
     return note
 

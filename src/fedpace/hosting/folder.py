@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpace._base.errors import InputError
+from fedpace._base.errors import InputError, StorageError
 from fedpace.core.roster import Settings
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import configuration
 from fedpace.hosting import state as disk
 from fedpace.hosting.lock import FolderLock
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, read_info
+from fedpace.records.run import INFO, ROUNDS, RunInfo, check_lines, line_digest, parse_round, read_info
 from fedpace.records.writer import RunWriter
 
 MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "clip", "weight_rate")
@@ -40,6 +40,8 @@ class ServerFolder:
         """The last round, until it is written."""
         if folder is not None:
             self._info, self._lock = info(), FolderLock(folder)
+            self._last: disk.Saved | None = None
+            """What was saved last: it is written once more where the folder was deleted."""
             self._pending = Round(0, clock=0.0, seconds=0.0, overhead=0.0, metric=None, loss=None)
 
     def load(self, scheme: Any, settings: Settings) -> disk.Saved | None:
@@ -61,22 +63,55 @@ class ServerFolder:
             trust = saved.coordinator.ledger.trust
             trust.on, trust.clip, trust.rate = settings.trust, settings.clip, settings.weight_rate
             saved.coordinator.abandon(but=saved.coming)
-            last, lines = saved.entry, _lines(self._folder)
-            if lines not in (last.number, last.number + 1):
+            last, lines = saved.entry, _rounds(self._folder)
+            if not lines and not (self._folder / INFO).exists():
+                self._pending = last  # the records were lost, and the model was not: they begin anew with this round
+                return saved
+            check_lines(self._folder / ROUNDS, lines, saved.digests)
+            after = _number(lines[0]) + len(lines) if lines else 0
+            if after not in (last.number, last.number + 1):
                 raise InputError(
-                    f"{self._folder / ROUNDS} holds {lines} rounds, but the state beside it is that after round "
-                    f"{last.number}: it was changed; use another folder"
+                    f"{self._folder / ROUNDS} holds {len(lines)} rounds, but the state beside it is that after round "
+                    f"{last.number}: it was changed. Bring it back; or remove {ROUNDS} and {INFO}, and the server goes "
+                    f"on from the model of round {last.number} with a new record; or use another folder"
                 )
-            self._pending = last if lines == last.number else None
+            self._pending = last if after == last.number else None
             self._resumes = True
             return saved
 
     def save(self, saved: disk.Saved) -> None:
         """Write a step: the state at once, and its line with the next one at the latest."""
         if self._folder is not None:
+            self._last = saved
+            self._check_there(self._folder)
             self._flush()
-            disk.save(self._folder, saved)
+            digests = "".join(map(line_digest, _rounds(self._folder))) if self._writer is None else self._writer.digests
+            disk.save(self._folder, replace(saved, digests=digests))
             self._pending = saved.entry
+
+    def _check_there(self, folder: Path) -> None:
+        """Refuse to go on in a folder that was deleted or replaced; the last step is written first, where it can be."""
+        if not self._lock.moved and not (self._lock.removed and not (folder / disk.INDEX).exists()):
+            return
+        self._lock.release()
+        writer, self._writer, self._pending, self._resumes = self._writer, None, None, False
+        if writer is not None:
+            writer.abandon()
+        happened = f"the state folder {folder} was deleted or replaced while the server worked in it: {ROUNDS} is lost"
+        if self._last is None:
+            raise StorageError(f"{happened}. No step had been made: start the server again, and it begins anew")
+        number = self._last.entry.number
+        if (folder / disk.INDEX).exists():
+            raise StorageError(
+                f"{happened}, and so is the model after step {number}, since the folder of that name holds another "
+                "server's state now: give every server a folder of its own"
+            )
+        with self._lock.held():
+            disk.save(folder, self._last)
+        raise StorageError(
+            f"{happened}. The model after step {number} was written anew: start the server again with the same folder, "
+            f"and it goes on with step {number + 1}; its record begins with round {number}"
+        )
 
     @property
     def unwritten(self) -> bool:
@@ -102,15 +137,22 @@ class ServerFolder:
         """Say how the sitting ended, and let others go on with the folder."""
         if self._folder is None:
             return
-        if self._pending is not None and (self._writer is not None or self._pending.number):
-            self._flush()
-        elif self._writer is None and self._resumes and read_info(self._folder).status != status:
-            self._writer = self._open(self._folder)  # all was written when the one before was killed, but how it ended
-        if self._writer is not None:
-            self._writer.finish(status)
-            self._writer.__exit__(None, None, None)
-            self._writer = None
-        self._lock.release()
+        try:
+            self._check_there(self._folder)
+            if self._pending is not None and (self._writer is not None or self._pending.number):
+                self._flush()
+            elif self._writer is None and self._resumes and read_info(self._folder).status != status:
+                # All was written when the one before was killed, but how it ended.
+                self._writer = self._open(self._folder)
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                writer.finish(status)
+                writer.__exit__(None, None, None)
+        finally:
+            if self._writer is not None:  # on a full disk, say: whoever goes on must find nothing locked
+                self._writer.abandon()
+                self._writer = None
+            self._lock.release()
 
     @contextmanager
     def letting_go(self) -> Iterator[None]:
@@ -133,16 +175,26 @@ class ServerFolder:
 
     def _open(self, folder: Path) -> RunWriter:
         if self._resumes:
-            return RunWriter.resume(folder, rounds=_lines(folder)).__enter__()
-        if _lines(folder) <= 1:  # a server that stopped before its first step was saved left nothing to go on from
+            return RunWriter.resume(folder, rounds=len(_rounds(folder))).__enter__()
+        # A server that stopped before its first step was saved left nothing to go on from.
+        if len(_rounds(folder)) <= 1:
             for name in (INFO, ROUNDS):
                 (folder / name).unlink(missing_ok=True)
         return RunWriter(folder, self._info).__enter__()
 
 
-def _lines(folder: Path) -> int:
+def _rounds(folder: Path) -> list[bytes]:
+    """Return the whole lines that are recorded."""
     path = folder / ROUNDS
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def _number(line: bytes) -> int:
+    """Return the number of the first round of a record: not 0 where the record before it was lost."""
+    try:
+        return parse_round(line).number
+    except (ValueError, TypeError, AttributeError, RecursionError) as cause:
+        raise InputError(f"line 1 of {ROUNDS} is not a round: {cause}. Bring it back, or use another folder") from cause
 
 
 def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpace._base.checks import above
 from fedpace._base.errors import InputError
+from fedpace._base.names import printable
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.types import Need
 from fedpace.hosting.reader import Reader
@@ -51,7 +52,7 @@ class Presence:
             try:
                 self._join(name, present[name])
             except InputError as problem:
-                self._log.warning("fedpace: %r is not used: %s", name, problem)
+                self._log.warning("fedpace: %r is not used: %s", name, printable(str(problem)))
 
     def _join(self, name: str, note: Note) -> None:
         wanted, needs = self._coordinator.wanted, self._coordinator.policy.needs

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
+from fedpace._base.names import printable
 from fedpace.core.ids import is_text
 from fedpace.hosting.release import MOST_ROWS, WIDEST
 from fedpace.hosting.sketch import Arrays, is_variance
@@ -219,5 +220,6 @@ def _finite(array: NDArray[Any], what: str) -> FloatArray:
 
 
 def short(reason: str, limit: int = 300) -> str:
-    """Return a reason that a client may have made as long as it likes."""
+    """Return a reason that a client may have made as long as it likes, of whatever characters: fit for a log."""
+    reason = printable(reason)
     return reason if len(reason) <= limit else reason[: limit - 3] + "..."

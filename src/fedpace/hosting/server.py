@@ -22,6 +22,8 @@ import numpy as np
 from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
 
 from fedpace._base.checks import at_least, one_of
+from fedpace._base.names import bare
+from fedpace._base.signals import terminable
 from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.hearing import NOT_FINITE
@@ -266,7 +268,8 @@ class Server:
         """Inside, the server works; how that ended is recorded, and where its seconds went is logged."""
         status = "interrupted"
         try:
-            yield
+            with terminable():
+                yield
             status = "finished"
         finally:
             self.files.close(status)
@@ -285,7 +288,7 @@ class Server:
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
             if asked:
-                names = ", ".join(f"{t.client} {t.weight:.3g}" if kind == "train" else str(t.client) for t in asked)
+                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if kind == "train" else "") for t in asked)
                 self._log.info("fedpace: %d of %d clients %s: %s", len(asked), len(self.coordinator), words, names)
         if due.tasks[0].kind == "train" and (status := self.coordinator.at.turn.why.status) != "ok":
             self._log.info("fedpace: %s", status)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError
-from fedpace._base.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
+from fedpace._base.files import json_bytes, keeping, npz_bytes, read_json, read_npz, write_atomically
 from fedpace.core.codec import decode, encode
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.types import Outcome
@@ -43,10 +43,12 @@ class Saved:
     """Arrays of the host's own."""
     coming: dict[int, Outcome] = field(default_factory=dict)
     """Task -> what was measured, where time is reported and its seconds have not passed yet."""
+    digests: str = ""
+    """Of the rounds that were recorded before `entry` (`RunWriter.digests`); empty in older states."""
 
 
 def save(folder: Path, saved: Saved) -> None:
-    """Write the state, then drop the one before."""
+    """Write the state, then drop the one before; what cannot be written is a StorageError."""
     number = saved.coordinator.step
     session, model = f"session-{number}", f"model-{number}.npz"
     # Numbered, since npz cannot hold arrays of every name that a model may use.
@@ -55,8 +57,6 @@ def save(folder: Path, saved: Saved) -> None:
     reported: dict[str, NDArray[Any]] = {}
     coming = encode(saved.coming, reported)
     tables |= {COMING + name: array for name, array in reported.items()}
-    write_atomically(folder / model, npz_bytes(tables))
-    saved.coordinator.save(folder / session)
     index = {
         "format": FORMAT,
         "round": number,
@@ -67,8 +67,12 @@ def save(folder: Path, saved: Saved) -> None:
         "entry": round_line(saved.entry),
         "facts": saved.facts,
         "coming": coming,
+        "digests": saved.digests,
     }
-    write_atomically(folder / INDEX, json_bytes(index))
+    with keeping(folder):
+        write_atomically(folder / model, npz_bytes(tables))
+        saved.coordinator.save(folder / session)
+        write_atomically(folder / INDEX, json_bytes(index))
     for stale in folder.glob("session-*"):
         if stale.name != session:
             shutil.rmtree(stale, ignore_errors=True)
@@ -94,6 +98,7 @@ def load(folder: Path, policy: Any) -> Saved | None:
             facts=dict(index["facts"]),
             own={key: stored[f"own-{i}"] for i, key in enumerate(index["own"])},
             coming=decode(dict[int, Outcome], index.get("coming", []), reported),
+            digests=str(index.get("digests", "")),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as cause:
         raise InputError(f"{folder / INDEX} is damaged: {cause!r}") from cause

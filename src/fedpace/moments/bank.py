@@ -3,7 +3,11 @@
 Rows are clients of the Session's roster. A row without a moment is unknown: it neither enters A nor has a
 heterogeneity. `reference="refresh"` takes A from the moments as they are, so that every change recomputes every pair;
 `reference="frozen"` keeps the first A until `refresh()`, so that a change recomputes the pairs of that client only
-(ERRATA C4 leaves the choice open). For fleets beyond some thousand clients see `MomentBank.sketched`.
+(ERRATA C4 leaves the choice open).
+
+Clients without a moment cost a list entry each. Matrices are over the known clients, and above
+`fedpace.moments.known.SKETCH_ABOVE` of those, distances and prefixes come from sketches, without anybody asking for
+them; `MomentBank.sketched` keeps sketches instead of factors from the start, for up to millions.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.protocols import RIDGE
 from fedpace.moments.checked import checked_moment
 from fedpace.moments.distances import Distances
+from fedpace.moments.known import SKETCH_ABOVE, check_matrix, spread
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
 from fedpace.numerics.gram import sketched_products, square_root, whitened_gram
 from fedpace.numerics.heterogeneity import mean_moment, whiten
@@ -33,6 +38,9 @@ GramKey = tuple[int, float, bytes, bool]
 
 EXACT_LIMIT = 2000
 """Clients up to which `directions` takes the root of the Gram matrix; beyond it, its cost would dominate."""
+EXACT_ENTRIES = 50_000_000
+"""Joined times known clients up to which it does: the root has up to as many entries, 400 MB, and sketches have 512 a
+client."""
 
 
 class MomentBank:
@@ -55,6 +63,8 @@ class MomentBank:
         self._tol = tol
         self._frozen: FloatArray | None = None
         self._distances: Distances | None = None
+        self._spread: dict[str, tuple[FloatArray, FloatArray]] = {}
+        self._fleet: tuple[tuple[int, float], SketchedBank] | None = None
         self._key: tuple[int, bytes] | None = None
         self._gram: tuple[GramKey, FloatArray] | None = None
         self._directions: tuple[GramKey, FloatArray] | None = None
@@ -133,17 +143,28 @@ class MomentBank:
 
     def refresh(self) -> None:
         """Let a frozen reference be taken anew from the moments as they are; the next B recomputes every pair."""
-        self._frozen = self._distances = self._key = self._gram = self._directions = None
+        self._frozen = self._distances = self._key = self._gram = self._directions = self._fleet = None
+        self._spread = {}
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients.
 
         A is the mean moment of the known clients, weighted by their `shares` scaled to sum to 1; a frozen A keeps the
-        shares it was made with. The array is read-only, and the same one until something changes.
+        shares it was made with. The array is read-only, and the same one until something changes. Where many have
+        joined and few are known, ask `known_heterogeneity`.
+        """
+        return self._over_all("heterogeneity", self.known_heterogeneity(ridge=ridge, shares=shares))
+
+    def known_heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(m, m) B among the m known clients, in the order of their rows; from sketches above `SKETCH_ABOVE` of them.
+
+        The array is read-only, and the same one until something changes.
         """
         rows = np.flatnonzero(self.known)
         if not rows.size:
-            return frozen(np.full((len(self), len(self)), np.nan))
+            return frozen(np.zeros((0, 0)))
+        if rows.size > SKETCH_ABOVE:
+            return self._sketched(ridge).known_heterogeneity(ridge=ridge)
         weights = checked_shares(shares, len(self))
         key = (self._version, weights.tobytes())
         stale = self._frozen is None if self._reference == "frozen" else key != self._key
@@ -159,36 +180,70 @@ class MomentBank:
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) whitened Gram matrix G (`whitened_gram`); NaN for unknown clients.
 
+        The array is read-only, and the same one until something changes. Where many have joined and few are known, ask
+        `known_gram`.
+        """
+        return self._over_all("Gram matrix", self.known_gram(ridge=ridge, shares=shares))
+
+    def known_gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(m, m) whitened Gram matrix among the m known clients; from sketches above `SKETCH_ABOVE` of them.
+
         The array is read-only, and the same one until something changes.
         """
         key = self._gram_key(ridge, shares)
         if self._gram is not None and self._gram[0] == key:
             return self._gram[1]
-        result = np.full((len(self), len(self)), np.nan)
+        result = np.zeros((0, 0))
         rows = np.flatnonzero(self.known)
-        if rows.size:
+        if rows.size > SKETCH_ABOVE:
+            check_matrix(rows.size, "Gram matrix")
+            points = self._sketches(rows, ridge, shares)
+            result = points @ points.T
+        elif rows.size:
             weights = shares_among(checked_shares(shares, len(self)), rows)
             reference = self._frozen if self._reference == "frozen" else None
             factors = [factor for factor in self._factors if factor is not None]
-            result[np.ix_(rows, rows)] = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
-        self._gram = (key, frozen(result))
-        return self._gram[1]
+            result = whitened_gram(factors, shares=weights, reference=reference, ridge=ridge)
+        result.setflags(write=False)
+        self._gram = (key, result)
+        return result
+
+    def _over_all(self, what: str, among: FloatArray) -> FloatArray:
+        before = self._spread.get(what)
+        if before is None or before[0] is not among or len(before[1]) != len(self):
+            self._spread[what] = before = (among, spread(among, np.flatnonzero(self.known), len(self), what))
+        return before[1]
+
+    def _sketched(self, ridge: float) -> SketchedBank:
+        """Return the known moments as sketches: made anew from the factors, so that a restored bank makes the same."""
+        key = (self._version, float(ridge))
+        if self._fleet is None or self._fleet[0] != key:
+            bank = self.sketched(len(self), ridge=float(ridge))
+            for row, factor in enumerate(self._factors):
+                if factor is not None:
+                    bank.put(row, factor)
+            self._fleet = (key, bank)
+        return self._fleet[1]
 
     def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, r) rows whose inner products are `gram`: exactly for up to `EXACT_LIMIT` clients, else by sketches.
+        """(n, r) rows whose inner products are `gram`: exactly for up to `EXACT_LIMIT` known clients, else by sketches.
 
-        Read-only, and the same array until something changes.
+        Among very many that joined, sketches begin with fewer (`EXACT_ENTRIES`). Read-only, and the same array until
+        something changes.
         """
         key = self._gram_key(ridge, shares)
         if self._directions is None or self._directions[0] != key:
             rows = np.flatnonzero(self.known)
-            if rows.size <= EXACT_LIMIT:
-                found = square_root(self.gram(ridge=ridge, shares=shares)[np.ix_(rows, rows)])
+            if not rows.size:
+                found = np.zeros((0, 0))
+            elif rows.size <= EXACT_LIMIT and rows.size * len(self) <= EXACT_ENTRIES:
+                found = square_root(self.known_gram(ridge=ridge, shares=shares))
             else:
                 found = self._sketches(rows, ridge, shares)
             result = np.full((len(self), found.shape[1]), np.nan)
             result[rows] = found
-            self._directions = (key, frozen(result))
+            result.setflags(write=False)
+            self._directions = (key, result)
         return self._directions[1]
 
     def _sketches(self, rows: IntArray, ridge: float, shares: ArrayLike | None) -> FloatArray:
@@ -215,6 +270,8 @@ class MomentBank:
     ) -> RescaledPrefix:
         """Return the set of `fedpace.numerics.best_prefix` among the known clients, after rescaling B.
 
+        Above `SKETCH_ABOVE` known clients it is about that set, as `SketchedBank.best_prefix` finds it.
+
         Args:
             delay: (n,) seconds; NaN allowed for clients that are no candidates.
             ridge: as in `heterogeneity`.
@@ -226,11 +283,14 @@ class MomentBank:
         tau = float_array(delay, "delays", finite=False)
         if tau.size != len(self):
             raise InputError(f"expected {len(self)} delays, one per client, but {tau.size} came")
-        known = self.known
+        rows = np.flatnonzero(self.known)
+        if rows.size > SKETCH_ABOVE:
+            return self._sketched(ridge).best_prefix(
+                tau, ridge=ridge, shares=shares, candidates=candidates, target=target, max_clients=max_clients
+            )
         allowed = np.zeros(len(self), dtype=np.bool_)
         allowed[candidate_rows(candidates, len(self))] = True
-        rows = np.flatnonzero(known)
-        matrix = self.heterogeneity(ridge=ridge, shares=shares)[np.ix_(rows, rows)]
+        matrix = self.known_heterogeneity(ridge=ridge, shares=shares)
         within = shares_among(checked_shares(shares, len(self)), rows)
         largest = float((matrix @ within).max(initial=0.0))
         scale = rescaled(largest, target)

@@ -17,7 +17,7 @@ from fedpace.numerics.whitened import Whitened
 
 
 class Distances:
-    """B of all rows under a given A; NaN where a row has no factor."""
+    """B of the rows that have a factor, under a given A. Rows without one take no memory in it."""
 
     def __init__(
         self, factors: Sequence[FloatArray | None], reference: FloatArray, *, ridge: float, tol: float
@@ -30,22 +30,21 @@ class Distances:
             [self._nothing if factor is None else factor for factor in factors],
             regularised_inverse(reference, ridge=ridge),
         )
-        self._matrix = np.full((len(factors), len(factors)), np.nan)
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)  # row of each line of the matrix
+        self._matrix: FloatArray = np.zeros((0, 0))
         self._stale = {row for row, known in enumerate(self._known) if known}
         self.pairs_computed = 0
 
     def append(self, count: int) -> None:
         """Add rows without a factor."""
-        size = len(self._known) + count
-        matrix = np.full((size, size), np.nan)
-        matrix[: len(self._known), : len(self._known)] = self._matrix
-        self._matrix = matrix
         self._known.extend([False] * count)
         self._whitened.factors.extend([self._nothing] * count)
 
     def keep(self, rows: IntArray) -> None:
         """Drop all rows but these."""
-        self._matrix = self._matrix[np.ix_(rows, rows)]
+        stay = np.isin(self._rows, rows)
+        self._rows = np.searchsorted(rows, self._rows[stay])
+        self._matrix = self._matrix[np.ix_(stay, stay)]
         self._stale = {place for place, row in enumerate(rows.tolist()) if row in self._stale}
         self._known = [self._known[row] for row in rows]
         self._whitened.keep(rows)
@@ -57,7 +56,7 @@ class Distances:
         self._stale.add(row)
 
     def matrix(self) -> FloatArray:
-        """Return B, read-only, after computing the pairs of rows that changed."""
+        """Return B of the rows with a factor, read-only, after computing the pairs of rows that changed."""
         if self._stale:
             stale = np.array(sorted(self._stale))
             known = np.flatnonzero(self._known)
@@ -65,10 +64,14 @@ class Distances:
             left, right = np.triu_indices(len(stale), 1)
             first = np.concatenate([np.repeat(stale, len(old)), stale[left]])
             second = np.concatenate([np.tile(old, len(stale)), stale[right]])
-            matrix = self._matrix.copy()
-            matrix[first, second] = matrix[second, first] = self._whitened.norms(first, second, tol=self._tol)
-            matrix[stale, stale] = 0.0
+            matrix = np.zeros((len(known), len(known)))
+            before = np.searchsorted(known, self._rows)
+            matrix[np.ix_(before, before)] = self._matrix
+            one, other = np.searchsorted(known, first), np.searchsorted(known, second)
+            matrix[one, other] = matrix[other, one] = self._whitened.norms(first, second, tol=self._tol)
+            changed = np.searchsorted(known, stale)
+            matrix[changed, changed] = 0.0
             self.pairs_computed += len(first)
-            self._matrix, self._stale = matrix, set()
+            self._rows, self._matrix, self._stale = known, matrix, set()
         self._matrix.setflags(write=False)
         return self._matrix

@@ -18,6 +18,7 @@ from fedpace._base.checks import delays as checked_delays
 from fedpace._base.checks import shares as checked_shares
 from fedpace._base.errors import InputError
 from fedpace.moments.checked import checked_moment
+from fedpace.moments.known import check_matrix
 from fedpace.moments.rescaling import RescaledPrefix, rescaled
 from fedpace.moments.scan import Clusters, distances, scan_clusters
 from fedpace.moments.sketch import Calibration, Sketcher, cluster, nearest_centroid
@@ -90,21 +91,38 @@ class SketchedBank(SketchStore):
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) estimate of B from sketch distances, for up to some thousand clients; NaN for unknown clients."""
-        self._check_ridge(ridge)
         self._check_dense("heterogeneity")
-        self._settle()
-        points = self._sketches.astype(np.float64)
-        squares = (points * points).sum(axis=1)
-        result = squares[:, None] + squares - 2 * points @ points.T
-        result = self._calibration.scale * np.sqrt(np.maximum(result, 0.0))
-        np.fill_diagonal(result, 0.0)
-        result[~self._known] = result[:, ~self._known] = np.nan
+        rows = np.flatnonzero(self._known)
+        result = np.full((len(self), len(self)), np.nan)
+        result[np.ix_(rows, rows)] = self.known_heterogeneity(ridge=ridge, shares=shares)
         return frozen(result)
+
+    def known_heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(m, m) estimate of B among the m known clients; use it where many have joined and few are known."""
+        self._check_ridge(ridge)
+        self._settle()
+        points = self._sketches[self._known].astype(np.float64)
+        check_matrix(len(points), "heterogeneity")
+        squares = (points * points).sum(axis=1)
+        result = np.asarray(squares[:, None] + squares)
+        result -= 2 * points @ points.T
+        np.maximum(result, 0.0, out=result)
+        np.sqrt(result, out=result)
+        result *= self._calibration.scale
+        np.fill_diagonal(result, 0.0)
+        result.setflags(write=False)
+        return result
 
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) estimate of the whitened Gram matrix from the sketches; NaN for unknown clients."""
         self._check_dense("Gram matrix")
         points = self.directions(ridge=ridge, shares=shares)
+        return frozen(points @ points.T)
+
+    def known_gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
+        """(m, m) estimate of the whitened Gram matrix among the m known clients."""
+        check_matrix(int(self._known.sum()), "Gram matrix")
+        points = self.directions(ridge=ridge, shares=shares)[self._known]
         return frozen(points @ points.T)
 
     def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:

@@ -26,7 +26,9 @@ CLOSE = 0.5
 """Of the mean squared distance of all clients, what pairs must have for their own to be the unit of that belief. Of
 honest clients that answered they had 0.83 or more, since who is fast is not who holds like data."""
 SMALLEST = 1e-150
-"""Below this, distances are not squared any more."""
+"""Below this, squared distances are not squared again: they would vanish."""
+LARGEST = 1e150
+"""Above this neither: they would overflow. Moments of 1e-194 beside 1e-66 are as far apart."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class PairSums:
     def of(cls, updates: FloatArray, points: FloatArray, square: float) -> PairSums | None:
         """Return the sums over pairs of clients; None where there is no pair, or nothing to measure it by.
 
+        None as well where a pair is so far apart that its sums overflow: no line follows from it.
+
         Args:
             updates: (k, r) one row per client.
             points: (k, d) one row per client.
@@ -55,8 +59,10 @@ class PairSums:
         if len(updates) < 2 or not square > 0:
             return None
         pairs = np.triu_indices(len(updates), 1)
-        x, y = _distances(points)[pairs], _distances(updates)[pairs] / square
-        return cls(float(x.mean()), float(y.mean()), float((x * x).mean()), float((x * y).mean()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x, y = _distances(points)[pairs], _distances(updates)[pairs] / square
+            sums = cls(float(x.mean()), float(y.mean()), float((x * x).mean()), float((x * y).mean()))
+        return sums if np.isfinite(sums._all()).all() else None
 
     def mixed(self, newer: PairSums, kept: float) -> PairSums:
         """Return the sums with newer ones in them; these count `kept`."""
@@ -75,7 +81,7 @@ class PairSums:
         """
         # In units of the mean distance, so that slope and intercept are of one kind.
         unit = max(self.x, CLOSE * apart)
-        if self.xx <= 0 or unit < SMALLEST:
+        if self.xx <= 0 or not SMALLEST <= unit <= LARGEST:
             return 0.0, self.y / 2
         x, xx, xy = self.x / unit, self.xx / unit**2, self.xy / unit
         matrix = np.array([[xx + PRIOR, x - PRIOR], [x - PRIOR, 1.0 + PRIOR]])

@@ -87,11 +87,12 @@ class Whitened:
         return values
 
     def _by_svd(self, first: IntArray, second: IntArray) -> FloatArray:
-        maps = np.stack([factor.T @ (factor @ self.inverse) for factor in self.factors])
+        clients, left, right = _places(first, second)
+        maps = np.stack([self.factors[row].T @ (self.factors[row] @ self.inverse) for row in clients])
         values = np.empty(len(first))
 
         def solve(part: IntArray) -> None:
-            values[part] = np.linalg.norm(maps[first[part]] - maps[second[part]], ord=2, axis=(1, 2))
+            values[part] = np.linalg.norm(maps[left[part]] - maps[right[part]], ord=2, axis=(1, 2))
 
         in_parallel(solve, tiles(first, second, maps[0].nbytes))
         return values
@@ -99,12 +100,11 @@ class Whitened:
     def _by_gram(self, first: IntArray, second: IntArray, tol: float) -> FloatArray:
         rank, width = max(len(factor) for factor in self.factors), self.inverse.shape[0]
         values = np.zeros(len(first))
-        clients, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+        clients, left, right = _places(first, second)
         factors = np.zeros((len(clients), rank, width))
         for position, client in enumerate(clients):
             factors[position, : len(self.factors[client])] = self.factors[client] * self._unit
         images = (factors.reshape(-1, width) @ (self.inverse / self._unit**2)).reshape(factors.shape)
-        left, right = place[: len(first)], place[len(first) :]
 
         def solve(part: IntArray) -> None:
             operators = GramPairs.build(factors, images, left[part], right[part])
@@ -118,22 +118,21 @@ class Whitened:
     def _by_vectors(self, first: IntArray, second: IntArray, tol: float, dtype: type) -> FloatArray:
         width = self.inverse.shape[0]
         values = np.zeros(len(first))
-        clients = np.unique(np.concatenate([first, second]))
-        maps = {int(client): self._maps(int(client), dtype) for client in clients}
-        leading: NDArray[Any] = np.zeros((len(self.factors), BLOCK // 2, width), dtype)
-        leading[clients] = [self._leading_directions(int(client)) for client in clients]
-        left = [maps[row][0] if row in maps else np.zeros((0, 0)) for row in range(len(self.factors))]
-        right = [maps[row][1] if row in maps else None for row in range(len(self.factors))]
+        clients, one, other = _places(first, second)
+        maps = [self._maps(int(client), dtype) for client in clients]
+        leading: NDArray[Any] = np.zeros((len(clients), BLOCK // 2, width), dtype)
+        leading[:] = [self._leading_directions(int(client)) for client in clients]
+        left, right = [pair[0] for pair in maps], [pair[1] for pair in maps]
         weight = np.array([matrix.size * (1 if right[row] is None else 2) for row, matrix in enumerate(left)])
         done: list[float] = []
         noise = (0.3 / np.sqrt(width) * _noise(BLOCK, width)).astype(dtype)
 
         def solve(part: IntArray) -> None:
-            start = np.concatenate([leading[first[part]], leading[second[part]]], axis=1) + noise
-            operators = VectorPairs(left, right, first[part], second[part])
+            start = np.concatenate([leading[one[part]], leading[other[part]]], axis=1) + noise
+            operators = VectorPairs(left, right, one[part], other[part])
             found = top_eigenvalues(operators, start, tol=GAIN * tol, max_steps=MAX_STEPS)
             values[part] = np.sqrt(found.values)
-            entries = weight[first[part]] + weight[second[part]]
+            entries = weight[one[part]] + weight[other[part]]
             done.append(4.0 * BLOCK * float(found.steps @ entries))
 
         in_parallel(solve, tiles(first, second, BLOCK * width * np.dtype(dtype).itemsize))
@@ -197,6 +196,12 @@ def tiles(first: IntArray, second: IntArray, pair_bytes: int) -> list[IntArray]:
     left, right = (np.unique(rows, return_inverse=True)[1] for rows in (first, second))
     order = np.lexsort((right, left, right // side, left // side))
     return [order[start : start + pairs] for start in range(0, len(order), pairs)]
+
+
+def _places(first: IntArray, second: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the clients of the pairs, and the place of each pair's two among them."""
+    clients, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+    return clients, place[: len(first)], place[len(first) :]
 
 
 def _noise(count: int, size: int) -> FloatArray:

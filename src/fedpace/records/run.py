@@ -194,6 +194,26 @@ def fingerprint(path: Path) -> tuple[int, str]:
     return lines, found.hexdigest()
 
 
+DIGEST = 8
+"""Characters of a line's digest: enough to notice an edit, and few enough to keep one of every round."""
+
+
+def line_digest(line: bytes) -> str:
+    """Return what a line of `rounds.jsonl` is known by, without its line break."""
+    return hashlib.sha256(line).hexdigest()[:DIGEST]
+
+
+def check_lines(path: Path, lines: Iterable[bytes], digests: str) -> None:
+    """Refuse rounds that are not those whose digests a checkpoint or a server's state holds; name the first."""
+    for place, line in enumerate(lines):
+        known = digests[DIGEST * place : DIGEST * (place + 1)]
+        if known and line_digest(line) != known:
+            raise InputError(
+                f"line {place + 1} of {path} is not what was recorded: it was changed after the run was stopped. "
+                f"Bring the line back, or remove {path.parent} and run it anew"
+            )
+
+
 def find_runs(folder: Path) -> list[RunRecord]:
     """Read every run below `folder`, by seed and then as the experiment lists the schemes."""
     found = sorted(path.parent for path in folder.rglob(INFO))

@@ -18,12 +18,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 
-from fedpace._base.errors import FedpaceError, InputError
-from fedpace._base.files import json_bytes, keeping, write_atomically
+from fedpace._base.errors import FedpaceError, InputError, StorageError
+from fedpace._base.files import FULL, json_bytes, keeping, storage_error, write_atomically
 from fedpace.records.checkout import commit
 from fedpace.records.locking import locked
 from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, fingerprint, plain, read_info, round_line, same_round
+from fedpace.records.run import (
+    INFO,
+    ROUNDS,
+    RunInfo,
+    check_lines,
+    fingerprint,
+    line_digest,
+    plain,
+    read_info,
+    round_line,
+    same_round,
+)
 
 
 class RunWriter:
@@ -46,10 +57,16 @@ class RunWriter:
         self._written = 0
         self._again: deque[bytes] = deque()
         self._created: list[Path] = []
+        self._digests: list[str] = []
+        self._expected = ""
 
     @classmethod
-    def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0) -> RunWriter:
-        """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again."""
+    def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0, digests: str = "") -> RunWriter:
+        """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again.
+
+        `digests` are what `digests` was when the checkpoint was made: one of these rounds that was changed since is an
+        error that names its line.
+        """
         info = read_info(folder)
         writer = cls.__new__(cls)
         writer.folder = folder
@@ -69,7 +86,14 @@ class RunWriter:
         writer._written = rounds
         writer._again = deque()
         writer._created = []
+        writer._digests = []
+        writer._expected = digests
         return writer
+
+    @property
+    def digests(self) -> str:
+        """Digests of all rounds so far (`line_digest`), one after the other: what a checkpoint keeps of them."""
+        return "".join(self._digests)
 
     @property
     def wall_seconds(self) -> float:
@@ -87,6 +111,10 @@ class RunWriter:
             self._file = os.open(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as cause:
             self._vanish()
+            if isinstance(cause, StorageError):
+                raise
+            if cause.errno in FULL:
+                raise storage_error(self.folder, cause) from cause
             raise InputError(f"cannot write a run into {self.folder}: {cause}; give another folder") from cause
         try:
             if not locked(self._file):
@@ -109,6 +137,8 @@ class RunWriter:
                 f"{self.folder / ROUNDS} should hold {self._written} rounds, as the checkpoint beside it does, but it "
                 f"holds {len(lines)}: it was changed; run it anew"
             )
+        check_lines(self.folder / ROUNDS, lines[: self._written], self._expected)
+        self._digests = [line_digest(line) for line in lines[: self._written]]
         self._again = deque(lines[self._written :])
         self._length = sum(len(line) + 1 for line in lines)
         with keeping(self.folder / ROUNDS):
@@ -119,13 +149,17 @@ class RunWriter:
         """Append a round, and make sure that it is on disk; one that is there already must be the same."""
         line = round_line(current).encode()
         if self._again:
-            if not same_round(self._again.popleft(), line):
+            recorded = self._again.popleft()
+            if not same_round(recorded, line):
                 raise InputError(
-                    f"round {current.number} came out otherwise than it is recorded in {self.folder / ROUNDS}: the "
-                    f"program, its libraries or the data have changed since ({INFO} names versions); run it anew"
+                    f"round {current.number} came out otherwise than it is recorded in line {self._written + 1} of "
+                    f"{self.folder / ROUNDS}: the line was edited, or the program, its libraries or the data have "
+                    f"changed since ({INFO} names versions); run it anew"
                 )
+            line = recorded
         else:
             self._append(line + b"\n")
+        self._digests.append(line_digest(line))
         self._written += 1
 
     def _append(self, line: bytes) -> None:
@@ -143,6 +177,10 @@ class RunWriter:
     def finish(self, status: str, message: str = "") -> None:
         """Say how the run ended."""
         self.info = dataclasses.replace(self.info, status=status, message=message)
+
+    def abandon(self) -> None:
+        """Close the files and write nothing: the folder is gone, or another's."""
+        os.close(self._file)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from fedpace._base.checks import one_of
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.files import keeping, write_atomically
+from fedpace._base.names import cell
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.cells import caption, columns, legend
@@ -131,7 +132,7 @@ def _csv(rows: list[dict[str, Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 

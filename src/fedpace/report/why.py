@@ -17,6 +17,7 @@ import numpy as np
 
 from fedpace._base.checks import FloatArray, did_you_mean
 from fedpace._base.errors import InputError
+from fedpace._base.names import bare, shown
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
 from fedpace.registry import selectors
@@ -87,8 +88,8 @@ class Explanation:
             speed += f", rank {self.rank} of {self.clients} from the fastest"
         did, units = ("was chosen", "rounds") if self.in_rounds else ("had a reply", "steps")
         said = [
-            f"{self.label}, seed {self.seed}: client {self.client} {did} in {self.chosen} of {self.rounds} {units} "
-            f"(the median client in {self.typical_chosen:g}); {speed}.",
+            f"{self.label}, seed {self.seed}: client {bare(self.client)} {did} in {self.chosen} of {self.rounds} "
+            f"{units} (the median client in {self.typical_chosen:g}); {speed}.",
         ]
         if self.by_chance:
             said.append(
@@ -120,9 +121,9 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         called = f"{names[known.index(client)]} (number {client})"
     if client not in known:
         there = names or known
-        some = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+        some = ", ".join(map(bare, there[:8])) + (", ..." if len(there) > 8 else "")
         near = did_you_mean(client, there)
-        raise InputError(f"there is no client {client!r} in the run of {record.info.label!r}.{near} It has {some}")
+        raise InputError(f"there is no client {shown(client)} in the run of {record.info.label!r}.{near} It has {some}")
     played = [current for current in record.rounds if current.number > 0]
     expected = np.array(record.info.expected_delays)
     place = known.index(client)

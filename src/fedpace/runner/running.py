@@ -17,7 +17,7 @@ from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
 from fedpace.records.writer import RunWriter
 from fedpace.runner.folders import MODEL, clear_folder, sweep
 from fedpace.runner.jobs import Job
-from fedpace.sim.checkpoint import Checkpoints, save_model
+from fedpace.sim.checkpoint import Checkpoints, Restored, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import absences_apart, depends_on_delays, moves_with_charge, reclock
@@ -170,8 +170,11 @@ def _finished(job: Job, execution: Execution, watch: Watcher | None) -> RunRecor
     sweep(job.folder)
     simulation = job.simulation(execution.engine)
     restored = Checkpoints(job.folder).restore(simulation)
-    rounds, seconds = (0, 0.0) if restored is None else (restored.round + 1, restored.wall_seconds)
-    with RunWriter.resume(job.folder, rounds=rounds, wall_seconds=seconds) as writer:
+    restored = restored or Restored(-1, 0.0)  # nothing is in no checkpoint
+    rounds = restored.round + 1
+    with RunWriter.resume(
+        job.folder, rounds=rounds, wall_seconds=restored.wall_seconds, digests=restored.digests
+    ) as writer:
         _play(job, simulation, writer, execution, watch, record.rounds[:rounds])
     Checkpoints(job.folder).clear()
     return read_run(job.folder)
@@ -199,7 +202,7 @@ def _play(
                     watch(job, current)
                 # A checkpoint of the last round would have nothing after it to go on with.
                 if current.number > 0 and not ending.over:
-                    checkpoints.offer(simulation, wall_seconds=writer.wall_seconds)
+                    checkpoints.offer(simulation, wall_seconds=writer.wall_seconds, digests=lambda: writer.digests)
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
         writer.finish("reached" if ending.held else "finished")

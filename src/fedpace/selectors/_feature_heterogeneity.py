@@ -15,6 +15,7 @@ import numpy as np
 from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares_among
 from fedpace._base.errors import InputError
 from fedpace.core.types import View
+from fedpace.moments.known import known_heterogeneity
 from fedpace.moments.rescaling import ADMISSIBLE, rescaled
 
 
@@ -54,8 +55,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: st
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     rows = np.flatnonzero(view.moments.known)
     share = shares_among(view.share, rows)
-    full = view.moments.heterogeneity(ridge=ridge, shares=view.share)
-    matrix = full[np.ix_(rows, rows)]
+    matrix = known_heterogeneity(view.moments, ridge=ridge, shares=view.share)
     largest_mean = float((matrix @ share).max())
     scale = rescaled(largest_mean, target)
     return FeatureHeterogeneity(

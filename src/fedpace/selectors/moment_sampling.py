@@ -23,6 +23,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.cohorts import cohort_size
 from fedpace.core.protocols import RIDGE
 from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.moments.known import known_gram
 from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._optimised import cohort_from, remember_last
 
@@ -59,7 +60,7 @@ class MomentSampling(Stateless):
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)
         share = shares_among(view.share, known)
-        gram = view.moments.gram(ridge=self.ridge, shares=view.share)[np.ix_(known, known)]
+        gram = known_gram(view.moments, ridge=self.ridge, shares=view.share)
         candidates = view.available[known]
         rows = known[candidates]
         p, bound = _best(

@@ -1,7 +1,7 @@
 """A simulation in mid-run, on disk: all that the loop remembers from one round to the next.
 
     checkpoint-12/
-      state.json              the round, the clock, answers on their way
+      state.json              the round, the clock, answers on their way, digests of the rounds recorded so far
       tensors.safetensors     the shared model and earlier versions in use, what its server step remembers, SCAFFOLD's
                               variates
       session.json, arrays-*  the coordinator (`fedpace.core.saving`)
@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,8 @@ class Restored:
     """The last one that is in it."""
     wall_seconds: float
     """Real time that had been spent until then."""
+    digests: str = ""
+    """Of the rounds that had been recorded until then (`RunWriter.digests`); empty in older checkpoints."""
 
 
 class Checkpoints:
@@ -72,12 +75,12 @@ class Checkpoints:
         self._last: float | None = None
         self._spent = 0.0
 
-    def offer(self, simulation: Simulation, *, wall_seconds: float) -> bool:
-        """Save the simulation if it is time to; say whether it was."""
+    def offer(self, simulation: Simulation, *, wall_seconds: float, digests: Callable[[], str] = str) -> bool:
+        """Save the simulation if it is time to; say whether it was. `digests` tells those of the rounds so far."""
         began = time.monotonic()
         if not self._due(began):
             return False
-        self.save(simulation, wall_seconds=wall_seconds)
+        self.save(simulation, wall_seconds=wall_seconds, digests=digests())
         self._last = time.monotonic()
         self._spent += self._last - began
         return True
@@ -87,7 +90,7 @@ class Checkpoints:
             return self._spent <= CHECKPOINT_SHARE * (now - self._began)
         return now - (self._began if self._last is None else self._last) >= self.every
 
-    def save(self, simulation: Simulation, *, wall_seconds: float) -> None:
+    def save(self, simulation: Simulation, *, wall_seconds: float, digests: str = "") -> None:
         """Write the state after the round that was last yielded, replacing the checkpoint before it."""
         number = simulation.coordinator.step
         final = self.folder / NAME.format(number)
@@ -95,7 +98,7 @@ class Checkpoints:
         with keeping(final):
             try:
                 unfinished.mkdir()
-                _write(simulation, unfinished, wall_seconds)
+                _write(simulation, unfinished, wall_seconds, digests)
                 if final.exists():
                     shutil.rmtree(final)
                 unfinished.rename(final)
@@ -136,7 +139,7 @@ def save_model(simulation: Simulation, path: Path) -> None:
         write_atomically(path, trainer.to_bytes(trainer.named(simulation.parameters)))
 
 
-def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
+def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: str) -> None:
     tensors = {MODEL + str(version): model for version, model in simulation.models.items()}
     stepping, vectors = simulation.aggregator.saved()
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
@@ -150,6 +153,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float) -> None:
         "server": {"name": simulation.server.name, "state": stepping},
         "events": [list(event) for event in simulation.events.all(simulation.coordinator.flight.tasks)],
         "wall_seconds": wall_seconds,
+        "digests": digests,
     }
     simulation.coordinator.save(folder)
     write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
@@ -182,7 +186,7 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
         simulation.time.now = float(state["now"])
         simulation.time.skipped = int(state["skipped"])
         events = Events(Event(*event) for event in state["events"])
-        restored = Restored(int(state["round"]), float(state["wall_seconds"]))
+        restored = Restored(int(state["round"]), float(state["wall_seconds"]), str(state.get("digests", "")))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as cause:
         if isinstance(cause, InputError):
             raise
