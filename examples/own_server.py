@@ -94,15 +94,10 @@ def admit(listener: socket.socket, clients: int, inbox: queue.Queue) -> dict[str
 
 
 def take(coordinator, model: fedpace.SharedModel, step, came: dict) -> None:
-    """Make the next model of a step's answers, without those that do not go with the others."""
+    """Make the next model of a step's answers: long updates are clipped, and nobody weighs more than it may."""
     pairs = {task.id: came.pop(task.id) for task, _ in step.answers}  # the model that was sent, and what came back
-    why = coordinator.screen(lambda: [after["weights"] - sent["weights"] for sent, after in pairs.values()])
-    if why:
-        step = coordinator.refuse(why)
-    if step.afresh:  # those who made the model so far are not believed
-        model.begin_again({"weights": FIRST})
-    answers = [(weight, pairs[task.id][1]) for task, weight in step.answers]
-    model.step(answers, step.mode, sent=[pairs[task.id][0] for task, _ in step.answers])
+    sent, trained = ({task: pair[place] for task, pair in pairs.items()} for place in (0, 1))
+    model.apply(coordinator, step, trained, sent)
 
 
 def hear(coordinator, name: str, answer, tasks: dict, came: dict, now: float) -> None:
@@ -161,7 +156,7 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
         if due:
             continue
         if not coordinator.tasks:
-            raise fedpace.FedpaceError("there is nobody left to ask: all clients have hung up, or are not trusted")
+            raise fedpace.FedpaceError("there is nobody left to ask: all clients have hung up")
         patience = coordinator.wake_at - (time.monotonic() - began)
         try:
             name, answer = inbox.get(timeout=None if math.isinf(patience) else max(0.0, patience))
