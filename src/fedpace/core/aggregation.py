@@ -185,7 +185,9 @@ class Aggregator:
             center = np.zeros(rows.shape[1]) if self.center is None else self.center
             combined = robust.combine(rows, weights + NO_VOTE, center=center, trusted=trusted, rng=rng)
             self.center = combined.step / float(weights.sum())
-            coordinator.note_combined(step, combined.weights > 0, evidence=robust.validates)
+            mine = slice(len(step.answers))  # a rule that remembers clients adds rows of theirs behind
+            agreement = None if trusted is None else cosines(rows[mine], trusted)
+            coordinator.note_combined(step, combined.weights[mine] > 0, agreement)
             return combined
 
         return combine
@@ -215,6 +217,13 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
     if validation and (robust is None or not robust.validates):
         used = "no robust rule" if robust is None else robust.name
         raise InputError(f"validation= is given, but {used} does not use it: give robust='fltrust' or 'zeno'")
+
+
+def cosines(updates: FloatArray, trusted: FloatArray) -> FloatArray:
+    """(k,) cosine of each update with the server's own; NaN where either is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lengths = np.linalg.norm(updates, axis=1) * float(np.linalg.norm(trusted))
+        return np.asarray(updates @ trusted / lengths)
 
 
 def update_length(answer: Trained) -> float:

@@ -59,18 +59,18 @@ class Hearing(Standing):
         self._bounded = frozenset(names)
         return (self.refuse(lost, step) if lost else step), *shortened
 
-    def note_combined(self, step: Step, counted: BoolArray, *, evidence: bool) -> None:
-        """Note which answers of a step a robust rule left out; clients are judged only by evidence of a validation set.
+    def note_combined(self, step: Step, counted: BoolArray, cosines: FloatArray | None) -> None:
+        """Note which answers of a step a robust rule left out, and judge clients by a validation set if there is one.
 
         Args:
             step: whose answers they are.
             counted: (k,) which of them the rule used.
-            evidence: whether the rule compared them with a validation set.
+            cosines: (k,) of the updates with the one that the server made on its validation set; None = there is none.
         """
         tasks = [task for task, _ in step.answers]
         self.at.turn.left_out = [str(t.client) for t, used in zip(tasks, counted.tolist(), strict=True) if not used]
-        if evidence:
-            self.ledger.trust.judge(self._rows_of(tasks), counted.tolist())
+        if cosines is not None:
+            self.ledger.trust.judge(self._rows_of(tasks), cosines)
 
     def _rows_of(self, tasks: Sequence[Task]) -> list[int]:
         """Return the rows of tasks' clients; -1 where the client has left."""

@@ -174,15 +174,29 @@ class Memory:
         self._known.pop(source.client, None)  # so that the order is that in which they were heard
         self._known[source.client] = _Known(offset, source.version, source.share, log_scale, path)
 
-    def corrected(self, updates: FloatArray, sources: tuple[Source, ...]) -> FloatArray:
-        """Return updates without what is the clients' own, as far as it is remembered: what robust rules compare."""
-        found = updates.copy()
-        if self._known:
-            mean = self._mean()
-            for place, source in enumerate(sources):
-                if source.client in self._known:
-                    found[place] -= self._predicted * (self._offset(source) - mean)
-        return found
+    def by_client(
+        self, updates: FloatArray, weights: FloatArray, sources: tuple[Source, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return what every client would send now, and its vote: what robust rules combine.
+
+        Clients that answered have sent it: these rows come first. Of the others it is what they differed by when they
+        were heard, from what those that answered have in common. Each client votes with its share of the objective,
+        however often it answers, so that the fastest cannot outvote the others.
+        """
+        total = float(weights.sum())
+        if not self._known:
+            return updates, weights
+        mean = self._mean()
+        common = np.zeros(updates.shape[1])
+        for place, source in enumerate(sources):
+            offset = self._offset(source) if source.client in self._known else mean
+            common += weights[place] / total * (updates[place] - self._predicted * offset)
+        answered = {source.client for source in sources}
+        others = [client for client in self._known if client not in answered]
+        rows = [common + self._predicted * self._known[client].shrunk_to(self._was.log_scale) for client in others]
+        shares = np.array([source.share for source in sources] + [self._known[client].share for client in others])
+        votes = shares * (total / float(shares.sum())) if shares.any() else np.full(shares.size, total / shares.size)
+        return np.concatenate([updates, np.array(rows).reshape(len(others), updates.shape[1])]), votes
 
     def freed(
         self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]

@@ -28,7 +28,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, above, between, finite
+from fedpace._base.checks import BoolArray, above, between, finite
 from fedpace.core.stepping import Answers, Part, ShareOf, Source, Stack, Vector, like
 from fedpace.server._counting import still_counting
 from fedpace.server._memory import Memory, Remembered
@@ -79,11 +79,11 @@ class Remembering:
         updates = np.array([np.asarray(row) for row in answers.rows])
         robust = None
         if answers.combine is not None:
-            combined = answers.combine(memory.corrected(updates, answers.sources), answers.weights)
-            kept = combined.weights > 0
+            combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
+            kept = combined.weights[: len(updates)] > 0
             if not kept.any():
                 return model, state
-            robust, updates, answers = combined.step, updates[kept], _kept(answers, combined.weights, kept)
+            robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
@@ -123,10 +123,10 @@ def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
     )
 
 
-def _kept(answers: Answers, weights: FloatArray, kept: BoolArray) -> Answers:
-    """Return the answers that a robust rule used, with the weights that it gave them: the others are not remembered."""
-    total = float(answers.weights.sum())
-    scaled = weights[kept] * (total / float(weights[kept].sum()))
+def _kept(answers: Answers, kept: BoolArray) -> Answers:
+    """Return the answers that a robust rule used: the others are not remembered."""
+    total, left = float(answers.weights.sum()), answers.weights[kept]
+    scaled = left * (total / float(left.sum())) if left.any() else np.full(left.size, total / left.size)
     rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
     square = float(scaled @ np.array([float(row @ row) for row in rows]))
     return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))

@@ -6,9 +6,10 @@
   upper quartile, over clients, of the longest update that each has sent so far. Every client has one vote, so clients
   that answer more often do not decide. The reference does not fall as training converges: late in training an honest
   minority whose data pull harder than the majority's keeps its influence.
-- *How much weight may this client have?* (`cap_weights`) At most `STEP_CAP` in a step. Over time a leaky bucket: the
-  weight of `WEIGHT_BURST` whole steps, plus `WEIGHT_RATE` times the client's share of the objective per step. Weight
-  above the cap goes to the other clients of the step; if these have no room either, the step becomes shorter.
+- *How much weight may this client have?* (`cap_weights`) A leaky bucket: the weight of `WEIGHT_BURST` whole steps, plus
+  `WEIGHT_RATE` times the client's share of the objective per step. Weight above the cap goes to the other clients of
+  the step; if these have no room either, the step becomes shorter. There is no cap per step: a client that was seldom
+  heard, and whose data nobody else has, may rightly be most of one step.
 - *How slow is this client, how large is its moment, how many samples does it have?* Claims are bounded by the server's
   own clock and by what most clients claim.
 - *Is this client excluded?* Only by evidence from a validation set on the server (`judge`), and never more than half of
@@ -32,19 +33,19 @@ from fedpace.trust.limits import (
     CLIP,
     FIRST_BUFFER,
     FIRST_RMS,
-    FLEET,
     LATE,
     LEAST_SPREAD,
     LONGEST,
     MIN_CLIENTS,
+    MIN_JUDGED,
     MOMENT_FACTOR,
     MOMENT_KEPT,
     MOMENT_LOG_LIMIT,
     MOMENT_SPREADS,
+    OPPOSED,
     REFERENCE_QUANTILE,
-    REJECTIONS,
     SHARE_CAP,
-    STEP_CAP,
+    SHARE_FLEET,
     TRANSFER_PART,
     TRANSFER_SECONDS,
     WEIGHT_BURST,
@@ -62,7 +63,8 @@ COLUMNS: dict[str, float] = {
     "moment_scale": 1.0,  # what the moment was multiplied by
     "weight_used": 0.0,  # level of the leaky bucket after `weight_step`
     "weight_step": 0.0,  # the step in which the client last had weight
-    "rejections": 0.0,  # in a row, by a rule with a validation set
+    "judged": 0.0,  # answers that were compared with the server's own update
+    "agreement": 0.0,  # sum of their cosines with it
     "excluded": 0.0,  # 1 = the client is not asked
 }
 
@@ -150,8 +152,6 @@ class Trust:
         if not self.on or not total > 0 or rows.size == 0:
             return weights
         limits = self._room(rows, shares, step)
-        if len(self) >= FLEET and np.unique(rows).size > 1:
-            limits = np.minimum(limits, np.maximum(STEP_CAP, _at(shares, rows)))
         wanted = weights / total if abs(total - 1.0) > 1e-12 else weights
         return filled_up(wanted, limits)
 
@@ -189,7 +189,7 @@ class Trust:
     def plausible_samples(self, samples: FloatArray) -> FloatArray:
         """(n,) numbers of samples that clients count for: in large fleets no client claims most of the objective."""
         total = float(samples.sum())
-        if not self.on or samples.size < FLEET or not total > 0:
+        if not self.on or samples.size < SHARE_FLEET or not total > 0:
             return samples
         largest = int(np.argmax(samples))
         rest = total - float(samples[largest])
@@ -267,14 +267,20 @@ class Trust:
 
     # -- evidence from a validation set ----------------------------------------------------------------------
 
-    def judge(self, rows: Sequence[int], accepted: Sequence[bool]) -> None:
-        """Take in which answers of a step a rule with a validation set accepted; exclude clients by that evidence."""
-        for row, good in zip(rows, accepted, strict=True):
-            if row >= 0:
-                count = 0.0 if good else self.columns["rejections"][row] + 1
-                self.columns["rejections"][row] = count
-                if count >= REJECTIONS:
-                    self.columns["excluded"][row] = 1.0
+    def judge(self, rows: Sequence[int], cosines: ArrayLike) -> None:
+        """Take in how answers agree with the update that the server made on its validation set, and exclude by it.
+
+        Args:
+            rows: (k,) of the clients; -1 = a client that has left.
+            cosines: (k,) of their updates with the server's.
+        """
+        places, found = np.asarray(rows, dtype=np.int64), np.asarray(cosines, dtype=np.float64)
+        known = (places >= 0) & np.isfinite(found)
+        np.add.at(self.columns["judged"], places[known], 1.0)
+        np.add.at(self.columns["agreement"], places[known], found[known])
+        told = np.unique(places[known])
+        judged, agreement = self.columns["judged"][told], self.columns["agreement"][told]
+        self.columns["excluded"][told[(judged >= MIN_JUDGED) & (agreement < OPPOSED * judged)]] = 1.0
 
     def admitted(self, among: BoolArray) -> BoolArray:
         """(n,) which of these clients may be asked; all of them where more than half would be excluded."""
@@ -284,8 +290,9 @@ class Trust:
         return among & ~excluded
 
     def readmit(self, rows: IntArray) -> None:
-        """Take the exclusion of clients back, and the rejections that led to it."""
-        self.columns["excluded"][rows] = self.columns["rejections"][rows] = 0.0
+        """Take the exclusion of clients back, and the evidence that led to it."""
+        for name in ("excluded", "judged", "agreement"):
+            self.columns[name][rows] = 0.0
 
     # -- saving ----------------------------------------------------------------------------------------------
 

@@ -20,12 +20,9 @@ LONGEST = 1e300
 
 # -- weights ---------------------------------------------------------------------------------------------------------
 
-FLEET = 20
-"""Clients in a fleet from which on the two caps below hold: in a small fleet one client may have to be most of it."""
-STEP_CAP = 0.5
-"""Most weight of one client in one step, unless its share of the objective is larger."""
-SHARE_CAP = 0.5
-"""Most that one client may claim of the objective by the number of its samples."""
+SHARE_CAP, SHARE_FLEET = 0.5, 20
+"""Most that one client may claim of the objective by the number of its samples, in fleets of so many clients or more.
+In a small fleet one client may really hold most of the data."""
 WEIGHT_RATE = 10.0
 """Most weight of one client over time: this many times its share of the objective per step, ..."""
 WEIGHT_BURST = 3.0
@@ -51,5 +48,7 @@ MOMENT_LOG_LIMIT = 600.0
 
 # -- evidence from a validation set ----------------------------------------------------------------------------------
 
-REJECTIONS = 4
-"""A client is excluded after so many rejections in a row by a rule with a validation set."""
+MIN_JUDGED = 4
+"""Answers that must have been compared with the validation set before a client can be excluded."""
+OPPOSED = -0.15
+"""Mean cosine of a client's updates with the server's own below which it is excluded."""
