@@ -108,7 +108,7 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
+        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust))
         self.saved = self.files.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator

@@ -175,6 +175,7 @@ class _Bounded(_Rule):
     """A rule that reckons with a fraction of Byzantine clients."""
 
     fraction: float = 0.2
+    """Of the clients that may be Byzantine; at least 0 and below 0.5."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -244,6 +245,7 @@ class MultiKrum(_Bounded):
     name: ClassVar[str] = "multi-krum"
 
     keep: int = 0
+    """Updates that are averaged; 0 = k - f - 2."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -314,7 +316,9 @@ class GeometricMedian(_Rule):
     name: ClassVar[str] = "geometric-median"
 
     iterations: int = 500
+    """Steps of Weiszfeld's algorithm, at most."""
     smoothing: float = 1e-6
+    """Least distance to the median that counts, in parts of the clients' median distance."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -370,8 +374,11 @@ class CenteredClipping(_Rule):
     name: ClassVar[str] = "centered-clipping"
 
     radius: float = 0.0
+    """Longer differences from the center are clipped; 0 = to the distance within which half of the weight lies."""
     iterations: int = 3
+    """How often the center moves in a step."""
     bucket: int = 1
+    """Clients whose mean the rule sees as one update; 1 = no bucketing."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -442,7 +449,9 @@ class Zeno(_Rule):
     validates: ClassVar[bool] = True
 
     rho: float = 0.01
+    """Least cosine with the server's own update, less `epsilon`, of an update that is accepted."""
     epsilon: float = 0.0
+    """Slack of that bound."""
 
     def __post_init__(self) -> None:
         """Check the options."""
