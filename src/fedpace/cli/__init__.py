@@ -12,7 +12,7 @@ import typer
 
 import fedpace
 from fedpace._base.errors import FedpaceError
-from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
+from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs, serving
 
 app = typer.Typer(
     help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
@@ -29,6 +29,7 @@ app.command()(looking.runs)
 app.command()(looking.watch)
 app.command()(looking.explain)
 app.command()(looking.export)
+app.command()(serving.readmit)
 app.command()(planning.plan)
 app.command()(reproducing.reproduce)
 app.command("list")(listing.list_components)
