@@ -127,16 +127,16 @@ class Catalogue:
 
 
 class RobustRules(Catalogue):
-    """The robust rules, in the order of the table in `fedpace.trust.robust`."""
+    """The robust rules of `fedpace.trust.robust`."""
 
     def __init__(self) -> None:
         super().__init__("robust rule", "fedpace.trust.robust", "")
 
     def names(self) -> list[str]:
-        """Return the name of every rule."""
+        """Return the name of every rule, sorted."""
         from fedpace.trust.robust import ROBUST
 
-        return list(ROBUST)
+        return sorted(ROBUST)
 
     def _find(self, module_name: str, name: str) -> Any:
         from fedpace.trust.robust import ROBUST
