@@ -51,7 +51,7 @@ def test_options_are_readable_in_a_narrow_terminal():
     assert max(len(line) for line in shown.splitlines()) <= 60
 
 
-@pytest.mark.parametrize("kind", ["schemes", "delays", "datasets", "models", "servers"])
+@pytest.mark.parametrize("kind", ["schemes", "delays", "datasets", "models", "servers", "robust"])
 def test_the_list_fits_a_window(kind):
     """A name and what it is: papers and options are for --long and `show`."""
     shown = CliRunner().invoke(app, ["list", kind], env={"COLUMNS": "80"}, catch_exceptions=False).stdout

@@ -99,14 +99,14 @@ def test_explain_says_why(folder):
     )
     assert explain_client(refused, "2").turns[0].reason.startswith("its update is long; "), "why, where it is known"
     rounds = (
-        round_of(1, (0, 2), failed=(2,), facts={"held off": ["2"]}),
+        round_of(1, (0, 2), failed=(2,), facts={"excluded": ["2"]}),
         round_of(2, (0, 1)),
-        round_of(3, (0, 1), facts={"held off": []}),
+        round_of(3, (0, 1), facts={"excluded": []}),
         round_of(4, (0, 1)),
     )
     for scheme in ("pace", "random", "pace-async"):
         held = explain_client(replace(record, info=replace(info, selector=scheme), rounds=rounds), "2").turns
-        assert ["not asked: its updates were refused" in turn.reason for turn in held] == [False, True, True, False]
+        assert [turn.reason.startswith("excluded: ") for turn in held] == [False, True, True, False]
     measured = replace(record, rounds=(round_of(1, (0, 1), warmed=(2,)), *record.rounds[1:]))
     assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
     fast = explain_client(record, "0")

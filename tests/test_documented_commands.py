@@ -88,6 +88,8 @@ def desk(tmp_path_factory):
     (place / "delays.csv").write_text("\n".join(["seconds", *map(str, seconds)]) + "\n")
     parquet.write_table(pyarrow.table({"seconds": seconds}), place / "delays.parquet")
     np.savez(place / "moments.npz", factors=rng.normal(size=(12, 5, 3)))
+    (place / "state").mkdir()
+    (place / "state" / "lock").touch()  # as a server leaves it
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         demo = "compare --out runs/demo --max-rounds 2 --seeds 1 --jobs 1 --selectors random,pace"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from fedpace.hosting.shared_model import SharedModel
     from fedpace.study import compare, simulate
+    from fedpace.trust.robust import make_robust
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "View",
     "cohort_size",
     "compare",
+    "make_robust",
     "make_selector",
     "make_server",
     "simulate",
@@ -77,6 +79,7 @@ _HOMES = {
     "SharedModel": "fedpace.hosting.shared_model",
     "cohort_size": "fedpace.core.cohorts",
     "compare": "fedpace.study",
+    "make_robust": "fedpace.trust.robust",
     "simulate": "fedpace.study",
     "stream": "fedpace._base.rng",
 }

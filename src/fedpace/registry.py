@@ -3,7 +3,7 @@
 A built-in component lives in the file of its name (`power_of_choice.py` holds `power-of-choice`), so finding one
 imports that file alone. Other packages add theirs with an entry point in the group `fedpace.selectors`,
 `fedpace.delays`, `fedpace.datasets`, `fedpace.models` or `fedpace.servers`. Two components of one name are an error; a
-miss lists what there is.
+miss lists what there is. Robust rules are all in `fedpace.trust.robust`, and take no plug-ins.
 """
 
 from __future__ import annotations
@@ -126,8 +126,30 @@ class Catalogue:
         return found
 
 
+class RobustRules(Catalogue):
+    """The robust rules of `fedpace.trust.robust`."""
+
+    def __init__(self) -> None:
+        super().__init__("robust rule", "fedpace.trust.robust", "")
+
+    def names(self) -> list[str]:
+        """Return the name of every rule, sorted."""
+        from fedpace.trust.robust import ROBUST
+
+        return sorted(ROBUST)
+
+    def _find(self, module_name: str, name: str) -> Any:
+        from fedpace.trust.robust import ROBUST
+
+        return ROBUST.get(name)
+
+    def _plugged_in(self) -> dict[str, EntryPoint]:
+        return {}
+
+
 selectors = Catalogue("scheme", "fedpace.selectors", "fedpace.selectors")
 delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
 datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
 models = Catalogue("model", "fedpace.models", "fedpace.models")
 servers = Catalogue("server step", "fedpace.server", "fedpace.servers")
+robust = RobustRules()

@@ -33,7 +33,10 @@ def a_run(label: str, seed: int, *, clients: int, rounds: int, target: float, se
                 number, clock, seconds, 0.0, float(metric), 1.0,
                 clients=tuple(ids[client] for client in chosen), weights=tuple(weights.tolist()),
                 failed=tuple(ids[client] for client in chosen[:1]) if number % 9 == 0 else (),
-                facts={"reasons": {str(ids[i]): f"in with {w:.1%}" for i, w in zip(chosen, weights, strict=True)}},
+                facts={
+                    "reasons": {str(ids[i]): f"in with {w:.1%}" for i, w in zip(chosen, weights, strict=True)},
+                    **(bounded(ids, number) if server else {}),
+                },
                 work=float(np.minimum(delays[chosen], seconds).sum()), wasted=int(number % 9 == 0),
                 bytes_down=15_000, bytes_up=14_000, by_speed=tuple((metric - 0.01 * np.arange(10)).tolist()),
             )
@@ -54,6 +57,12 @@ def a_run(label: str, seed: int, *, clients: int, rounds: int, target: float, se
         versions={"fedpace": "0.1.0"},
     )
     return RunRecord(info, tuple(played))
+
+
+def bounded(ids: list[str], number: int) -> dict[str, object]:
+    """What a server says of a round in which it bounded a few clients."""
+    said: dict[str, object] = {"clipped": {ids[1]: 0.12}, "capped": {ids[2]: 0.05}, "left out": [ids[number % 5]]}
+    return {**said, "excluded": [ids[3]]} if number == 4 else said
 
 
 CASES = {

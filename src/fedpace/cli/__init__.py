@@ -14,7 +14,7 @@ import fedpace
 from fedpace._base.errors import FedpaceError
 from fedpace._base.names import printable
 from fedpace._base.signals import terminable
-from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs
+from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs, serving
 
 app = typer.Typer(
     help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
@@ -31,6 +31,7 @@ app.command()(looking.runs)
 app.command()(looking.watch)
 app.command()(looking.explain)
 app.command()(looking.export)
+app.command()(serving.readmit)
 app.command()(planning.plan)
 app.command()(reproducing.reproduce)
 app.command("list")(listing.list_components)

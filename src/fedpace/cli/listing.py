@@ -21,10 +21,13 @@ from fedpace._base.errors import FedpaceError, InputError
 from fedpace.cli.common import print_json
 from fedpace.cli.options import AsJson
 
-KINDS = ("selectors", "delays", "datasets", "models", "servers")
+KINDS = ("selectors", "delays", "datasets", "models", "servers", "robust")
 """What `fedpace list` can list, as the registry calls it."""
 WORDS = {"schemes": "selectors"}
 """What a reader may call them too."""
+NOUNS = {"robust": "robust rules, each in place of the weighted mean"}
+"""What several of a kind are called, where its own name does not say it."""
+VALIDATES = "a validation set on the server: validation = N, --validation N"
 ADVICE = {
     "pace-async": "take this one, unless training must go in rounds",
     "pace": "take this one where training goes in rounds",
@@ -56,7 +59,7 @@ def list_components(
         return
     console = Console(highlight=False, markup=False)
     more = "`fedpace show NAME` says all of one" + ("" if long else ", --long more of each")
-    said = f"{len(entries)} {kind}; {more}."
+    said = f"{len(entries)} {NOUNS.get(kind, kind)}; {more}."
     if kind == "selectors":
         said = (
             f"{len(entries)} schemes; {more}. Take pace-async; where training goes in rounds, take pace. The others "
@@ -81,7 +84,10 @@ def list_components(
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="A scheme, or a delay model, data set, model or server step.", metavar="SCHEME")
+        str,
+        typer.Argument(
+            help="A scheme, or a delay model, data set, model, server step or robust rule.", metavar="SCHEME"
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -90,8 +96,8 @@ def show(
     if not found:
         known = [other for kind in KINDS for other in _catalogue(kind).names()]
         raise InputError(
-            f"there is no scheme, delay model, data set, model or server step {name!r}.{did_you_mean(name, known)} "
-            "`fedpace list` shows what there is"
+            f"there is no scheme, delay model, data set, model, server step or robust rule {name!r}."
+            f"{did_you_mean(name, known)} `fedpace list` shows what there is"
         )
     entries = [{"kind": kind, **_details(_catalogue(kind), name)} for kind in found]
     if as_json:
@@ -120,6 +126,9 @@ def _print(entry: dict[str, Any], console: Console) -> None:
     if entry["kind"] == "selectors":
         others = "" if entry["name"] == "random" else "random,"
         console.print(f'\nTry it: fedpace compare --selectors "{others}{entry["name"]}"')
+    if entry["kind"] == "robust":
+        held = " --validation 100" if entry["validates"] else ""
+        console.print(f"\nTry it: fedpace compare --robust {entry['name']}{held}")
 
 
 def reflowed(text: str, width: int) -> str:
@@ -161,6 +170,8 @@ def _lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
         lines.insert(1, ("", f"-> {ADVICE[entry['name']]}"))
     if "needs" in entry:
         lines += [("needs: ", ", ".join(entry["needs"]) or "nothing"), ("uses: ", ", ".join(entry["uses"]))]
+    if entry.get("validates"):
+        lines.append(("needs: ", VALIDATES))
     return [line for line in [*lines, ("options: ", options or "none")] if line[1]]
 
 
@@ -185,8 +196,15 @@ def _details(catalogue: registry.Catalogue, name: str) -> dict[str, Any]:
         **_describe(name, cls),
         "meanings": _meanings(cls),
         "server": getattr(step, "name", "") if not callable(step) and not isinstance(step, property) else "",
-        "about": inspect.getdoc(inspect.getmodule(cls)) or "",
+        "about": _about(cls),
     }
+
+
+def _about(cls: Any) -> str:
+    """Return the header of the component's module; robust rules share theirs, and each says its own."""
+    if hasattr(cls, "validates"):
+        return (inspect.getdoc(cls) or "").partition("\n\n")[2]
+    return inspect.getdoc(inspect.getmodule(cls)) or ""
 
 
 def _meanings(cls: Any) -> dict[str, str]:
@@ -196,8 +214,9 @@ def _meanings(cls: Any) -> dict[str, str]:
         entry.group(1): " ".join(entry.group(2).split())
         for entry in re.finditer(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |\Z)", text, flags=re.DOTALL | re.MULTILINE)
     }
+    bases: list[Any] = [each for each in cls.__mro__ if dataclasses.is_dataclass(each)]
     try:
-        source = inspect.getsource(cls)
+        source = "\n".join(inspect.getsource(each) for each in bases)
     except OSError:  # a class that was made at a prompt
         source = ""
     for entry in re.finditer(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, flags=re.DOTALL | re.MULTILINE):
@@ -211,6 +230,8 @@ def _describe(name: str, cls: Any) -> dict[str, Any]:
     summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
     options = {item.name: _default(item) for item in dataclasses.fields(cls)}
     entry = {"name": name, "summary": summary, "options": options}
+    if hasattr(cls, "validates"):
+        entry["validates"] = cls.validates
     if hasattr(cls, "needs"):
         entry["needs"] = sorted(need.value for need in cls.needs)
         entry["paper"] = _paper(cls)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from fedpace._base.errors import InputError
 from fedpace._base.names import printable
@@ -109,7 +110,12 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow runs while they go on, the simulator's or a Flower or NVFlare server's (give its state folder)."""
+    """Follow runs while they go on, the simulator's or a Flower or NVFlare server's (give its state folder).
+
+    A line below the table says where the influence of clients was bounded: how
+    many updates were clipped or left out, how many weights capped, and which
+    clients are excluded.
+    """
     if not every > 0:
         raise InputError(f"--every must be above 0 seconds, but {every} came")
     if not folder.is_dir():
@@ -185,7 +191,7 @@ def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
     for sight in sights:
         info, last = sight.info, sight.last
         failed = f", {len(set(last.failed))} failed" if last is not None and last.failed else ""
-        cells["Run"].append(str(sight.folder.relative_to(folder)) if sight.folder != folder else info.label)
+        cells["Run"].append(_called(sight, folder))
         cells["State"].append(info.status)
         cells["Round"].append("" if last is None else str(last.number))
         cells["Clock"].append("" if last is None else f"{last.clock:,.0f} s")
@@ -198,7 +204,12 @@ def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
         del cells["Last"]
     if width < NARROW:
         del cells["Clients"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
+    bounded = [(_called(sight, folder), sight.influence.line(sight.info.names)) for sight in sights if sight.influence]
+    below = "\n".join(line if len(sights) == 1 else f"{run}: {line}" for run, line in bounded)
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True,
+        caption=Text(below) if below else None, caption_justify="left", caption_style="",
+    )  # fmt: skip
     for name, values in cells.items():
         aim = f"\n(target {', '.join(targets)})" if name == heading and targets else ""
         wide = max(map(len, values))
@@ -209,6 +220,10 @@ def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
     for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+def _called(sight: Sight, folder: Path) -> str:
+    return str(sight.folder.relative_to(folder)) if sight.folder != folder else sight.info.label
 
 
 def _plain(sight: Sight) -> dict[str, object]:
@@ -224,6 +239,10 @@ def _plain(sight: Sight) -> dict[str, object]:
         sight.info.metric: sight.metric,
         "target": sight.info.target,
         "quiet_seconds": sight.quiet,
+        "clipped": sight.influence.total("clipped"),
+        "capped": sight.influence.total("capped"),
+        "left_out": sight.influence.total("left_out"),
+        "excluded": list(sight.influence.excluded),
     }
 
 

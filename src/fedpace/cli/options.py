@@ -38,6 +38,13 @@ class Changes:
         str | None,
         described("Server step of all schemes, as NAME or NAME:KEY=VALUE,... (default: what each scheme asks for)."),
     ] = None
+    robust: Annotated[
+        str | None,
+        described("Robust rule in place of the weighted mean, as NAME or NAME,KEY=VALUE,... (default: the mean)."),
+    ] = None
+    validation: Annotated[
+        int | None, described("Samples that the server holds: fltrust and zeno compare updates with its own.")
+    ] = None
     target: Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")] = None
     hold: Annotated[
         int | None,

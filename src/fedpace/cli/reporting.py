@@ -16,6 +16,7 @@ from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, RunRecord, find_runs, in_order
 from fedpace.report.delay_grid import build_grid
 from fedpace.report.folder import report_files, write_reports
+from fedpace.report.influence import influence_sentence
 from fedpace.report.questions import at_time, retarget
 from fedpace.report.summary import sentences
 from fedpace.report.tables import render_costs, render_table
@@ -75,6 +76,8 @@ def report_folder(
         if instant is not None:
             said.append(instant.sentence())
         console.print(" ".join(said), highlight=False, markup=False)
+        if bounded := influence_sentence(runs):
+            console.print(bounded, highlight=False, markup=False)
         _name_files([folder], console, asked.suffix)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}

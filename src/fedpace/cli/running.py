@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,8 @@ def execution(how: Carrying) -> Execution:
 
 def overrides(changes: Changes, **which: Any) -> Overrides:
     """Return what a command changes in an experiment; `which` schemes, seeds and delays it has said otherwise."""
-    return Overrides(**vars(changes) | {"server": _server(changes.server)} | which)
+    named = {"server": _named(changes.server, "--server"), "robust": _named(changes.robust, "--robust")}
+    return Overrides(**vars(changes) | named | which)
 
 
 def load_under(path: Path | None, overrides: Overrides, delays: Sequence[str] | None = None) -> list[Experiment]:
@@ -204,14 +206,15 @@ def _target(record: RunRecord) -> str:
     return f"The target {target:g} was first met at {crossed.clock:,.0f} s, {held}."
 
 
-def _server(text: str | None) -> dict[str, Any] | None:
-    """Read `NAME(KEY=VALUE, ...)`, or `NAME:KEY=VALUE,...`, which needs no quotes in a shell."""
+def _named(text: str | None, option: str) -> dict[str, Any] | None:
+    """Read `NAME(KEY=VALUE, ...)`, or `NAME:KEY=VALUE,...` and `NAME,KEY=VALUE,...`, which need no quotes."""
     if text is None:
         return None
     if "(" in text:
-        return parse_named(text, "--server")
-    name, _, options = text.partition(":")
-    return {"name": name.strip(), **key_values([entry for entry in options.split(",") if entry], "--server")}
+        return parse_named(text, option)
+    name, *options = re.split("[:,]", text, maxsplit=1)
+    given = [entry for entry in "".join(options).split(",") if entry]
+    return {"name": name.strip(), **key_values(given, option)}
 
 
 def _unused(folder: Path) -> Path:

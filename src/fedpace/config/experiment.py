@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpace import registry
-from fedpace._base.checks import at_least, between
+from fedpace._base.checks import at_least, between, whole
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config.options import Table, as_table, build, known_keys, typed
 from fedpace.config.overrides import Overrides
+from fedpace.core.aggregation import check_robust
 from fedpace.core.stepping import ServerStep
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.arrays import OWN
@@ -32,6 +33,7 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
 from fedpace.sim.training import Training
+from fedpace.trust.robust import RobustRule
 
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """How files end that are written where a scheme's folder is."""
@@ -68,6 +70,15 @@ class Experiment:
     stop: Stop
     server: ServerStep[Any] | None = None
     """The server step of every scheme that has none of its own; None = what each asks for."""
+    robust: RobustRule | None = None
+    """Combines the updates of every scheme in place of the weighted mean; None = the weighted mean."""
+    validation: int = 0
+    """Samples that the server holds, for robust rules that compare updates with the server's own."""
+
+    def __post_init__(self) -> None:
+        """Refuse a robust rule without its validation set, and a validation set that nothing uses."""
+        whole(self.validation, 0, "validation")
+        check_robust(self.robust, self.validation)
 
     def server_of(self, scheme: Scheme) -> ServerStep[Any]:
         """Return the server step that a scheme is run with."""
@@ -86,6 +97,7 @@ class Experiment:
             **{part: _named(getattr(self, part)) for part in _PARTS},
             **{section: _options(getattr(self, section)) for section in _SECTIONS},
             **({} if self.server is None else {SERVER: _named(self.server)}),
+            **({} if self.robust is None else {ROBUST: self.robust_table()}),
             "selectors": [
                 {
                     **_named(scheme.selector),
@@ -96,6 +108,12 @@ class Experiment:
             ],
         }
 
+    def robust_table(self) -> dict[str, Any]:
+        """Return the robust rule as `[robust]` holds it: name, options and `validation`; empty without a rule."""
+        if self.robust is None:
+            return {}
+        return {**_named(self.robust), **({VALIDATION: self.validation} if self.validation else {})}
+
 
 _PARTS: dict[str, Catalogue] = {
     "data": registry.datasets,
@@ -104,6 +122,8 @@ _PARTS: dict[str, Catalogue] = {
 }
 SERVER = "server"
 """The table of the server step, of an experiment or of one of its schemes; left out where neither says anything."""
+ROBUST, VALIDATION = "robust", "validation"
+"""The table of the robust rule, left out where there is none; its key that no rule has for an option."""
 _SECTIONS: dict[str, type[Any]] = {
     "training": Training,
     "fleet": Fleet,
@@ -177,8 +197,8 @@ def parse_experiment(table: Table, source: str, overrides: Overrides | None = No
     for section in options.keys() & _SECTIONS.keys():
         _section(table, section, f"{source}, [{section}]")  # what is wrong in the file is not the option's fault
     table = given.apply(table)
-    where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER)}
-    known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER), source)
+    where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER, ROBUST)}
+    known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER, ROBUST), source)
     for part in ("name", "selectors", *_PARTS):
         if part not in table:
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
@@ -189,11 +209,14 @@ def parse_experiment(table: Table, source: str, overrides: Overrides | None = No
     if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
         place = where["stop"] if given.target is None else "--target"
         raise InputError(f"{place}: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
+    robust, validation = _robust(table, where[ROBUST])
     return Experiment(
         name=folder_name(typed(str, table["name"], f"{source}: name"), f"{source}: the name"),
         schemes=_schemes(table["selectors"], source, options),
         seeds=_seeds(table.get("seeds", 1), source),
         server=_server(table, where[SERVER]),
+        robust=robust,
+        validation=validation,
         **parts,
         **sections,
     )
@@ -225,6 +248,22 @@ def _server(table: Table, where: str) -> Any:
     if given is None:
         return None
     return _component(registry.servers, {"name": given} if isinstance(given, str) else given, where)
+
+
+def _robust(table: Table, where: str) -> tuple[RobustRule | None, int]:
+    """Return the robust rule that a table names, and the samples that the server holds for it; None, 0 without one."""
+    given = table.get(ROBUST)
+    if given is None:
+        return None, 0
+    options = dict(as_table({"name": given} if isinstance(given, str) else given, where))
+    samples = typed(int, options.pop(VALIDATION, 0), f"{where}: {VALIDATION}")
+    whole(samples, 0, f"{where}: {VALIDATION}")
+    rule = _component(registry.robust, options, where) if options or not samples else None
+    try:
+        check_robust(rule, samples)
+    except InputError as cause:
+        raise InputError(f"{where}: {cause}") from cause
+    return rule, samples
 
 
 def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Scheme, ...]:

@@ -26,6 +26,8 @@ class Overrides:
     evaluate_every: int | None = None
     hold: int | None = None
     server: Table | None = None
+    robust: Table | None = None
+    validation: int | None = None
     arithmetic: str | None = None
     option: str = "--selectors"
     """What the command calls the option that names schemes."""
@@ -41,6 +43,8 @@ class Overrides:
                 changed[section] = {**before, **keys}
         if self.server is not None:
             changed["server"] = dict(self.server)
+        if self.robust is not None or self.validation is not None:
+            changed["robust"] = self._robust(table)
         if self.delays is not None and self._other_delays(table):
             changed["delays"] = parse_named(self.delays, "--delays")
         if self.selectors is not None:
@@ -71,6 +75,9 @@ class Overrides:
         }
         if self.server is not None:
             options["server"] = "--server"
+        given = {"--robust": self.robust, "--validation": self.validation}
+        if named := [option for option, value in given.items() if value is not None]:
+            options["robust"] = ", ".join(named)
         if self.delays is not None and self._other_delays(table):
             options["delays"] = "--delays"
         if self.selectors is not None:
@@ -89,6 +96,13 @@ class Overrides:
             "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
             "training": {} if self.arithmetic is None else {"arithmetic": self.arithmetic},
         }
+
+    def _robust(self, table: Table) -> Any:
+        """Return the robust rule: another one in place of the table's, or the table's with another validation set."""
+        rule = table.get("robust", {}) if self.robust is None else self.robust
+        if self.validation is None or not isinstance(rule, str | dict):
+            return rule
+        return {**({"name": rule} if isinstance(rule, str) else rule), "validation": self.validation}
 
     def _other_delays(self, table: Table) -> bool:
         """Whether another delay model is named than the table has, whose options then do not count."""

@@ -212,11 +212,13 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
     if robust is not None and robust.validates and not validation:
         raise InputError(
             f"{robust.name} compares updates with one that the server trains on its own data, but there are none: give "
-            "validation=, or use a rule without it, such as trimmed-mean"
+            "it a validation set (validation), or use a rule without one, such as trimmed-mean"
         )
     if validation and (robust is None or not robust.validates):
-        used = "no robust rule" if robust is None else robust.name
-        raise InputError(f"validation= is given, but {used} does not use it: give robust='fltrust' or 'zeno'")
+        why = "there is no robust rule" if robust is None else f"{robust.name} does not use it"
+        raise InputError(
+            f"there is a validation set, but {why}: take the robust rule fltrust or zeno, or leave validation out"
+        )
 
 
 def cosines(updates: FloatArray, trusted: FloatArray) -> FloatArray:

@@ -127,6 +127,15 @@ class Session:
         """Forget clients, at any time. For one that is only away for a while, see `available` of `select`."""
         self.coordinator.leave(clients)
 
+    @property
+    def excluded(self) -> set[ClientId]:
+        """Clients that are not asked, by the evidence of a validation set; `readmit` takes it back."""
+        return self.coordinator.excluded
+
+    def readmit(self, clients: Iterable[ClientId] | None = None) -> list[ClientId]:
+        """Ask excluded clients again, None = all of them, and return those that were excluded."""
+        return self.coordinator.readmit(clients)
+
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
         """Return what the selector would be shown."""
         return self.coordinator.view(now=now, available=available)

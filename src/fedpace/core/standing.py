@@ -236,10 +236,20 @@ class Standing(Roster):
         """Clients that are not asked, by the evidence of a validation set; `readmit` takes it back."""
         return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
 
-    def readmit(self, clients: Iterable[ClientId] | None = None) -> None:
-        """Ask excluded clients again; None = all of them."""
+    def readmit(self, clients: Iterable[ClientId] | None = None) -> list[ClientId]:
+        """Ask excluded clients again, and return those of them that were excluded.
+
+        Use it when you know that a client is honest, or was repaired. The rejections that led to its exclusion are
+        forgotten too.
+
+        Args:
+            clients: None = all that are excluded.
+        """
         rows = np.arange(len(self.ledger)) if clients is None else self.ledger.rows(listed(clients, "the clients"))
-        self.ledger.trust.readmit(rows)
+        trust = self.ledger.trust
+        readmitted = self.ledger.ids_of(rows[trust.columns["excluded"][rows] > 0])
+        trust.readmit(rows)
+        return list(readmitted)
 
     def _clipped_sketches(self, sketches: FloatArray, clients: Sequence[ClientId]) -> FloatArray:
         """Return sketches of updates in hand as they would count: policies must not be led by them."""

@@ -39,7 +39,7 @@ S = TypeVar("S")
 Combine = Callable[[FloatArray, FloatArray], Combined]
 """(k, d) updates and (k,) weights -> their robust aggregate."""
 ShareOf = Callable[[Any], float | None]
-"""Client -> its weight in the objective; None where it has left, or is not trusted any more."""
+"""Client -> its weight in the objective; None where it has left, or is excluded."""
 
 
 class Source(NamedTuple):

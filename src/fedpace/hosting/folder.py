@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedpace.hosting.lock import FolderLock
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, check_lines, line_digest, parse_round, read_info
 from fedpace.records.writer import RunWriter
+from fedpace.trust.robust import RobustRule
 
 MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "clip", "weight_rate")
 """Settings that a restarted server may be given anew."""
@@ -197,7 +198,9 @@ def _number(line: bytes) -> int:
         raise InputError(f"line 1 of {ROUNDS} is not a round: {cause}. Bring it back, or use another folder") from cause
 
 
-def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str) -> RunInfo:
+def run_info(
+    scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str, robust: RobustRule | None = None
+) -> RunInfo:
     """Return what `run.json` says of a server's run."""
     return RunInfo(
         label=scheme.name,
@@ -209,4 +212,10 @@ def run_info(scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, 
         target=None,
         experiment={"name": f"{scheme.name} on {host}", "host": host, "clock": clock, **vars(settings)},
         server={"name": rule.name, **configuration(rule)},
+        robust={} if robust is None else {"name": robust.name, **_options(robust)},
     )
+
+
+def _options(rule: RobustRule) -> dict[str, Any]:
+    """Return the options of a robust rule; a rule of one's own need not be a dataclass."""
+    return configuration(rule) if is_dataclass(rule) else {}

@@ -36,6 +36,7 @@ from fedpace.hosting.courier import Courier, Transport
 from fedpace.hosting.folder import ServerFolder, run_info
 from fedpace.hosting.presence import FORGET, Presence
 from fedpace.hosting.reader import Reader
+from fedpace.hosting.readmission import Readmissions
 from fedpace.hosting.replies import Reply
 from fedpace.hosting.shared_model import ArraysValidation, SharedModel
 from fedpace.hosting.sketch import Arrays, UpdateSketch
@@ -72,7 +73,8 @@ class Server:
         settings: of the coordinator.
         host: the framework.
         clock: `server`: time is this machine's. `reported`: time is what clients report, and nobody really waits.
-        folder: where every step is saved, and from which a restarted server goes on; None = nowhere.
+        folder: where every step is saved, and from which a restarted server goes on; None = nowhere. `fedpace readmit`
+            leaves requests there, which are carried out at the start and once per step.
         rule: the server rule; None = the one that the scheme asks for.
         robust: a robust rule in place of the weighted mean, or its name; None = the weighted mean.
         validation: trains a model on the server's own data; for robust rules that need it.
@@ -110,7 +112,7 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock))
+        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust))
         self.saved = self.files.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
@@ -120,6 +122,8 @@ class Server:
         if self.saved is not None:
             self.courier.expect(self.saved.coming)
         self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
+        self._readmissions = Readmissions(folder, host.log)
+        self._readmissions.carry_out(coordinator)
         self.shared: SharedModel
         """The current model, from when `share` was first called."""
         self._next: tuple[Task, ...] = ()
@@ -149,6 +153,7 @@ class Server:
         """
         fixed = None if callable(available) else list(available)
         self.files.acquire()
+        self._readmissions.carry_out(self.coordinator)
         self._send(transport, self._next)
         # Where answers come faster than a host hands them over, those in hand must not grow old while it is asked for
         # more. Rounds listen first: who was late is heard before anybody is chosen.
@@ -238,8 +243,9 @@ class Server:
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         for client in sorted({*(turn.excluded or ())} - before):
             self._log.warning(
-                "fedpace: %r is excluded by the validation set; `fedpace readmit` takes that back",
+                "fedpace: %r is excluded: the validation set rejected its updates again and again. %s takes that back",
                 client,
+                self._readmissions.remedy(client),
             )
         for client, factor in turn.clipped.items():
             self._log.info("fedpace: the update of %r was clipped to %.2g of its length", client, factor)
@@ -261,6 +267,7 @@ class Server:
             remembered = {"server": scalars, **(facts or {})}
             arrays = {**(own or {}), **vectors}
             self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
+            self._readmissions.saved()
         return entry
 
     @contextmanager

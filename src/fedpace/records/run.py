@@ -51,6 +51,8 @@ class RunInfo:
     """The whole configuration, as TOML would hold it."""
     server: Mapping[str, Any] = field(default_factory=dict)
     """Name and options of the server step."""
+    robust: Mapping[str, Any] = field(default_factory=dict)
+    """Name and options of the robust rule, and `validation`; empty, and not written, where there is none."""
     expected_delays: tuple[float, ...] = ()
     """Mean seconds of each client."""
     names: tuple[str, ...] = ()

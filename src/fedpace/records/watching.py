@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpace._base.errors import InputError
+from fedpace.records.influence import Influence
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, ROUNDS, RunInfo, parse_round, read_info
 
@@ -26,6 +27,8 @@ class Sight:
     """When last evaluated."""
     quiet: float
     """Real seconds since anything was recorded."""
+    influence: Influence
+    """What bounded the influence of clients so far."""
 
 
 class _Tail:
@@ -36,6 +39,7 @@ class _Tail:
         self._read = 0
         self._last: Round | None = None
         self._metric: float | None = None
+        self._influence = Influence()
 
     def look(self) -> Sight:
         path = self.folder / ROUNDS
@@ -43,7 +47,7 @@ class _Tail:
         if path.exists():
             changed = path.stat().st_mtime
             if path.stat().st_size < self._read:  # begun anew
-                self._read, self._last, self._metric = 0, None, None
+                self._read, self._last, self._metric, self._influence = 0, None, None, Influence()
             with path.open("rb") as file:
                 file.seek(self._read)
                 text = file.read()
@@ -51,7 +55,8 @@ class _Tail:
             self._read += len(whole)
             for line in whole.splitlines():
                 self._add(line, path)
-        return Sight(self.folder, read_info(self.folder), self._last, self._metric, max(0.0, time.time() - changed))
+        quiet = max(0.0, time.time() - changed)
+        return Sight(self.folder, read_info(self.folder), self._last, self._metric, quiet, self._influence)
 
     def _add(self, line: bytes, path: Path) -> None:
         try:
@@ -59,6 +64,7 @@ class _Tail:
         except (ValueError, TypeError, AttributeError) as cause:
             raise InputError(f"{path} holds a line that is not a round: {cause}") from cause
         self._metric = self._metric if self._last.metric is None else self._last.metric
+        self._influence.add(self._last)
 
 
 class RunWatch:

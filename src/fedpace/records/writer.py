@@ -214,7 +214,10 @@ class RunWriter:
                     folder.rmdir()
 
     def _write_info(self) -> None:
-        write_atomically(self.folder / INFO, json_bytes(plain(dataclasses.asdict(self.info))))
+        told = dataclasses.asdict(self.info)
+        if not told["robust"]:  # as in records from before there were robust rules
+            del told["robust"]
+        write_atomically(self.folder / INFO, json_bytes(plain(told)))
 
 
 def _both(before: str | None, now: str | None) -> str | None:

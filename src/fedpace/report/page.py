@@ -19,6 +19,7 @@ from fedpace.report.cells import caption, columns, cost_columns, cost_legend, le
 from fedpace.report.cohort_map import cohort_map
 from fedpace.report.cost_figures import front_figure, speed_figure
 from fedpace.report.curves import by_scheme
+from fedpace.report.influence import influence_panel
 from fedpace.report.page_parts import chips, configuration, escape, instant, provenance, switch, table
 from fedpace.report.style import BANDED, looks
 from fedpace.report.summary import sentences
@@ -74,6 +75,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
             table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
             chips(comparison),
             *map(_drawn, sections),
+            *filter(None, [influence_panel(runs, comparison)]),
             configuration(runs),
             provenance(runs),
         ]

@@ -185,7 +185,9 @@ def conditions(info: RunInfo) -> tuple[str, ...]:
         return ()
     charged = "warm-up on the clock" if clock.get("charge_warmup") else "warm-up free of charge"
     known = "delays learnt" if fleet.get("delays") == "observed" else "expected delays known"
-    return (charged, known) if info.looks == "rounds" else (charged, known, "looked at on one grid of instants")
+    looks = () if info.looks == "rounds" else ("looked at on one grid of instants",)
+    combined = (f"combined by {info.robust['name']}",) if info.robust.get("name") else ()
+    return (charged, known, *looks, *combined)
 
 
 def render_table(comparison: Comparison, width: int | None = None) -> Table:

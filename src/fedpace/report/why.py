@@ -9,15 +9,18 @@ Without rounds nobody is chosen: clients work whenever they can, and a step is m
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray, did_you_mean
 from fedpace._base.errors import InputError
 from fedpace._base.names import bare, shown
+from fedpace.records.influence import Bounded, Influence, named
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
 from fedpace.registry import selectors
@@ -27,7 +30,7 @@ Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no repl
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 CHANCE = frozenset({"random"})
 """Schemes that look at nothing: whoever is in or out, chance is the only reason."""
-HELD_OFF = "not asked: its updates were refused or point against the others'"
+EXCLUDED = "excluded: a rule with a validation set rejected its updates again and again"
 COMMON = 5
 """Reasons that the summary names; others are counted together."""
 
@@ -44,6 +47,8 @@ class Turn:
     reason: str
     kind: str = ""
     """What the summary counts it as, where that is less than the reason."""
+    left_out: bool = False
+    """Whether a robust rule left its update out of the step: it weighed nothing then."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,18 @@ class Explanation:
     reasons: tuple[tuple[str, int], ...]
     """The commonest, each by an example, and in how many rounds; together they are all rounds."""
     turns: tuple[Turn, ...]
+    clipped: int = 0
+    """Rounds in which its update was clipped."""
+    shortest: float = 1.0
+    """The least part of its length that was left of one."""
+    capped: int = 0
+    """Rounds in which its weight was capped."""
+    left_out: int = 0
+    """Rounds in which a robust rule left its update out of the step."""
+    excluded_since: int | None = None
+    """The round since whose end it is not asked; None = it is not excluded, or was readmitted."""
+    readmit: str = ""
+    """What takes that back."""
 
     def sentences(self) -> list[str]:
         """Return it in words."""
@@ -108,6 +125,26 @@ class Explanation:
             said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed, came too late or was refused.")
         if self.measured:
             said.append(f"Before {numbers.counted(self.measured, units[:-1])} it only measured, and did not train.")
+        said += self._bounded(units[:-1])
+        return said
+
+    def _bounded(self, unit: str) -> list[str]:
+        """Return in words how its influence was bounded."""
+        said = []
+        if self.clipped:
+            said.append(
+                f"In {numbers.counted(self.clipped, unit)} its update was clipped, to "
+                f"{numbers.percent(self.shortest)} of its length at the least."
+            )
+        if self.capped:
+            said.append(f"In {numbers.counted(self.capped, unit)} its weight was capped.")
+        if self.left_out:
+            said.append(f"In {numbers.counted(self.left_out, unit)} the robust rule left its update out.")
+        if self.excluded_since is not None:
+            said.append(
+                f"It is excluded since {unit} {self.excluded_since}: a rule with a validation set rejected its updates "
+                f"again and again. {self.readmit} asks it again."
+            )
         return said
 
 
@@ -136,7 +173,11 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         turns = tuple(_drawn(current, client, len(known)) for current in played)
     else:
         turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
-    turns = _held_off(turns, played, client)
+    turns = tuple(_bounded(turn, current, client) for turn, current in zip(turns, played, strict=True))
+    turns = _excluded(turns, played, client)
+    bounded = Influence(played)
+    mine = bounded.clients.get(client, Bounded())
+    hosted = "host" in record.info.experiment
     weighed = [turn.weight for turn in turns if turn.part in ("chosen", "replied")]
     weights = [weight for weight in weighed if weight is not None]
     times = Counter(name for current in played for name in set(map(str, current.clients)))
@@ -159,6 +200,12 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         expected_chosen=sum(times.values()) / len(known),
         reasons=_common(turns),
         turns=turns,
+        clipped=mine.clipped,
+        shortest=mine.shortest,
+        capped=mine.capped,
+        left_out=mine.left_out,
+        excluded_since=bounded.excluded.get(client),
+        readmit=f"`fedpace readmit FOLDER {shlex.quote(client)}`" if hosted else "`Coordinator.readmit`",
     )
 
 
@@ -184,7 +231,10 @@ def _influence(played: list[Round], turns: tuple[Turn, ...]) -> float:
     parts = [
         turn.weight / total
         for current, turn in zip(played, turns, strict=True)
-        if turn.part != "failed" and turn.weight is not None and (total := sum(current.weights)) > 0
+        if turn.part != "failed"
+        and turn.weight is not None
+        and not turn.left_out
+        and (total := sum(current.weights)) > 0
     ]
     return sum(parts) / max(1, len(played))
 
@@ -229,15 +279,39 @@ def _step(current: Round, client: str, place: int, expected: FloatArray | None) 
     return Turn(current.number, current.clock, part, weight, whole, said)
 
 
-def _held_off(turns: tuple[Turn, ...], played: list[Round], client: str) -> tuple[Turn, ...]:
-    """Return the turns of a client, with the true reason where it was not asked since it is not trusted."""
-    found, held_off = [], False
+def _bounded(turn: Turn, current: Round, client: str) -> Turn:
+    """Return a turn that also says how the client's influence was bounded in the round."""
+    facts, said = current.facts, []
+    if (factor := _fact(facts, "clipped", client)) is not None:
+        said.append(f"its update was clipped to {numbers.percent(factor)} of its length")
+    if (weight := _fact(facts, "capped", client)) is not None:
+        said.append(f"its weight was capped to {numbers.percent(weight)}")
+    left_out = client in named(facts.get("left out"))
+    if left_out:
+        said.append("the robust rule left its update out of the step")
+    if not said:
+        return turn
+    reason = "; ".join([turn.reason, *said])
+    kind = "; ".join([turn.kind, *said]) if turn.kind else ""
+    return replace(turn, reason=reason, kind=kind, left_out=left_out)
+
+
+def _fact(facts: Mapping[str, Any], name: str, client: str) -> float | None:
+    """Return the number that a fact has for a client; None where it has none."""
+    found = facts.get(name)
+    value = found.get(client) if isinstance(found, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _excluded(turns: tuple[Turn, ...], played: list[Round], client: str) -> tuple[Turn, ...]:
+    """Return the turns of a client, with the true reason where it was not asked since it is excluded."""
+    found, excluded = [], False
     for turn, current in zip(turns, played, strict=True):
-        if held_off and turn.part in ("not chosen", "no reply"):
-            turn = replace(turn, part="not chosen", reason=HELD_OFF, kind="")
+        if excluded and turn.part in ("not chosen", "no reply"):
+            turn = replace(turn, part="not chosen", reason=EXCLUDED, kind="")
         found.append(turn)
-        if "held off" in current.facts:  # from the next round on; said where it changes
-            held_off = client in map(str, current.facts["held off"] or ())
+        if "excluded" in current.facts:  # from the next round on; said where it changes
+            excluded = client in named(current.facts["excluded"])
     return tuple(found)
 
 

@@ -60,6 +60,8 @@ class Job:
             clock=self.experiment.clock,
             engine=engine,
             server=self.experiment.server_of(self.scheme),
+            robust=self.experiment.robust,
+            validation=self.experiment.validation,
             seed=self.seed,
         )
 
@@ -70,6 +72,7 @@ class Job:
             selector=self.scheme.selector.name,
             options=configuration(self.scheme.selector),
             server={"name": simulation.server.name, **configuration(simulation.server)},
+            robust=self.experiment.robust_table(),
             seed=self.seed,
             metric=self.experiment.data.metric,
             direction=self.experiment.direction,

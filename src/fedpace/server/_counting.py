@@ -1,4 +1,4 @@
-"""Whose memories still count: clients that have left, or are not trusted any more, must not move the model for ever."""
+"""Whose memories still count: clients that have left, or are excluded, must not move the model for ever."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class Memory:
     def _mean(self) -> FloatArray:
         """Return the mean offset, weighted by the clients' shares."""
         known = list(self._known.values())
-        total = sum(each.share for each in known) or 1.0  # those that are trusted with nothing say nothing
+        total = sum(each.share for each in known) or 1.0  # clients without a share say nothing
         mean = np.zeros(known[0].offset.size)
         for each in known:  # one by one: a table of them all would be as large as the memory itself
             mean += each.shrunk_to(self._was.log_scale, each.share / total)

@@ -100,7 +100,7 @@ class Remembering:
 
 
 def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
-    """Return the state with what clients weigh now, and without those that have left or are not trusted any more.
+    """Return the state with what clients weigh now, and without those that have left or are excluded.
 
     What these differed by would stay in the mean of all for ever; and since nothing new is heard of them, it would seem
     to drift further and further, until every step waited for everybody.

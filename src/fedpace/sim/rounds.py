@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least
+from fedpace._base.checks import FloatArray, whole
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.aggregation import Aggregator, Trained, Validation
@@ -226,7 +226,7 @@ class Simulation:
 
     def _trained_on(self, validation: int, seed: int) -> Validation | None:
         """Return what trains the current model on so many samples of all clients', as a client would; None = none."""
-        at_least(validation, 0, "validation")
+        whole(validation, 0, "validation")
         if not validation:
             return None
         data = self.trainer.data

@@ -65,6 +65,8 @@ def compare(
     task: Task | None = None,
     head: str | None = None,
     server: Any = None,
+    robust: Any = None,
+    validation: int = 0,
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
@@ -99,6 +101,9 @@ def compare(
         task: `classification` or `regression`, where the type of the targets does not say it.
         head: name of the layer whose inputs are the features that moments are made of; None = the last linear layer.
         server: server step of all schemes; None = what each asks for.
+        robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
+            `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
+        validation: samples of all clients' that the server holds too; for `fltrust` and `zeno`.
         fleet: how clients are met; by default a warm-up waits for a quarter of them, and hears the others later.
         availability: who is away.
         clock: what is charged, by default everything.
@@ -128,6 +133,8 @@ def compare(
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
         stop=parts.instance(Stop(target=target, max_rounds=rounds) if stop is None else stop, Stop, "stop"),
         server=parts.server_step(server),
+        robust=parts.robust_rule(robust),
+        validation=validation,
     )
     _check_target(experiment)
     execution = Execution(parts.engine_options(engine, ground.model), keep_model=None)
@@ -162,13 +169,16 @@ def simulate(
     clock: Clock | None = None,
     engine: EngineName | EngineOptions | None = None,
     server: Any = None,
+    robust: Any = None,
+    validation: int = 0,
     seed: int = 0,
 ) -> Iterator[Round]:
     """Run a federation and yield its rounds for as long as they are asked for.
 
-    Data are a data set of fedpace, or `clients` and `test` as for `compare`; model, delays, selector and server are
-    what `compare` takes. Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs
-    under one seed are paired. Everything that can be wrong with the configuration is found before this returns.
+    Data are a data set of fedpace, or `clients` and `test` as for `compare`; model, delays, selector, server, robust
+    and validation are what `compare` takes. Data, initial model, delays and absences depend on `seed` alone, never on
+    the selector: runs under one seed are paired. Everything that can be wrong with the configuration is found before
+    this returns.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
     (scheme,) = parts.schemes([selector])
@@ -183,6 +193,8 @@ def simulate(
         clock=parts.instance(clock, Clock, "clock"),
         engine=parts.engine_options("auto" if engine is None else engine, ground.model),
         server=parts.server_step(server),
+        robust=parts.robust_rule(robust),
+        validation=validation,
         seed=seed,
     )
 

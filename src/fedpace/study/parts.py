@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
@@ -163,6 +163,19 @@ def instance(given: Any, kind: type[T], what: str) -> T:
 def server_step(server: Any) -> Any:
     """Return a server step by name or as an object; None stays None."""
     return None if server is None else _component(registry.servers, server, "server")
+
+
+def robust_rule(robust: Any) -> Any:
+    """Return a robust rule by name (`"trimmed-mean(fraction=0.3)"`) or as an object; None stays None."""
+    if robust is None:
+        return None
+    rule = _component(registry.robust, robust, "robust")
+    if not (is_dataclass(rule) and callable(getattr(rule, "combine", None)) and hasattr(rule, "validates")):
+        raise InputError(
+            "robust must be the name of a robust rule, such as 'trimmed-mean', or a dataclass with name, validates and "
+            f"combine (fedpace.trust.robust.RobustRule), but {robust!r} came"
+        )
+    return rule
 
 
 def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> EngineOptions:

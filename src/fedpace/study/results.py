@@ -18,6 +18,7 @@ from fedpace._base.errors import InputError
 from fedpace.records.run import RunRecord, find_runs
 from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
 from fedpace.report.folder import report_files, write_reports
+from fedpace.report.influence import influence_sentence
 from fedpace.report.page_parts import table
 from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, SchemeSummary, render_costs, render_table, summarise
@@ -116,9 +117,12 @@ class Results:
         return target
 
     def __str__(self) -> str:
-        """Return both tables and what they say."""
-        said = textwrap.fill(self.summary, WIDTH, break_long_words=False, break_on_hyphens=False)
-        return "\n".join(filter(None, [self.table(), self.costs(), said]))
+        """Return both tables and what they say, and what bounded clients' influence where something did."""
+        said = (
+            textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+            for text in (self.summary, influence_sentence(self.records))
+        )
+        return "\n".join(filter(None, [self.table(), self.costs(), *said]))
 
     def __repr__(self) -> str:
         """Say what it is, and how to see more of it."""

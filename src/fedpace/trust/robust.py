@@ -154,10 +154,10 @@ class _Rule(ABC):
 
 @dataclass(frozen=True)
 class Median(_Rule):
-    """Coordinate-wise median (Yin, Chen, Ramchandran, Bartlett 2018, definition 1).
+    """Coordinate-wise median (Yin et al. 2018).
 
-    Use it where any client but not half of them may be Byzantine, and the clients' data are alike: on unlike data the
-    median of a coordinate is not its mean even without an attack.
+    Definition 1 of Yin, Chen, Ramchandran and Bartlett. Use it where any client but not half of them may be Byzantine,
+    and the clients' data are alike: on unlike data the median of a coordinate is not its mean even without an attack.
 
     Weighted form: the values up to which, and from which on, half of the weight lies; where they differ, their mean.
     A client counts for the part of the coordinates in which its value is the median.
@@ -175,6 +175,7 @@ class _Bounded(_Rule):
     """A rule that reckons with a fraction of Byzantine clients."""
 
     fraction: float = 0.2
+    """Of the clients that may be Byzantine; at least 0 and below 0.5."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -184,11 +185,12 @@ class _Bounded(_Rule):
 
 @dataclass(frozen=True)
 class TrimmedMean(_Bounded):
-    """Coordinate-wise trimmed mean (Yin et al. 2018, definition 2).
+    """Coordinate-wise trimmed mean (Yin et al. 2018).
 
-    In each coordinate it leaves out the floor(fraction * k) largest and as many smallest values, and averages the
-    rest. Use it where a bound on the fraction of Byzantine clients is known: it wastes fewer honest values than the
-    median. While fraction * k is below 1 it is the plain mean, which bears no Byzantine client at all.
+    Definition 2 of the paper. In each coordinate it leaves out the floor(fraction * k) largest and as many smallest
+    values, and averages the rest. Use it where a bound on the fraction of Byzantine clients is known: it wastes fewer
+    honest values than the median. While fraction * k is below 1 it is the plain mean, which bears no Byzantine client
+    at all.
 
     Weighted form: it cuts the weight W * floor(fraction * k) / k from each end, the last value in part. It bears
     Byzantine clients up to that weight. A client counts for its weight that was left, averaged over the coordinates.
@@ -213,11 +215,11 @@ class TrimmedMean(_Bounded):
 
 @dataclass(frozen=True)
 class Krum(_Bounded):
-    """Krum (Blanchard, El Mhamdi, Guerraoui, Stainer 2017): the update nearest to its neighbours.
+    """Krum (Blanchard et al. 2017): the update nearest to others.
 
-    score(i) = sum of |u_i - u_j|^2 over the k - f - 2 updates j nearest to i, and the step is the update of least
-    score; f = floor(fraction * k), at most (k - 3) // 2 since the proof asks for k >= 2f + 3. Use it where one honest
-    update is a good step, that is where the clients' data are alike.
+    By Blanchard, El Mhamdi, Guerraoui and Stainer: score(i) = sum of |u_i - u_j|^2 over the k - f - 2 updates j nearest
+    to i, and the step is the update of least score; f = floor(fraction * k), at most (k - 3) // 2 since the proof asks
+    for k >= 2f + 3. Use it where one honest update is a good step, that is where the clients' data are alike.
 
     Departures: with one or two updates there are no neighbours, and the step is their mean. Among equal scores the
     paper takes the smallest identifier; here it is the update with the least sum over all others, so that the order
@@ -233,10 +235,10 @@ class Krum(_Bounded):
 
 @dataclass(frozen=True)
 class MultiKrum(_Bounded):
-    """Multi-Krum (Blanchard et al. 2017): the mean of the `keep` updates of least Krum score.
+    """Multi-Krum (Blanchard et al. 2017): the mean of several.
 
-    `keep=0` means k - f - 2, as many as a score has neighbours. Use it in place of Krum where the mean of several
-    honest updates is a better step than one of them.
+    The mean of the `keep` updates of least Krum score; `keep=0` means k - f - 2, as many as a score has neighbours. Use
+    it in place of Krum where the mean of several honest updates is a better step than one of them.
 
     Weighted form: the scores are those of Krum; the mean of the kept updates is weighted. Departures: those of Krum.
     """
@@ -244,6 +246,7 @@ class MultiKrum(_Bounded):
     name: ClassVar[str] = "multi-krum"
 
     keep: int = 0
+    """Updates that are averaged; 0 = k - f - 2."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -297,11 +300,12 @@ class Bulyan(_Bounded):
 
 @dataclass(frozen=True)
 class GeometricMedian(_Rule):
-    """Geometric median by the smoothed Weiszfeld algorithm (RFA; Pillutla, Kakade, Harchaoui 2022).
+    """Geometric median, as RFA (Pillutla et al. 2022).
 
-    The step is the point v of least sum a_i |u_i - v|, by v <- sum b_i u_i / sum b_i with b_i = a_i / max(nu,
-    |u_i - v|). It is weighted in the paper already. Use it as the first choice where nothing is known about the
-    attack: it bears Byzantine clients of up to half of the weight, and does not care about the axes.
+    By Pillutla, Kakade and Harchaoui: the step is the point v of least sum a_i |u_i - v|, found by the smoothed
+    Weiszfeld algorithm, v <- sum b_i u_i / sum b_i with b_i = a_i / max(nu, |u_i - v|). It is weighted in the paper
+    already. Use it as the first choice where nothing is known about the attack: it bears Byzantine clients of up to
+    half of the weight, and does not care about the axes.
 
     Departures: nu is `smoothing` times the clients' median distance, so that the rule knows no unit (the paper: 1e-6).
     It runs until v moves by less than 1e-10 of that distance, and `iterations` times at most (the paper: 3 times from
@@ -314,7 +318,9 @@ class GeometricMedian(_Rule):
     name: ClassVar[str] = "geometric-median"
 
     iterations: int = 500
+    """Steps of Weiszfeld's algorithm, at most."""
     smoothing: float = 1e-6
+    """Least distance to the median that counts, in parts of the clients' median distance."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -350,10 +356,11 @@ class GeometricMedian(_Rule):
 
 @dataclass(frozen=True)
 class CenteredClipping(_Rule):
-    """Centered clipping (Karimireddy, He, Jaggi 2021), with bucketing (the same, 2022).
+    """Centered clipping (Karimireddy et al. 2021), with bucketing.
 
-    v <- v + sum a_i min(1, tau / |u_i - v|) (u_i - v), `iterations` times, from v = the previous aggregate. Use it
-    together with momentum at the clients, or where attacks build up over many steps: it remembers.
+    By Karimireddy, He and Jaggi, who added bucketing in 2022: v <- v + sum a_i min(1, tau / |u_i - v|) (u_i - v),
+    `iterations` times, from v = the previous aggregate. Use it together with momentum at the clients, or where attacks
+    build up over many steps: it remembers.
 
     `radius` is tau. `radius=0` takes in each iteration the distance from v within which half of the weight lies, so
     that Byzantine clients of less than half of the weight cannot stretch it; the paper's proof lets tau shrink along
@@ -370,8 +377,11 @@ class CenteredClipping(_Rule):
     name: ClassVar[str] = "centered-clipping"
 
     radius: float = 0.0
+    """Longer differences from the center are clipped; 0 = to the distance within which half of the weight lies."""
     iterations: int = 3
+    """How often the center moves in a step."""
     bucket: int = 1
+    """Clients whose mean the rule sees as one update; 1 = no bucketing."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -424,11 +434,12 @@ class Fltrust(_Rule):
 
 @dataclass(frozen=True)
 class Zeno(_Rule):
-    """Zeno++ (Xie, Koyejo, Gupta 2020): updates that the server expects to descend.
+    """Zeno++ (Xie et al. 2020): updates that should descend.
 
-    The paper rescales a candidate gradient g to the length of the validation gradient v, and accepts it where the
-    first-order descent score gamma <v, g> - rho |g|^2 is at least -gamma epsilon, gamma being the learning rate. It
-    bears any number of Byzantine clients. Use it as FLTrust, where clients should count fully or not at all.
+    By Xie, Koyejo and Gupta: the server uses updates that it expects to descend. The paper rescales a candidate
+    gradient g to the length of the validation gradient v, and accepts it where the first-order descent score gamma <v,
+    g> - rho |g|^2 is at least -gamma epsilon, gamma being the learning rate. It bears any number of Byzantine clients.
+    Use it as FLTrust, where clients should count fully or not at all.
 
     Departures: the updates stand for -gamma g, and the server's own update t for -gamma v, so that this `rho` is the
     paper's rho / gamma and this `epsilon` its epsilon / |v|^2: an update is accepted where its cosine with t is at
@@ -442,7 +453,9 @@ class Zeno(_Rule):
     validates: ClassVar[bool] = True
 
     rho: float = 0.01
+    """Least cosine with the server's own update, less `epsilon`, of an update that is accepted."""
     epsilon: float = 0.0
+    """Slack of that bound."""
 
     def __post_init__(self) -> None:
         """Check the options."""
