@@ -20,7 +20,7 @@ model are here, once. All state is plain and is saved (`saving.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,6 +285,13 @@ class Coordinator(Hearing):
             turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self.start("train", move.start, move.weights, version=version), step)
+
+    def step_of(self, tasks: Sequence[Task], weights: FloatArray, mode: Mode) -> Step:
+        """Return the step that these tasks' answers make; in mode `average` their weights are brought to a sum of 1."""
+        total = float(weights.sum())
+        weights = weights / total if mode == "average" and total > 0 else weights
+        weights, scale = self._capped(list(tasks), weights, mode)
+        return Step(self.step + 1, tuple(zip(tasks, weights.tolist(), strict=True)), mode, (), scale)
 
     def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
         """Return weights within what clients may have, and the part of the move that is made."""

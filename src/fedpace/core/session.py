@@ -191,6 +191,30 @@ class Session:
         self.pending = self._selection(due)
         return self.pending
 
+    def aggregate(self, model: Any, trained: Mapping[ClientId, Any]) -> Any:
+        """Return the next model, made of what clients of the pending selection trained; then call `observe`.
+
+        Updates that are not finite are left out, long ones are clipped, and the model's robust rule combines them where
+        it has one. Nothing is done after a warm-up.
+
+        Args:
+            model: a `fedpace.SharedModel`; it becomes the next one.
+            trained: client -> the named arrays that it trained; clients that failed are missing.
+        """
+        selection = self.pending
+        if selection is None:
+            raise OrderError("aggregate() came without a selection: call select() first")
+        weights = dict(zip(selection.clients, selection.weights.tolist(), strict=True))
+        for client in trained:
+            if client not in weights:
+                raise InputError(f"client {client!r} trained, but it is not in selection {selection.step}")
+        if selection.warmup:
+            return model.arrays
+        tasks = [t for t in self.coordinator.tasks if t.kind == "train" and t.client in trained]
+        step = self.coordinator.step_of(tasks, np.array([weights[t.client] for t in tasks]), selection.mode)
+        model.apply(self.coordinator, step, {task.id: trained[task.client] for task in tasks})
+        return model.arrays
+
     def observe(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
         """Report how each client of the pending selection settled: finished or failed, everyone once."""
         selection = self.pending

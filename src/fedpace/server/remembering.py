@@ -81,8 +81,8 @@ class Remembering:
         if answers.combine is not None:
             combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
             kept = combined.weights[: len(updates)] > 0
-            if not kept.any():
-                return model, state
+            if not kept.any():  # what is left is the server's own part, where it has one
+                return model + like(answers.step, combined.step), state
             robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):

@@ -50,5 +50,5 @@ MOMENT_LOG_LIMIT = 600.0
 
 MIN_JUDGED = 4
 """Answers that must have been compared with the validation set before a client can be excluded."""
-OPPOSED = -0.15
+OPPOSED = -0.25
 """Mean cosine of a client's updates with the server's own below which it is excluded."""

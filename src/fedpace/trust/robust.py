@@ -420,16 +420,27 @@ class Fltrust(_Rule):
     where the server has a small clean data set like the clients' (the paper: 100 samples), and any number of clients
     may be Byzantine. The step is never longer than t.
 
-    Weighted form: c_i is multiplied by w_i. Where no update points along t, the step is 0 (undefined in the paper).
-    A client counts for its part of the sum of c_i.
+    Weighted form: c_i is multiplied by w_i. A client counts for its part of the sum of c_i.
+
+    Departure: t itself votes with c = 1 and the weight of `server_vote` average clients. Without it (0, the paper) a
+    step of Byzantine clients alone, whose cosines are all tiny, is as long as one of honest clients, and the step is 0
+    where no update points along t (undefined in the paper).
     """
 
     name: ClassVar[str] = "fltrust"
     validates: ClassVar[bool] = True
 
+    server_vote: float = 1.0
+    """What the server's own update weighs, in average clients; 0 = the paper's rule."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        checks.at_least(self.server_vote, 0.0, "server_vote")
+        checks.finite(self.server_vote, "server_vote")
+
     def _unit(self, case: _Case) -> Found:
         cosines, rescale = _compared(case.updates, case.trusted)
-        return _rescaled(case.updates, case.shares * np.maximum(cosines, 0.0), rescale)
+        return _rescaled(case, case.shares * np.maximum(cosines, 0.0), rescale, self.server_vote)
 
 
 @dataclass(frozen=True)
@@ -446,7 +457,8 @@ class Zeno(_Rule):
     least rho - epsilon. The default is that of the authors' script (0.001 at gamma = 0.1, epsilon = 0); their
     code takes |g|^2 before g is rescaled. t belongs to the model of now; the paper reuses one for several steps. The
     paper applies one accepted gradient at a time; the step here is the weighted mean of the accepted ones, which is
-    the same for one update. It is 0 where none is accepted. An update of length 0 has no direction, and is left out.
+    the same for one update. The server's own update votes too (`server_vote`). An update of length 0 has no direction,
+    and is left out.
     """
 
     name: ClassVar[str] = "zeno"
@@ -456,17 +468,21 @@ class Zeno(_Rule):
     """Least cosine with the server's own update, less `epsilon`, of an update that is accepted."""
     epsilon: float = 0.0
     """Slack of that bound."""
+    server_vote: float = 1.0
+    """What the server's own update weighs, in average clients, as in FLTrust; 0 = the paper's rule."""
 
     def __post_init__(self) -> None:
         """Check the options."""
         checks.between(self.rho, 0.0, 1.0, "rho")
         checks.at_least(self.epsilon, 0.0, "epsilon")
         checks.finite(self.epsilon, "epsilon")
+        checks.at_least(self.server_vote, 0.0, "server_vote")
+        checks.finite(self.server_vote, "server_vote")
 
     def _unit(self, case: _Case) -> Found:
         cosines, rescale = _compared(case.updates, case.trusted)
         accepted = (cosines >= self.rho - self.epsilon) & (rescale > 0)
-        return _rescaled(case.updates, np.where(accepted, case.shares, 0.0), rescale)
+        return _rescaled(case, np.where(accepted, case.shares, 0.0), rescale, self.server_vote)
 
 
 ROBUST: dict[str, type] = {
@@ -606,7 +622,12 @@ def _compared(updates: FloatArray, trusted: FloatArray) -> tuple[FloatArray, Flo
     return cosines, rescale
 
 
-def _rescaled(updates: FloatArray, trust: FloatArray, rescale: FloatArray) -> Found:
-    """Return the mean of the rescaled updates, weighted by `trust`; 0 where nobody is trusted."""
-    counted = trust / trust.sum() if trust.any() else trust
-    return (counted * rescale) @ updates, counted, {"accepted": float(np.count_nonzero(counted))}
+def _rescaled(case: _Case, trust: FloatArray, rescale: FloatArray, server_vote: float) -> Found:
+    """Return the mean of the rescaled updates, weighted by `trust`, and of the server's own, which votes too."""
+    own = server_vote / trust.size
+    total = float(trust.sum()) + own
+    counted = trust / total if total > 0 else trust
+    step = (counted * rescale) @ case.updates
+    if own:
+        step = step + own / total * case.trusted
+    return step, counted, {"accepted": float(np.count_nonzero(counted))}
