@@ -1,0 +1,127 @@
+"""What bounded influence costs honest runs: seconds to hold a target with it, over those without, on cells of the grid.
+
+    python benchmarks/bounds_cost.py --json benchmarks/bounds_cost.json        what is there is not run again
+    python benchmarks/bounds_cost.py --part 0/2 & python benchmarks/bounds_cost.py --part 1/2
+    python benchmarks/bounds_cost.py --from benchmarks/bounds_cost.json        nothing is run: the table
+
+The cells are those of the embedded tasks (quadratic, digits-0.3, digits-2, digits-rotated) under both delay models,
+with delays independent of the data or with the slow clients holding the rare data, at the step sizes that were tuned
+without bounds. Targets come from full participation under the same seed. The seeds are used by no other benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from grid.cells import EMBEDDED, LEVELS, Cell, cells
+from grid.runs import HOLD, FullJob, full_participation, one_thread, prepare
+from lib.runs import Found, Runs, table
+
+from fedpace import make_selector
+from fedpace._base.errors import FedpaceError
+from fedpace.records.holding import held_from
+
+SCHEMES = ("pace", "pace-async")
+SEEDS = "400,401,402"
+MOST = 400
+"""Steps after which a run is given up."""
+TUNED = Path(__file__).parent / "grid" / "tuned.json"
+
+Run = tuple[str, str, int, bool]
+
+
+def targets(cell: Cell, rate: float, seed: int) -> dict[str, float]:
+    """Return the easy and the hard target of a cell."""
+    found: dict[str, float] = full_participation(FullJob(cell.task, rate, seed))["targets"]
+    return found
+
+
+def seconds(cell: Cell, scheme: str, rate: float, seed: int, wanted: dict[str, float], *, bounded: bool) -> Found:
+    """Return the virtual seconds from which on each target is held, and how often a bound was met."""
+    simulation = prepare(cell, make_selector(scheme), rate, seed, charged=True)
+    simulation.coordinator.ledger.trust.on = bounded
+    every = float(np.median(simulation.expected_delays))
+    direction = "up" if cell.task.data.metric == "accuracy" else "down"
+    played: list[tuple[float, float | None]] = []
+    counts = {"clipped": 0, "capped": 0}
+    try:
+        for current in simulation.rounds():
+            played.append((current.clock, current.metric))
+            for name in counts:
+                counts[name] += len(current.facts.get(name) or ())
+            hard = held_from(played, wanted["hard"], direction, hold=HOLD, every=every)[1]
+            if current.number >= MOST or (hard is not None and current.clock > played[hard][0] + HOLD * every):
+                break
+    except FedpaceError as error:
+        return {"problem": str(error), **counts}
+    held = {level: held_from(played, wanted[level], direction, hold=HOLD, every=every)[1] for level in LEVELS}
+    return {level: None if place is None else played[place][0] for level, place in held.items()} | counts
+
+
+def key(cell: str, scheme: str, seed: int, bounded: bool) -> str:
+    """Name a run."""
+    return f"{cell} | {scheme} | {seed} | {'bounded' if bounded else 'off'}"
+
+
+def markdown(done: dict[str, Found]) -> str:
+    """Return the table: geometric means of the ratios, by scheme and target, over runs that hold it on both sides."""
+    lines = []
+    for scheme, level in product(SCHEMES, LEVELS):
+        ratios, lost = [], 0
+        clipped = capped = 0
+        for name, off in done.items():
+            cell, whose, seed, side = name.split(" | ")
+            on = done.get(key(cell, whose, int(seed), True))
+            if side != "off" or whose != scheme or on is None:
+                continue
+            clipped, capped = clipped + on["clipped"], capped + on["capped"]
+            if off.get(level) and on.get(level):
+                ratios.append(on[level] / off[level])
+            elif off.get(level):
+                lost += 1
+        logs = np.log(ratios)
+        mean, error = math.exp(logs.mean()), logs.std(ddof=1) / math.sqrt(logs.size)
+        same = sum(ratio == 1.0 for ratio in ratios)
+        shown = [scheme, level, str(len(ratios)), f"{mean:.3f} ± {error:.3f}", f"{max(ratios):.2f}", str(same)]
+        lines.append([*shown, str(lost), str(clipped), str(capped)])
+    head = ("scheme", "target", "pairs", "time with bounds / without", "largest", "the same to the second", "lost")
+    return table((*head, "clipped", "capped"), lines)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="runs/bounds-cost", help="folder of the runs")
+    parser.add_argument("--seeds", default=SEEDS)
+    parser.add_argument("--cells", default="", help="pieces of their names; all where left out")
+    parser.add_argument("--part", default="0/1", help="of the runs, so that several processes can share them")
+    parser.add_argument("--from", dest="source", help="show the runs in this file, and run nothing")
+    parser.add_argument("--json", help="write all runs into this file")
+    options = parser.parse_args()
+    if options.source:
+        print(markdown(json.loads(Path(options.source).read_text())))
+        return
+    one_thread()
+    rates = {name: rate for task in json.loads(TUNED.read_text()).values() for name, rate in task["cells"].items()}
+    runs = Runs(options.out, options.part)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    for seed, cell in runs.mine(product(seeds, cells(EMBEDDED, matching=options.cells))):
+        names = {(s, b): key(cell.name, s, seed, b) for s in SCHEMES for b in (False, True)}
+        if all(name in runs.done for name in names.values()):
+            continue
+        wanted = targets(cell, rates[cell.name], seed)
+        for (scheme, bounded), name in names.items():
+            if name not in runs.done:
+                runs.add(name, seconds(cell, scheme, rates[cell.name], seed, wanted, bounded=bounded))
+    print(markdown(runs.done))
+    if options.json:
+        Path(options.json).write_text(json.dumps(dict(sorted(runs.done.items())), indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
