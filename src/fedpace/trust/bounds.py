@@ -290,8 +290,8 @@ class Trust:
         return among & ~excluded
 
     def readmit(self, rows: IntArray) -> None:
-        """Take the exclusion of clients back, and the evidence that led to it."""
-        for name in ("excluded", "judged", "agreement"):
+        """Take the exclusion of clients back, the evidence that led to it, and the weight that they have used."""
+        for name in ("excluded", "judged", "agreement", "weight_used"):
             self.columns[name][rows] = 0.0
 
     # -- saving ----------------------------------------------------------------------------------------------
