@@ -129,7 +129,7 @@ def corrected_claims(cohort: Cohort, claimed: FloatArray, trust: Trust) -> tuple
         if slowdown[row] != 1:
             said.append(f"claims {claimed[row]:.3g} s, but takes {slowdown[row]:.3g} times as long")
         if scale[row] != 1:
-            said.append(f"its moment is {1 / scale[row]:.3g} times the median size, and is scaled to the median")
+            said.append(f"its moment is {1 / scale[row]:.3g} times as large as it may be, and is clipped")
         reasons[row] = "; ".join(said)
     table = tuple((row, float(slowdown[row]), float(scale[row])) for row in rows)
     return ({"corrected": table} if rows else {}), reasons

@@ -38,7 +38,7 @@ from fedpace.trust.limits import (
     LONGEST,
     MIN_CLIENTS,
     MIN_JUDGED,
-    MOMENT_FACTOR,
+    MOMENT_CLIP,
     MOMENT_KEPT,
     MOMENT_LOG_LIMIT,
     MOMENT_SPREADS,
@@ -241,7 +241,7 @@ class Trust:
     # -- claimed moments -------------------------------------------------------------------------------------
 
     def scale_moments(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
-        """Take in moments by row; return what every moment that must change is multiplied by, new or not."""
+        """Take in moments by row; return what every moment that must change is multiplied by, at most 1."""
         if not self.on:
             return dict.fromkeys(moments, 1.0)
         size, scale = self.columns["moment_size"], self.columns["moment_scale"]
@@ -252,10 +252,11 @@ class Trust:
         wanted = np.ones(size.size)
         if int(known.sum()) >= MIN_CLIENTS:
             middle, spread = robust_scale(size[known])
-            away = np.abs(size - middle) > max(math.log(MOMENT_FACTOR), MOMENT_SPREADS * spread)
-            target = np.exp(np.clip(middle - np.where(known, size, middle), -MOMENT_LOG_LIMIT, MOMENT_LOG_LIMIT))
+            limit = middle + max(math.log(MOMENT_CLIP), MOMENT_SPREADS * spread)
+            above = np.maximum(np.where(known, size, limit) - limit, 0.0)
+            target = np.exp(-np.minimum(above, MOMENT_LOG_LIMIT))
             near = (scale != 1.0) & (np.abs(np.log(target / scale)) < MOMENT_KEPT)
-            wanted = np.where(away & known, np.where(near, scale, target), 1.0)
+            wanted = np.where(above > 0, np.where(near, scale, target), 1.0)
         changed = np.flatnonzero(wanted != scale).tolist()
         self.columns["moment_scale"] = wanted
         return {row: float(wanted[row]) for row in {*changed, *moments}}

@@ -39,12 +39,13 @@ LEAST_SPREAD = 0.2
 
 # -- claimed moments -------------------------------------------------------------------------------------------------
 
-MOMENT_FACTOR, MOMENT_SPREADS = 4.0, 5.0
-"""The size of a moment is replaced by the median beyond this factor and this many robust standard deviations."""
+MOMENT_CLIP, MOMENT_SPREADS = 10.0, 5.0
+"""A moment is clipped to this many times the fleet's median size, or to this many robust standard deviations above it,
+whichever is more."""
 MOMENT_KEPT = 0.1
 """A correction is kept while its logarithm would change by less: every change has everything computed anew."""
 MOMENT_LOG_LIMIT = 600.0
-"""Logarithm of the largest correction: more is no number."""
+"""Logarithm of the strongest correction: more is no number."""
 
 # -- evidence from a validation set ----------------------------------------------------------------------------------
 
