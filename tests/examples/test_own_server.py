@@ -16,8 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpace.core.tasks import Step
-
 SCRIPT = Path(__file__).parents[2] / "examples" / "own_server.py"
 
 
@@ -171,14 +169,3 @@ def test_who_says_no_name_or_anothers_is_let_go(example, tmp_path, monkeypatch):
     assert list(admitted) == ["a"]
     for link in [*links, *admitted.values()]:
         link.close()
-
-
-def test_training_begins_again_with_the_first_model(example):
-    class Afresh:
-        def screen(self, updates):
-            assert list(updates()) == []
-            return {}
-
-    model = example.fedpace.SharedModel({"weights": np.ones(3)}, example.fedpace.make_server("average"))
-    example.take(Afresh(), model, Step(5, (), "average", afresh=True), {})
-    assert model.arrays["weights"].tolist() == [0.0, 0.0, 0.0]

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, listed
+from fedpace._base.checks import BoolArray, IntArray, listed
 from fedpace._base.errors import InputError, OrderError
 from fedpace._base.files import folder_of
 from fedpace._base.rng import stream
@@ -39,8 +39,8 @@ from fedpace.core.policies import ending
 from fedpace.core.progress import Progress, Turn
 from fedpace.core.protocols import MomentStore
 from fedpace.core.roster import Settings
-from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Task, Wait
-from fedpace.core.types import ClientId, Diagnostics, Mode, Need, Outcome, Selector, View
+from fedpace.core.tasks import Answer, Due, Move, Policy, Step, Wait
+from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, Selector, View
 from fedpace.core.validation import check_probe
 from fedpace.core.warmup import full_batch, lazy_batch
 
@@ -285,26 +285,6 @@ class Coordinator(Hearing):
             turn.began = self.now
         version = self.step if step is None else step.number
         return Due(self.start("train", move.start, move.weights, version=version), step)
-
-    def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
-        """Return weights within what clients may have, and the part of the move that is made."""
-        trust = self.ledger.trust
-        if not trust.on or not tasks:
-            return weights, 1.0
-        rows = np.array(self._rows_of(tasks), dtype=np.int64)
-        if mode == "average":
-            capped = trust.cap_weights(rows, weights, self.shares(), self.step + 1)
-        else:
-            capped = trust.cap_deltas(rows, weights, self.shares(), self.step + 1)
-        if capped is weights:
-            return weights, 1.0
-        lower = (capped < weights - 1e-9) if mode == "average" else np.abs(capped) < np.abs(weights)
-        names = [str(task.client) for task in tasks]
-        self.at.turn.capped = {names[place]: float(capped[place]) for place in np.flatnonzero(lower)}
-        scale = float(capped.sum()) if mode == "average" else 1.0
-        if mode != "average" or not 0 < scale < 1 - 1e-12:
-            return capped, 1.0
-        return capped / scale, scale
 
     # -- saving ----------------------------------------------------------------------------------------------
 
