@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray
+from fedpace._base.checks import FloatArray, shortened
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.stepping import (
@@ -210,6 +210,8 @@ class Aggregator:
 
 def check_robust(robust: RobustRule | None, validation: object | None) -> None:
     """Refuse a robust rule whose validation set is missing, and a validation set that nothing uses."""
+    if robust is not None and not (hasattr(robust, "combine") and hasattr(robust, "validates")):
+        raise InputError(f"robust must be a robust rule or the name of one, but {shortened(robust)} came")
     if robust is not None and robust.validates and not validation:
         raise InputError(
             f"{robust.name} compares updates with one that the server trains on its own data, but there are none: give "
