@@ -132,7 +132,7 @@ class Trust:
         else:
             limit = FIRST_BUFFER
         long = finite & (came > limit)
-        factors[long] = limit / came[long]
+        factors[long] = np.maximum(limit / came[long], math.ulp(0.0))  # 0 says that it is not finite
         return factors
 
     # -- weights ---------------------------------------------------------------------------------------------
