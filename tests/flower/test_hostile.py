@@ -93,28 +93,76 @@ def test_why_a_client_failed_is_logged_once_and_recorded(flower, tmp_path, caplo
     assert why == [{"liar": "reported seconds should be a number, but 'soon' came"}] * 3
 
 
-def test_who_turns_its_updates_round_is_left_out_at_once_and_not_asked_again(flower, tmp_path, caplog):
+def test_who_turns_its_updates_round_is_asked_on_and_has_its_weight_only(flower, tmp_path):
+    """No direction is a reason to exclude a client: an honest minority may point against the others."""
     start = np.arange(6, dtype=np.float32)
     lie = hostile.in_arrays(lambda array: 2 * start - array)
     grid = fleet(flower, {LIAR: [changed(lie)]})
     strategy = PacedStrategy(FEW, "random", k=5, clock="reported", state=tmp_path)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        for number in range(3):  # from the same model again and again, so that the lie is just the update times -1
-            flower.rounds(strategy, grid, flower.arrays(start), 1, first=number + 1)
-    assert caplog.text.count("'liar' is not asked: its updates were refused or point against the others'") == 1
-    first, second, third = read_run(tmp_path).rounds[1:]
-    assert [entry.failed for entry in (first, second)] == [("liar",)] * 2
-    assert "points against the others'" in first.facts["failures"]["liar"]
-    assert set(third.clients) == set(CLIENTS[:5]) - {LIAR}
+    for number in range(3):  # from the same model again and again, so that the lie is just the update times -1
+        flower.rounds(strategy, grid, flower.arrays(start), 1, first=number + 1)
+    for entry in read_run(tmp_path).rounds[1:]:
+        assert set(entry.clients) == set(CLIENTS[:5])
+        assert not entry.failed
+        assert "excluded" not in entry.facts
+    assert not strategy.coordinator.excluded
 
 
-def test_lengths_can_be_left_unscreened(flower):
+def test_who_sends_an_update_of_1e30_is_clipped_and_that_is_recorded(flower, tmp_path):
+    grid = fleet(flower, {LIAR: [changed(hostile.in_arrays(lambda array: array + np.float32(1e30)))]})
+    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", state=tmp_path)
+    record = flower.rounds(strategy, grid, flower.arrays([0.0]), 2)
+    assert np.abs(record["w0"].numpy()).max() < 20
+    assert record["w0"].numpy().dtype == np.float32
+    for entry in read_run(tmp_path).rounds[1:]:
+        assert not entry.failed
+        assert list(entry.facts["clipped"]) == [LIAR]
+        assert 0 < entry.facts["clipped"][LIAR] < 1e-20
+
+
+def test_lengths_can_be_left_unclipped(flower):
     grid = fleet(flower, {LIAR: [changed(hostile.in_arrays(lambda array: array + np.float32(1000)))]})
-    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", screen=0)
+    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", clip=0)
     record = flower.rounds(strategy, grid, flower.arrays([0.0]), 1)
     assert record["w0"].numpy()[0] > 100
-    with pytest.raises(InputError, match="screen"):
-        PacedStrategy(FedAvg(), "random", screen=0.5)
+    with pytest.raises(InputError, match="clip"):
+        PacedStrategy(FedAvg(), "random", clip=0.5)
+
+
+def test_a_clipped_buffer_keeps_its_type(flower):
+    """A counter that comes back as a float would be a float in every model from then on."""
+
+    def counting(message, context, call_next):
+        reply = call_next(message, context)
+        if reply.content.array_records:
+            lies = context.node_config.get("name") == LIAR
+            reply.content["arrays"]["batches"] = Array(np.asarray(2**60 if lies else 7))
+            reply.content["arrays"]["bn.running_mean"] = Array(np.full(2, 1e20 if lies else 0.5, np.float32))
+        return reply
+
+    grid = fleet(flower, {name: [counting] for name in CLIENTS})
+    first = {"w0": np.zeros(3, np.float32), "batches": np.asarray(4), "bn.running_mean": np.zeros(2, np.float32)}
+    strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported")
+    record = flower.rounds(strategy, grid, ArrayRecord({key: Array(array) for key, array in first.items()}), 1)
+    sent = strategy._server.shared.arrays
+    assert {key: array.dtype for key, array in sent.items()} == {key: array.dtype for key, array in first.items()}
+    assert record["bn.running_mean"].numpy().dtype == np.float32
+    assert np.abs(record["bn.running_mean"].numpy()).max() < 10
+    assert 0 < record["batches"].numpy() < 40
+
+
+def test_those_who_have_used_up_their_weight_move_the_model_by_less(flower):
+    """One client after the other has the whole step; beyond its budget only a part of its move is made."""
+    grid = fleet(flower, {}, count=1)
+    strategy = PacedStrategy(FEW, "random", k=1, clock="reported")
+    strategy.coordinator.join([f"away-{number}" for number in range(99)])
+    moved = []
+    for number in range(6):
+        record = flower.rounds(strategy, grid, flower.arrays([0.0]), 1, first=number + 1)
+        moved.append(float(record["w0"].numpy()[0]))
+    np.testing.assert_allclose(moved[:3], moved[0])
+    share = 1 / len(strategy.coordinator)
+    np.testing.assert_allclose(moved[4:], 10 * share * moved[0], rtol=1e-5)
 
 
 def test_clients_can_be_believed():

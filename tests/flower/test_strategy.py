@@ -284,7 +284,7 @@ def test_running_statistics_are_averages_of_what_clients_sent(flower, selector):
     for client in range(4):
         grid.add(10 + client, flower.app([mod(flower), normalising]), **{"partition-id": client})
     record = ArrayRecord({"w0": Array(np.zeros(3, np.float32)), "bn.running_var": Array(np.ones(2, np.float32))})
-    strategy = PacedStrategy(FedAvg(), selector, clock="reported", screen=0)
+    strategy = PacedStrategy(FedAvg(), selector, clock="reported")
     for number in range(1, 7):
         record = flower.rounds(strategy, grid, record, 1, first=number)
         moved.append(float(record["w0"].numpy()[0]))

@@ -65,6 +65,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lazy": {"fleet": Fleet(warmup="lazy", warmup_quota=3)},
     "scaffold": {"training": Training(lr=0.01, epochs=1, algorithm="scaffold")},
 }
+TRUST: dict[str, dict[str, Any]] = {
+    "trust": {"fleet": Fleet(trust=True)},
+    "trust-observed": {"fleet": Fleet(delays="observed", trust=True), "clock": Clock(charge_warmup=True)},
+}
+"""Where clients are bounded, for `TRUSTED` schemes."""
+TRUSTED = ("pace", "pace-async", "random", "fedbuff")
+NUMPY = {"numpy": {"training": Training(lr=0.01, epochs=2, batch=0, arithmetic="numpy")}}
+"""Trained without torch, for one scheme."""
 FEW = ("plain", "observed")
 """Settings in which variants run."""
 
@@ -86,7 +94,7 @@ class Case:
     def simulation(self) -> Simulation:
         """Build the run."""
         cls = registry.selectors[self.scheme]
-        settings = (DIGITS if Need.LABELS in cls.needs else REGRESSION) | SETTINGS[self.setting]
+        settings = (DIGITS if Need.LABELS in cls.needs else REGRESSION) | {**SETTINGS, **TRUST, **NUMPY}[self.setting]
         fields = cls.__dataclass_fields__
         wanted = {"k": K, "ridge": RIDGE.get(self.scheme)}
         given = {key: value for key, value in wanted.items() if key in fields and value is not None}
@@ -115,3 +123,9 @@ def cases(scheme: str) -> Iterator[Case]:
     for options in VARIANTS.get(scheme, []):
         for setting in FEW:
             yield Case(scheme, setting, options)
+    if scheme in TRUSTED:
+        for setting in TRUST:
+            yield Case(scheme, setting)
+    if scheme == "random":
+        for setting in NUMPY:
+            yield Case(scheme, setting)

@@ -12,6 +12,7 @@ import numpy as np
 from junk import junk
 
 from fedpace import Coordinator, FedpaceError, Outcome, Settings, registry
+from fedpace.core.aggregation import Trained
 
 FIELDS = ("seconds", "finished", "loss", "samples", "moment", "update", "late", "measured")
 EVENTS = 10
@@ -73,7 +74,15 @@ class Federation:
                 if self.rng.random() < 0.3:
                     self.leave()
                 lengths = [self.rng.choice([1.0, 1.0, 0.0, 1e30, math.inf, math.nan]) for _ in due.step.answers]
-                self.made.refuse(self.made.screen(lambda told=lengths: (length * np.ones(5) for length in told)))
+                answers = [
+                    Trained(
+                        task, length * np.ones(5), np.zeros(5), {"counters": self.rng.choice([1.0, 1e30, math.inf])}
+                    )
+                    for (task, _), length in zip(due.step.answers, lengths, strict=True)
+                ]
+                step, factors, _ = self.made.bound(due.step, answers)
+                assert all(0 < factor < 1 for factor in factors.values())
+                assert sum(weight for _, weight in step.answers if step.mode == "average") <= 1 + 1e-9
                 self.made.stepped(self.now)
             for task in self.made.tasks:
                 if self.rng.random() < 0.5:

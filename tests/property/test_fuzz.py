@@ -22,7 +22,6 @@ from fedpace import (
     registry,
 )
 from fedpace.config import parse_experiment
-from fedpace.core.screening import Screen
 from fedpace.hosting.replies import Raw, Reply, parse
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import MomentBank, compress, factor_from_features, private_moment
@@ -183,16 +182,6 @@ def test_shared_model(answers, mode):
     usable = [(abs(weight), reply.model) for weight, reply in replies if isinstance(reply, Reply) and 0 <= weight < 1e6]
     stepped = SharedModel(SENT, registry.servers.make("average")).step(usable, mode)
     assert all(stepped[key].shape == SENT[key].shape for key in SENT)
-
-
-@fuzzed("Screen.judge", listed(floats, 8), lambda rng: rng.randint(-1, 5), floats)
-def test_screen(lengths, version, cosine):
-    screen = Screen()
-    for _ in range(2):
-        times = screen.judge(np.abs(lengths), version, cosine)
-        assert times.shape == (len(lengths),)
-        assert not np.isnan(times).any()
-        assert np.isfinite(screen.known).all()
 
 
 MATRIX = [[0.0, 0.1, 0.2], [0.1, 0.0, 0.3], [0.2, 0.3, 0.0]]

@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fedpace.core.beginning import opposed
-from fedpace.core.claims import unlikely
-from fedpace.core.trust import Trust
 
 import fedpace
 from fedpace import Settings, make_selector
-from fedpace._base.errors import FedpaceWarning
 from fedpace.delays.availability import Availability
 from fedpace.hosting.server import Host, Server
 from fedpace.planning import plan_cohort
@@ -24,6 +19,8 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
+from fedpace.trust import Trust
+from fedpace.trust.robust import ROBUST, make_robust
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzzing import fuzzed
@@ -93,10 +90,11 @@ HOST = Host("fuzz", logging.getLogger("fuzz"), {})
 @fuzzed(
     "servers: options",
     mostly("random", "pace-async", of=pick(["pace", "fedbuff", "oort"])),
-    table(pick(["clock", "rule", "sketch", "loss_key", "screen", "forget_seconds"]), scalars),
+    table(pick(["clock", "rule", "sketch", "loss_key", "clip", "weight_rate", "robust", "forget_seconds"]), scalars),
 )
 def test_server(scheme, options):
-    settings = Settings(screen=options.pop("screen")) if "screen" in options else Settings()
+    bounds = {name: options.pop(name) for name in ("clip", "weight_rate") if name in options}
+    settings = Settings(**bounds)
     Server(make_selector(scheme), settings, HOST, **options)
 
 
@@ -116,24 +114,35 @@ def numbers(rng):
     return drawn
 
 
-@fuzzed("whom to believe", numbers, numbers)
-def test_believe(updates, points):
-    count = min(len(updates), len(points))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedpaceWarning)
-        times = unlikely(updates[:count], points[:count])
-    assert np.isfinite(times).all()
-    assert 2 * int((times > 0).sum()) <= count
-    assert opposed(updates).shape == (len(updates),)
+@fuzzed("robust rules", pick(sorted(ROBUST)), numbers)
+def test_robust_rules(name, updates):
+    count, width = updates.shape
+    zero = np.zeros(width)
+    found = make_robust(name).combine(
+        updates, np.full(count, 1 / count), center=zero, trusted=updates[0], rng=np.random.default_rng(0)
+    )
+    assert np.isfinite(found.step).all()
+    assert (found.weights >= 0).all()
+
+
+@fuzzed("clip_factors", listed(floats, 8), pick(["update", "sketch", "running_var"]), pick([0, 1, 10**9]))
+def test_clip_factors(lengths, kind, size):
+    trust = Trust()
+    trust.append(8)
+    for _ in range(2):
+        factors = trust.clip_factors(range(len(lengths)), np.abs(lengths), kind, size=size)
+        assert ((factors >= 0) & (factors <= 1)).all()
+        assert ((factors > 0) == np.isfinite(lengths)).all()
+        assert all(np.isfinite(known).all() for known in trust.longest.values())
 
 
 @fuzzed(
-    "trust: what was saved", pick(["shape", "beginning/led", "beginning/sketches", "beginning/over", "fleet"]), arrays
+    "trust: what was saved", pick(["excluded", "weight_used", "moment_size", "longest/update", "longest/other"]), arrays
 )
 def test_saved(name, array):
     trust = Trust()
     trust.append(3)
     trust.load({**trust.arrays(), name: array}, 3)
-    trust.weight()
-    trust.doubted()
+    trust.clip_factors([0, 1, 2], [1.0, 2.0, 3.0])
+    trust.admitted(np.ones(3, dtype=np.bool_))
     trust.remove(np.array([0]))

@@ -18,7 +18,6 @@ from fedpace.server.fedadam import Fedadam
 from fedpace.server.fedavgm import Fedavgm
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.fedyogi import Fedyogi
-from fedpace.server.median import Median
 from fedpace.server.mixing import Mixing
 from fedpace.server.nesterov import Nesterov
 from fedpace.server.remembering import Remembering
@@ -32,7 +31,6 @@ RULES = [
     Fedavgm(),
     Fedadam(),
     Fedyogi(),
-    Median(),
     Mixing(),
 ]
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -213,12 +211,6 @@ def test_adaptive_rules_by_hand(rule):
         np.testing.assert_allclose(found, model)
 
 
-def test_the_median_does_not_mind_one_hostile_client():
-    shared = SharedModel({"w": np.zeros(2)}, Median())
-    answers = [(0.2, {"w": np.array([1.0, 2.0])}), (0.2, {"w": np.array([1.2, 2.2])}), (0.6, {"w": np.full(2, 1e9)})]
-    np.testing.assert_allclose(shared.step(answers)["w"], [1.2, 2.2])
-
-
 def test_counters_are_averaged_and_stay_whole():
     shared = SharedModel({"w": np.zeros(1, np.float32), "count": np.array([4])}, Nesterov())
     after = shared.step([(0.5, {"w": np.ones(1), "count": np.array([6])}), (0.5, {"w": np.ones(1)})])
@@ -290,18 +282,3 @@ def test_a_restarted_server_goes_on_and_another_rule_starts_anew():
 def test_senseless_options_are_refused(make, words):
     with pytest.raises(FedpaceError, match=words):
         make()
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_model_that_begins_again_remembers_no_steps(rule):
-    """What clients that lied made of it is gone, and so is what the rule learnt in their company."""
-    first = {"w": np.linspace(-1, 1, 5)}
-    shared, other = SharedModel(first, rule), SharedModel(first, rule)
-    shared.step([(weight, {"w": -9 * model}) for weight, model in zip(WEIGHTS, trained(first["w"], 0), strict=True)])
-    shared.begin_again(first)
-    for number in (1, 2):
-        for each in (shared, other):
-            models = trained(each.arrays["w"], number)
-            each.step([(weight, {"w": model}) for weight, model in zip(WEIGHTS, models, strict=True)])
-        np.testing.assert_array_equal(shared.arrays["w"], other.arrays["w"])
-    assert first["w"].tolist() == np.linspace(-1, 1, 5).tolist(), "others may begin with it too"

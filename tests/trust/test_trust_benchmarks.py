@@ -94,7 +94,7 @@ def test_what_a_defence_did_is_counted():
 
     told = [current(excluded=["a"], clipped=["b", "c"]), current(capped={"d": 0.1}, excluded=["a", "e"]), current()]
     assert defences.seen(told) == {"excluded": 2, "refused": 0, "clipped": 2, "capped": 1}
-    assert defences.seen([current(**{"held off": ["a"], "failures": {"b": "why"}})])["excluded"] == 1
+    assert defences.seen([current(failures={"b": "why"})])["refused"] == 1
 
 
 def test_the_most_important_attacks_come_first():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray
+from fedpace._base.checks import FloatArray, shortened
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.stepping import (
@@ -80,6 +80,8 @@ class Aggregator:
         zero: returns zeros of the model's length, in double precision.
         robust: combines updates in place of the weighted mean; None = the weighted mean.
         validation: for a robust rule that needs the server's own update.
+        streams: answers are trained as they are asked for, by clients of the host's own. Where nothing bounds them they
+            are added up one by one, and not even looked at: a model that diverges is the host's to find.
     """
 
     def __init__(
@@ -89,9 +91,10 @@ class Aggregator:
         *,
         robust: RobustRule | None = None,
         validation: Validation | None = None,
+        streams: bool = False,
     ) -> None:
         check_robust(robust, validation)
-        self.rule, self.robust = rule, robust
+        self.rule, self.robust, self._streams = rule, robust, streams
         self._zero, self._validation = zero, validation
         self.state: Any = rule.init(zero())
         self.center: FloatArray | None = None
@@ -107,7 +110,7 @@ class Aggregator:
             answers: in the order of `step.answers`; they may be trained as they are asked for.
         """
         buffer_factors: dict[int, float] = {}
-        if coordinator.ledger.trust.on or self.robust is not None:
+        if coordinator.ledger.trust.on or self.robust is not None or not self._streams:
             step, answers, buffer_factors = self.bounded(coordinator, step, answers)
         gathered = self._gathered(coordinator, step, model, answers)
         if gathered is None:
@@ -209,6 +212,8 @@ class Aggregator:
 
 def check_robust(robust: RobustRule | None, validation: object | None) -> None:
     """Refuse a robust rule whose validation set is missing, and a validation set that nothing uses."""
+    if robust is not None and not (hasattr(robust, "combine") and hasattr(robust, "validates")):
+        raise InputError(f"robust must be a robust rule or the name of one, but {shortened(robust)} came")
     if robust is not None and robust.validates and not validation:
         raise InputError(
             f"{robust.name} compares updates with one that the server trains on its own data, but there are none: give "

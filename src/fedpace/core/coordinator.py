@@ -293,26 +293,6 @@ class Coordinator(Hearing):
         weights, scale = self._capped(list(tasks), weights, mode)
         return Step(self.step + 1, tuple(zip(tasks, weights.tolist(), strict=True)), mode, (), scale)
 
-    def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
-        """Return weights within what clients may have, and the part of the move that is made."""
-        trust = self.ledger.trust
-        if not trust.on or not tasks:
-            return weights, 1.0
-        rows = np.array(self._rows_of(tasks), dtype=np.int64)
-        if mode == "average":
-            capped = trust.cap_weights(rows, weights, self.shares(), self.step + 1)
-        else:
-            capped = trust.cap_deltas(rows, weights, self.shares(), self.step + 1)
-        if capped is weights:
-            return weights, 1.0
-        lower = (capped < weights - 1e-9) if mode == "average" else np.abs(capped) < np.abs(weights)
-        names = [str(task.client) for task in tasks]
-        self.at.turn.capped = {names[place]: float(capped[place]) for place in np.flatnonzero(lower)}
-        scale = float(capped.sum()) if mode == "average" else 1.0
-        if mode != "average" or not 0 < scale < 1 - 1e-12:
-            return capped, 1.0
-        return capped / scale, scale
-
     # -- saving ----------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:

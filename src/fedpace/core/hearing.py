@@ -15,7 +15,7 @@ from fedpace.core.aggregation import Trained, update_length
 from fedpace.core.silence import PATIENCE, warn_of_silence
 from fedpace.core.standing import Standing
 from fedpace.core.tasks import Step, Task
-from fedpace.core.types import ClientId, Outcome, ProbeKind
+from fedpace.core.types import ClientId, Mode, Outcome, ProbeKind
 from fedpace.core.widths import in_use
 
 NOT_FINITE = "its update is not finite"
@@ -94,13 +94,36 @@ class Hearing(Standing):
         self.flight.refuse(refused)
         self.at.turn.failures |= {str(task.client): reasons[task.id] for task, _ in step.answers if task.id in reasons}
         left = [(task, weight) for task, weight in step.answers if task.id not in refused]
-        total = sum(weight for _, weight in left)
-        if step.mode == "average" and total > 0:
-            left = [(task, weight / total) for task, weight in left]
-        found = replace(step, answers=tuple(left))
+        total, scale = sum(weight for _, weight in left), step.scale
+        if refused and step.mode == "average" and total > 0:
+            tasks_left = [task for task, _ in left]
+            # What they inherit must be within their caps too: who is refused may be in league with who inherits.
+            weights, scale = self._capped(tasks_left, np.array([weight / total for _, weight in left]), step.mode)
+            left = list(zip(tasks_left, weights.tolist(), strict=True))
+        found = replace(step, answers=tuple(left), scale=scale)
         if self._step is not None:
             self._step = found
         return found
+
+    def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
+        """Return weights within what clients may have, and the part of the move that is made."""
+        trust = self.ledger.trust
+        if not trust.on or not tasks:
+            return weights, 1.0
+        rows = np.array(self._rows_of(tasks), dtype=np.int64)
+        if mode == "average":
+            capped = trust.cap_weights(rows, weights, self.shares(), self.step + 1)
+        else:
+            capped = trust.cap_deltas(rows, weights, self.shares(), self.step + 1)
+        if capped is weights:
+            return weights, 1.0
+        lower = (capped < weights - 1e-9) if mode == "average" else np.abs(capped) < np.abs(weights)
+        names = [str(task.client) for task in tasks]
+        self.at.turn.capped |= {names[place]: float(capped[place]) for place in np.flatnonzero(lower)}
+        scale = float(capped.sum()) if mode == "average" else 1.0
+        if mode != "average" or not 0 < scale < 1 - 1e-12:
+            return capped, 1.0
+        return capped / scale, scale
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""

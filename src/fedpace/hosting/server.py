@@ -235,7 +235,8 @@ class Server:
             transport: by which those who are to train next are told before anything is saved, so that nobody waits for
                 the disk; None = they are told when the next step is asked for.
         """
-        losses = [reply.loss for _, _, reply in self.answers(step) if not math.isnan(reply.loss)]
+        held = [self.courier.replies.get(task.id) for task, _ in step.answers]  # None: it was refused
+        losses = [reply.loss for reply in held if reply is not None and not math.isnan(reply.loss)]
         stepping = step_facts(self.shared.state)
         before = set(self.coordinator.at.excluded)
         with self.watch("settling"), self._fitting():

@@ -45,9 +45,13 @@ def mean_buffers(before: Arrays, weighted: Iterable[tuple[float, Arrays]]) -> di
         if counted and is_buffer(key, np.asarray(array)):
             base = np.asarray(array, np.float64)
             mean = base + sum(weight / total * (_fitting(trained, key, base) - base) for weight, trained in counted)
-            whole = not np.issubdtype(np.asarray(array).dtype, np.floating)
-            found[key] = np.asarray(np.rint(mean) if whole else mean, dtype=np.asarray(array).dtype)
+            found[key] = _as_kind(mean, np.asarray(array))
     return found
+
+
+def _as_kind(values: FloatArray, like: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in the type of `like`: integers are rounded."""
+    return np.asarray(values if np.issubdtype(like.dtype, np.floating) else np.rint(values), dtype=like.dtype)
 
 
 def _fitting(arrays: Arrays, key: str, otherwise: NDArray[Any]) -> FloatArray:
@@ -135,6 +139,7 @@ class SharedModel:
         """Return a step and the models of its answers as they may be averaged, for hosts whose framework averages.
 
         Models that moved too far are clipped; where there is a robust rule, all are the model that it makes of them.
+        Where those that answered have used up their weight, all are nearer to the current model.
         """
         step, held, buffers = self.aggregator.bounded(coordinator, step, self._answers(step, trained, sent))
         before = {answer.task.id: answer for answer in self._answers(step, trained, sent)}
@@ -142,6 +147,9 @@ class SharedModel:
         if self.aggregator.robust is not None and held:
             combined = self.aggregator.combined(coordinator, step, self._flat(self.arrays), held)
             models = dict.fromkeys(models, combined)
+        if step.scale != 1.0:
+            current = self._flat(self.arrays)
+            models = {task: current + step.scale * (vector - current) for task, vector in models.items()}
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for task, vector in models.items():
             model = dict(self._near(trained, sent, task, buffers))
@@ -164,10 +172,11 @@ class SharedModel:
             return model
         start = self.arrays if sent is None else sent[task]
         found = dict(model)
-        for key, array in model.items():
-            if key in start and is_buffer(key, np.asarray(array)):
-                base = np.asarray(start[key], dtype=np.float64)
-                found[key] = base + factors[task] * (np.asarray(array, dtype=np.float64) - base)
+        for key in model.keys() & start.keys():
+            like = np.asarray(start[key])
+            if is_buffer(key, like):
+                base = np.asarray(like, dtype=np.float64)
+                found[key] = _as_kind(base + factors[task] * (_fitting(model, key, base) - base), like)
         return found
 
     def step(

@@ -70,13 +70,17 @@ def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
 
 
 def buffer_lengths(models: Sequence[tuple[Arrays, Arrays]]) -> dict[str, list[float]]:
-    """Return how far each model's buffers moved from those that were sent, by what their names end with."""
+    """Return how far each model's buffers moved from those that were sent, by what their names end with.
+
+    A buffer of another shape is taken for the one that was sent, and has not moved; where squares overflow, infinity.
+    """
     names = {key for trained, _ in models for key, array in trained.items() if is_buffer(key, array)}
     kinds: dict[str, list[float]] = {}
     for key in sorted(names):
         last = key.replace("/", ".").rpartition(".")[2]
         squares = kinds.setdefault(last if last in BUFFERS else "counters", [0.0] * len(models))
         for place, (trained, sent) in enumerate(models):
-            if key in trained and key in sent:
-                squares[place] += float(np.sum((np.float64(trained[key]) - np.float64(sent[key])) ** 2))
+            if key in trained and key in sent and np.shape(trained[key]) == np.shape(sent[key]):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    squares[place] += float(np.sum((np.float64(trained[key]) - np.float64(sent[key])) ** 2))
     return {kind: [math.sqrt(square) for square in squares] for kind, squares in kinds.items()}

@@ -104,7 +104,7 @@ class Simulation:
         self.events = Events()
         self.server = server_step(selector, server)
         validator = self._trained_on(validation, seed)
-        self.aggregator = Aggregator(self.server, self._zero, robust=robust, validation=validator)
+        self.aggregator = Aggregator(self.server, self._zero, robust=robust, validation=validator, streams=True)
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)

@@ -28,6 +28,8 @@ from fedpace.testing.selectors import ContractError
 CLIENTS = ("anna", "bert", "cora", "dora", "liar")
 LIAR = CLIENTS[-1]
 ROUNDS = 3
+REACH = 100.0
+"""An update that is clipped carries the model no further away than this many times the size of the others' model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,8 @@ class Attack:
     """True: the client has failed in the first round, later it may fail again or be asked no more, and the others'
     models make every step as if it had crashed. False: the reply may be used in part; nobody else fails, and the model
     stays finite."""
+    clipped: bool = False
+    """True: the update is far too long. It may count in part, but it does not carry the model away (`REACH`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +148,10 @@ MODELS: dict[str, Change] = {
     "too large for the model's type": in_arrays(lambda array: _with(np.asarray(array, np.float64), 1e200)),
     "text in the model": in_arrays(lambda array: np.full(np.shape(array), "a")),
     "complex numbers in the model": in_arrays(lambda array: np.asarray(array, np.complex128)),
+}
+LONG: dict[str, Change] = {
     "an update of 1e30": in_arrays(lambda array: _with(array, 1e30)),
-    "an update a thousand times as long": in_arrays(lambda array: array + np.asarray(1000, array.dtype)),
+    "an update a million times as long": in_arrays(lambda array: array + np.asarray(1e6, array.dtype)),
 }
 CATALOGUE: tuple[Attack, ...] = (
     *(Attack(name, in_note(**entries)) for name, entries in NOTES.items()),
@@ -153,6 +159,7 @@ CATALOGUE: tuple[Attack, ...] = (
     *(Attack(f"a loss of {loss!r}", in_metrics(loss)) for loss in (math.nan, -math.inf, 1e300, "low", [0.5])),
     *(Attack(f"samples of {samples!r}", with_samples(samples)) for samples in (-1, 1e300, [1])),
     *(Attack(name, change) for name, change in MODELS.items()),
+    *(Attack(name, change, refused=False, clipped=True) for name, change in LONG.items()),
     Attack("a moment of another width", in_note(moment=_floats(*range(1, 8)), shape=[1, 7]), refused=False),
     Attack("another client's name", in_note(name=CLIENTS[0]), refused=False),
     Attack("no note", lambda reply: replace(reply, note={}), refused=False),
@@ -191,5 +198,8 @@ def _check(attack: Attack, played: Played, silent: Played) -> None:
         for name, array in model.items():
             if not np.isfinite(array).all():
                 raise ContractError(f"{attack.name}: {name!r} of the model is not finite after round {number + 1}")
+            size = max(1.0, float(np.abs(silent.models[number][name]).max(initial=0.0)))
+            if attack.clipped and float(np.abs(array - silent.models[number][name]).max(initial=0.0)) > REACH * size:
+                raise ContractError(f"{attack.name}: {name!r} of the model was carried away in round {number + 1}")
             if attack.refused and not np.allclose(array, silent.models[number][name], rtol=1e-5, atol=1e-7):
                 raise ContractError(f"{attack.name}: {name!r} of the model is not that of the other clients alone")

@@ -134,7 +134,7 @@ class Trust:
         else:
             limit = FIRST_BUFFER
         long = finite & (came > limit)
-        factors[long] = limit / came[long]
+        factors[long] = np.maximum(limit / came[long], math.ulp(0.0))  # 0 says that it is not finite
         return factors
 
     # -- weights ---------------------------------------------------------------------------------------------
@@ -151,15 +151,15 @@ class Trust:
         total = float(weights.sum())
         if not self.on or not total > 0 or rows.size == 0:
             return weights
-        limits = self._room(rows, shares, step)
+        room = self._room(rows, shares, step)
         wanted = weights / total if abs(total - 1.0) > 1e-12 else weights
-        return filled_up(wanted, limits)
+        return filled_up(wanted, _split(room, rows, wanted))
 
     def cap_deltas(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
         """Return weights within the cap over time, for weights that need not sum to 1; nobody gets what is above."""
         if not self.on or rows.size == 0:
             return weights
-        room = self._room(rows, shares, step)
+        room = _split(self._room(rows, shares, step), rows, np.abs(weights))
         over = np.abs(weights) > room
         return np.where(over, np.sign(weights) * room, weights) if over.any() else weights
 
@@ -170,9 +170,7 @@ class Trust:
         used, last = _at(self.columns["weight_used"], rows), _at(self.columns["weight_step"], rows)
         leak = self.rate * _at(shares, rows)
         room = WEIGHT_BURST - np.maximum(0.0, used - leak * (step - last))
-        # Several answers of one client in a step share its room.
-        _, places, times = np.unique(rows, return_inverse=True, return_counts=True)
-        return np.where(rows >= 0, np.maximum(room, 0.0) / times[places], math.inf)
+        return np.where(rows >= 0, np.maximum(room, 0.0), math.inf)
 
     def use_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> None:
         """Note the weights that clients had in a step that was made."""
@@ -311,6 +309,10 @@ class Trust:
                     f"the saved ledger should hold {clients} numbers in 'trust/{name}', but {array.dtype} of shape "
                     f"{array.shape} came: start anew, or restore another copy"
                 )
+            numbers = np.asarray(array, dtype=np.float64)
+            lowest = -math.inf if name in ("log_lateness", "moment_size") else 0.0
+            if not (np.isfinite(numbers) & (numbers >= lowest) | (name == "moment_size") & np.isnan(numbers)).all():
+                raise InputError(f"'trust/{name}' of the saved ledger is damaged: start anew, or restore another copy")
         self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
         lengths = {name: array for name, array in saved.items() if name.startswith(LENGTHS)}
         self.longest = {name.removeprefix(LENGTHS): np.array(a, dtype=np.float64) for name, a in lengths.items()}
@@ -319,6 +321,16 @@ class Trust:
 def _at(column: FloatArray, rows: IntArray) -> FloatArray:
     """Return the entries of rows; 0 for row -1, a client that has left."""
     return np.where(rows >= 0, column[np.maximum(rows, 0)], 0.0) if column.size else np.zeros(rows.size)
+
+
+def _split(room: FloatArray, rows: IntArray, weights: FloatArray) -> FloatArray:
+    """(k,) most weight of each answer: several answers of one client share its room in proportion to their weights."""
+    _, places, times = np.unique(rows, return_inverse=True, return_counts=True)
+    if (times == 1).all():
+        return room
+    together = np.bincount(places, weights)[places]
+    alone = (times[places] == 1) | (rows < 0) | (together <= 0)
+    return np.where(alone, room, room * np.divide(weights, together, out=np.ones(rows.size), where=together > 0))
 
 
 def reference_length(longest: FloatArray) -> float | None:
