@@ -253,19 +253,15 @@ def step_of(weights, clients=30, mode="average", **settings):
     return made, step, {task.client: weight * step.scale for task, weight in step.answers if weight}
 
 
-def test_one_client_has_at_most_half_of_a_step():
-    made, _, weights = step_of({0: 0.98, 1: 0.02})
-    assert weights == pytest.approx({0: 0.5, 1: 0.5})
-    assert made.stepped(1.0).capped == pytest.approx({"0": 0.5})
-    assert step_of({0: 0.98, 1: 0.02}, clients=5)[2] == {0: 0.98, 1: 0.02}, "a small roster may need one that is most"
-    assert step_of({0: 0.98, 1: 0.02}, trust=False)[2] == {0: 0.98, 1: 0.02}
+def test_a_client_that_was_seldom_heard_may_be_most_of_a_step():
+    assert step_of({0: 0.98, 1: 0.02})[2] == {0: 0.98, 1: 0.02}
 
 
 def test_who_inherits_weight_of_those_refused_stays_within_its_caps():
     """Clients in league: some send what is not finite, so that another one inherits their weight."""
     made, step, _ = step_of({0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1})
     left = made.refuse({task.id for task, _ in step.answers if task.client in (1, 2)})
-    assert {task.client: weight for task, weight in left.answers if weight} == pytest.approx({0: 0.5, 3: 0.5})
+    assert {task.client: weight for task, weight in left.answers if weight} == pytest.approx({0: 0.8, 3: 0.2})
     made.ledger.trust.columns["weight_used"][:] = 2.9
     left = made.refuse({task.id for task, _ in left.answers if task.client == 3})
     assert {task.client: weight for task, weight in left.answers if weight} == {0: 1.0}

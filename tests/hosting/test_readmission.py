@@ -17,7 +17,7 @@ from fedpace.hosting.replies import Note, Raw
 from fedpace.hosting.server import Host, Server
 from fedpace.records.influence import Influence
 from fedpace.records.run import read_run
-from fedpace.trust.limits import REJECTIONS
+from fedpace.trust.limits import MIN_JUDGED
 
 NAMES = [f"phone-{number}" for number in range(6)]
 LIAR = "phone-5"
@@ -79,7 +79,7 @@ def excluding(tmp_path, caplog):
     """A server that has just excluded the liar."""
     caplog.set_level(logging.INFO, LOG.name)
     server, transport = a_server(tmp_path / "state")
-    made = steps(server, transport, REJECTIONS + 1)
+    made = steps(server, transport, MIN_JUDGED + 1)
     assert made[-1] == NAMES[:5]
     assert server.coordinator.excluded == {LIAR}
     yield server, transport, tmp_path / "state"
@@ -107,24 +107,24 @@ def test_a_running_server_acts_at_its_next_step(excluding, caplog, named):
     said = readmit(folder, *named)
     assert f"readmit {LIAR if named else 'all excluded clients'}." in said
     assert "A running server acts at its next step" in said
-    assert f"Excluded after round {REJECTIONS}: {LIAR}." in said, "the last round is written along with the next"
+    assert f"Excluded after round {MIN_JUDGED}: {LIAR}." in said, "the last round is written along with the next"
     assert len(requests(folder)) == 1
     transport.lies = False
     assert steps(server, transport, 1) == [NAMES]
     assert not server.coordinator.excluded
     assert not requests(folder), "carried out, saved and removed"
     assert f"{LIAR!r} is readmitted" in caplog.text or f"are readmitted, as requested: {LIAR!r}" in caplog.text
-    steps(server, transport, REJECTIONS + 1)
+    steps(server, transport, MIN_JUDGED + 1)
     assert not server.coordinator.excluded
     server.files.close()
-    assert read_run(folder).rounds[REJECTIONS + 2].facts["excluded"] == []
+    assert read_run(folder).rounds[MIN_JUDGED + 2].facts["excluded"] == []
 
 
 def test_a_client_that_lies_on_is_excluded_again(excluding):
     server, transport, folder = excluding
     readmit(folder, LIAR)
-    made = steps(server, transport, REJECTIONS + 1)
-    assert [LIAR in clients for clients in made] == [True] * REJECTIONS + [False]
+    made = steps(server, transport, MIN_JUDGED + 1)
+    assert [LIAR in clients for clients in made] == [True] * MIN_JUDGED + [False]
     server.files.close()
     found = Influence(read_run(folder).rounds)
     assert (list(found.excluded), found.clients[LIAR].exclusions) == ([LIAR], 2)
@@ -194,7 +194,7 @@ def test_a_folder_without_a_server_is_refused(tmp_path):
 
 def test_a_server_without_a_folder_takes_no_requests(caplog):
     server, transport = a_server(None)
-    steps(server, transport, REJECTIONS)
+    steps(server, transport, MIN_JUDGED)
     assert server.coordinator.excluded == {LIAR}
     assert "`Coordinator.readmit` takes that back" in caplog.text
     assert server.coordinator.readmit() == [LIAR]
@@ -205,13 +205,13 @@ def test_coordinators_and_sessions_return_whom_they_readmit():
     session = Session(make_selector("random", k=2))
     session.join(list("abcd"))
     coordinator = session.coordinator
-    coordinator.ledger.trust.judge([1] * REJECTIONS, [False] * REJECTIONS)
+    coordinator.ledger.trust.judge([1] * MIN_JUDGED, [-1.0] * MIN_JUDGED)
     assert session.excluded == coordinator.excluded == {"b"}
     assert session.readmit(["a"]) == []
     assert session.readmit(["a", "b"]) == ["b"]
     assert session.excluded == set()
     with pytest.raises(InputError, match="nobody"):
         session.readmit(["nobody"])
-    coordinator.ledger.trust.judge([1] * REJECTIONS, [False] * REJECTIONS)
+    coordinator.ledger.trust.judge([1] * MIN_JUDGED, [-1.0] * MIN_JUDGED)
     assert Coordinator.readmit(coordinator) == ["b"]
     session.observe([Outcome(client, seconds=1.0) for client in session.select().clients])

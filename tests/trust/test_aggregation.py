@@ -13,7 +13,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Trained, check_robust
 from fedpace.core.stepping import split_state
 from fedpace.trust.bounds import reference_length
-from fedpace.trust.limits import CLIP, REJECTIONS, WEIGHT_BURST, WEIGHT_RATE
+from fedpace.trust.limits import CLIP, MIN_JUDGED, WEIGHT_BURST, WEIGHT_RATE
 from fedpace.trust.robust import ROBUST, make_robust
 
 WIDTH = 6
@@ -189,7 +189,7 @@ def test_a_memory_does_not_hold_answers_that_were_left_out(rule, memory, robust)
 def test_who_a_validation_set_rejects_is_left_out_judged_and_excluded_and_no_rule_else_judges():
     for robust, excluded in (("zeno", {0}), ("krum", set()), (None, set())):
         made, found, model = fleet(), aggregator("average", robust=robust), np.zeros(WIDTH)
-        for number in range(REJECTIONS):
+        for number in range(MIN_JUDGED):
             assert not made.excluded
             step = due(made, made.now)
             came = answers(step, model, lambda client: (-1.0 if client == 0 else 1.0) * np.ones(WIDTH))
@@ -197,7 +197,7 @@ def test_who_a_validation_set_rejects_is_left_out_judged_and_excluded_and_no_rul
             turn = made.stepped(made.now)
             if robust == "zeno":
                 assert turn.left_out == ["0"]
-                assert turn.excluded == (["0"] if number == REJECTIONS - 1 else None)
+                assert turn.excluded == (["0"] if number == MIN_JUDGED - 1 else None)
         assert made.excluded == excluded
         made.readmit()
         assert not made.excluded
@@ -232,7 +232,7 @@ def test_a_robust_rule_and_a_validation_set_go_together():
     check_robust(None, None)
     check_robust(make_robust("krum"), None)
     check_robust(make_robust("zeno"), lambda model: model)
-    with pytest.raises(InputError, match=r"fltrust compares updates .* give validation="):
+    with pytest.raises(InputError, match=r"fltrust compares updates .* give it a validation set"):
         check_robust(make_robust("fltrust"), None)
     with pytest.raises(InputError, match="krum does not use it"):
         check_robust(make_robust("krum"), lambda model: model)

@@ -231,7 +231,7 @@ def test_buckets_are_drawn_means():
 def test_fltrust_is_the_papers(seed):
     updates = cloud(seed, 9, 6)
     trusted = np.random.default_rng(seed).standard_normal(6) + updates[0]
-    found = combine("fltrust", updates, trusted=trusted)
+    found = combine("fltrust", updates, trusted=trusted, server_vote=0.0)
     np.testing.assert_allclose(found.step, plain_fltrust(updates, trusted))
     np.testing.assert_array_equal(found.weights == 0, updates @ trusted <= 0)
     assert found.note["left_out"] == 9 - found.note["accepted"]
@@ -249,7 +249,7 @@ def test_zeno_accepts_by_the_papers_score(seed, rho, epsilon):
         score = rate * own @ gradient - rho * rate * gradient @ gradient
         if score >= -rate * epsilon * (own @ own):
             accepted.append(-rate * gradient)
-    found = combine("zeno", -rate * gradients, trusted=-rate * own, rho=rho, epsilon=epsilon)
+    found = combine("zeno", -rate * gradients, trusted=-rate * own, rho=rho, epsilon=epsilon, server_vote=0.0)
     np.testing.assert_allclose(found.step, sum(accepted, np.zeros(6)) / max(1, len(accepted)))
     assert found.note["accepted"] == len(accepted)
 
@@ -472,9 +472,19 @@ def test_validation_bears_any_number_of_sign_flips(name, seed, far):
 def test_nobody_trusted_is_no_step(name):
     updates = -np.abs(cloud(2, 4, 3))
     for rows, trusted in ((updates, np.ones(3)), (updates, np.zeros(3)), (np.zeros((4, 3)), np.ones(3))):
-        found = combine(name, rows, trusted=trusted)
+        found = combine(name, rows, trusted=trusted, server_vote=0.0)
         np.testing.assert_array_equal(found.step, np.zeros(3))
         assert found.note == {"accepted": 0, "left_out": 4}
+        np.testing.assert_allclose(combine(name, rows, trusted=trusted).step, trusted, err_msg="the server's own step")
+
+
+def test_the_server_votes_like_one_client_whose_update_agrees_with_itself():
+    trusted, updates = np.array([1.0, 0.0]), np.array([[0.0, 2.0], [1.0, 1.0]])
+    (half,) = {np.sqrt(0.5)}
+    found = combine("fltrust", updates, trusted=trusted)
+    np.testing.assert_allclose(found.step, (half * np.array([half, half]) + trusted) / (half + 1.0))
+    found = combine("zeno", updates, trusted=trusted, server_vote=2.0)
+    np.testing.assert_allclose(found.step, (np.array([half, half]) + 2.0 * trusted) / 3.0)
 
 
 def test_distances_survive_a_large_common_part():

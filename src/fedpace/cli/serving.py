@@ -26,9 +26,8 @@ def readmit(
 ) -> None:
     """Ask excluded clients again.
 
-    A robust rule with a validation set excludes clients whose updates it
-    rejected four times in a row. This takes that back, and the rejections
-    that led to it. A running server acts at its next step, a stopped one when
+    A robust rule with a validation set excludes clients whose updates oppose
+    the server's own. This takes that back, and the evidence that led to it. A running server acts at its next step, a stopped one when
     it starts; its log says what it did. `fedpace watch FOLDER` shows who is
     excluded.
     """

@@ -244,7 +244,7 @@ class Server:
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         for client in sorted({*(turn.excluded or ())} - before):
             self._log.warning(
-                "fedpace: %r is excluded: the validation set rejected its updates again and again. %s takes that back",
+                "fedpace: %r is excluded: its updates opposed the validation set. %s takes that back",
                 client,
                 self._readmissions.remedy(client),
             )

@@ -15,8 +15,8 @@ MOST = 50
 HEADING = "Bounded influence"
 HINT = (
     "In how many rounds the update of a client was clipped since it was too long, its weight was capped, or a robust "
-    "rule left its update out of the step. Excluded clients are not asked any more: a rule with a validation set "
-    "rejected their updates again and again."
+    "rule left its update out of the step. Excluded clients are not asked any more: their updates opposed the "
+    "server's validation set."
 )
 
 

@@ -30,7 +30,7 @@ Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no repl
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 CHANCE = frozenset({"random"})
 """Schemes that look at nothing: whoever is in or out, chance is the only reason."""
-EXCLUDED = "excluded: a rule with a validation set rejected its updates again and again"
+EXCLUDED = "excluded: its updates opposed the server's validation set"
 COMMON = 5
 """Reasons that the summary names; others are counted together."""
 
@@ -142,8 +142,8 @@ class Explanation:
             said.append(f"In {numbers.counted(self.left_out, unit)} the robust rule left its update out.")
         if self.excluded_since is not None:
             said.append(
-                f"It is excluded since {unit} {self.excluded_since}: a rule with a validation set rejected its updates "
-                f"again and again. {self.readmit} asks it again."
+                f"It is excluded since {unit} {self.excluded_since}: its updates opposed the server's validation "
+                f"set. {self.readmit} asks it again."
             )
         return said
 

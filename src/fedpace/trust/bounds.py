@@ -310,7 +310,7 @@ class Trust:
                     f"{array.shape} came: start anew, or restore another copy"
                 )
             numbers = np.asarray(array, dtype=np.float64)
-            lowest = -math.inf if name in ("log_lateness", "moment_size") else 0.0
+            lowest = -math.inf if name in ("agreement", "log_lateness", "moment_size") else 0.0
             if not (np.isfinite(numbers) & (numbers >= lowest) | (name == "moment_size") & np.isnan(numbers)).all():
                 raise InputError(f"'trust/{name}' of the saved ledger is damaged: start anew, or restore another copy")
         self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
