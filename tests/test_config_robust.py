@@ -31,7 +31,13 @@ def test_the_table_names_a_rule_its_options_and_the_validation_set(write):
     assert (found.robust, found.validation) == (TrimmedMean(fraction=0.3), 0)
     held = robust(write, 'name = "zeno"\nrho = 0.1\nvalidation = 40')
     assert (held.robust, held.validation) == (Zeno(rho=0.1), 40)
-    assert held.as_table()["robust"] == {"name": "zeno", "rho": 0.1, "epsilon": 0.0, "validation": 40}
+    assert held.as_table()["robust"] == {
+        "name": "zeno",
+        "rho": 0.1,
+        "epsilon": 0.0,
+        "server_vote": 1.0,
+        "validation": 40,
+    }
     for experiment in (plain, found, held):
         assert parse_experiment(experiment.as_table(), "again") == experiment
     assert parse_experiment({**plain.as_table(), "robust": "median"}, "by name").robust == Median()
@@ -97,7 +103,7 @@ def test_run_takes_a_rule_with_a_validation_set(tmp_path):
     done = CliRunner().invoke(app, [*arguments, str(tmp_path / "run"), "--json"])
     assert done.exit_code == 0, done.output
     record = read_run(tmp_path / "run")
-    assert record.info.robust == {"name": "fltrust", "validation": 50}
+    assert record.info.robust == {"name": "fltrust", "server_vote": 1.0, "validation": 50}
     assert len(record.rounds) == 3
 
 
@@ -111,7 +117,7 @@ def test_records_without_a_rule_do_not_speak_of_it(tmp_path):
 def test_programs_name_a_rule_or_hand_one_over(tmp_path):
     parts = {"data": "digits", "model": "softmax", "schemes": "random(k=6)", "seeds": 1, "rounds": 2, "progress": False}
     found = fedpace.compare(**parts, robust="fltrust", validation=50, out=tmp_path / "runs")
-    assert found.records[0].info.robust == {"name": "fltrust", "validation": 50}
+    assert found.records[0].info.robust == {"name": "fltrust", "server_vote": 1.0, "validation": 50}
     made = fedpace.compare(**parts, robust=fedpace.make_robust("krum", fraction=0.1))
     assert made.records[0].info.robust == {"name": "krum", "fraction": 0.1}
     again = fedpace.compare(**parts, robust="fltrust", validation=50, out=tmp_path / "runs", resume=True)

@@ -148,7 +148,7 @@ def test_explain_says_how_to_take_an_exclusion_back(bounded, recorded):
     found = explain_client(bounded, "3")
     assert found.excluded_since == 2
     assert [turn.reason.startswith("excluded: ") for turn in found.turns] == [False, False, True]
-    assert found.sentences()[-1].endswith("again and again. `Coordinator.readmit` asks it again.")
+    assert found.sentences()[-1].endswith("validation set. `Coordinator.readmit` asks it again.")
     done = CliRunner().invoke(app, ["explain", str(recorded), "--client", "3"])
     assert "`fedpace readmit FOLDER 3` asks it again" in " ".join(done.output.split())
 

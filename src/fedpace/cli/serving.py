@@ -27,8 +27,9 @@ def readmit(
     """Ask excluded clients again.
 
     A robust rule with a validation set excludes clients whose updates oppose
-    the server's own. This takes that back, and the evidence that led to it. A running server acts at its next step, a stopped one when
-    it starts; its log says what it did. `fedpace watch FOLDER` shows who is
+    the server's own. This takes that back, and the evidence that led to it.
+    A running server acts at its next step, a stopped one when it starts; its
+    log says what it did. `fedpace watch FOLDER` shows which clients are
     excluded.
     """
     from fedpace.hosting.readmission import request_readmission
