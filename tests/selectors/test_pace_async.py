@@ -60,8 +60,8 @@ def test_everybody_works_all_the_time_and_late_answers_are_heard():
     assert sum(current.facts["late"] for current in played[1:]) > 5
     assert all(sum(current.weights) == pytest.approx(1.0) for current in played[1:])
     assert all(len(current.clients) == len(current.weights) for current in played)
-    assert one.server_state.remembered == CLIENTS
-    assert one.server_state.disagreement_left < 1
+    assert one.aggregator.state.remembered == CLIENTS
+    assert one.aggregator.state.disagreement_left < 1
 
 
 @pytest.mark.parametrize("cap", [2, 5])
