@@ -90,7 +90,7 @@ def _usual(outcomes: Sequence[Outcome], kind: Kind) -> int | None:
 
 
 def clipped_sketches(
-    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId]
+    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId], step: int
 ) -> Sequence[Outcome]:
     """Return the outcomes with sketches of updates that are no longer than they may be.
 
@@ -105,7 +105,7 @@ def clipped_sketches(
     }
     with np.errstate(over="ignore"):
         lengths = [float(np.linalg.norm(sketch)) for sketch in sketches.values()]
-    factors = trust.clip_factors([rows[place] for place in sketches], lengths, SKETCH)
+    factors = trust.clip_factors([rows[place] for place in sketches], lengths, SKETCH, step=step)
     long = {place: factor for place, factor in zip(sketches, factors.tolist(), strict=True) if factor < 1}
     if not long:
         return outcomes

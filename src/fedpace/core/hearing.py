@@ -45,11 +45,12 @@ class Hearing(Standing):
         rows = self._rows_of(tasks)
         size = len(answers[0].sent) if answers else 0
         trust = self.ledger.trust
-        factors = trust.clip_factors(rows, [update_length(answer) for answer in answers], size=size)
+        lengths = [update_length(answer) for answer in answers]
+        factors = trust.clip_factors(rows, lengths, step=self.step, size=size)
         buffers = np.ones(len(answers))
         for kind in sorted({kind for answer in answers for kind in answer.buffers}):
             moved = [answer.buffers.get(kind, 0.0) for answer in answers]
-            buffers = np.minimum(buffers, trust.clip_factors(rows, moved, kind))
+            buffers = np.minimum(buffers, trust.clip_factors(rows, moved, kind, step=self.step))
         lost = {task.id: NOT_FINITE for task, f, g in zip(tasks, factors, buffers, strict=True) if f == 0 or g == 0}
         shortened = _below_one(tasks, factors, lost), _below_one(tasks, buffers, lost)
         names = {task.id: str(task.client) for task in tasks}

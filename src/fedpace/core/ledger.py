@@ -198,7 +198,7 @@ class Ledger:
         """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `bounded` were seen."""
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
-        outcomes = clipped_sketches(self.trust, rows, outcomes, bounded)
+        outcomes = clipped_sketches(self.trust, rows, outcomes, bounded, step + lag)
         done = np.array([outcome.finished for outcome in outcomes], np.bool_)
         self._fold_facts(at, done, outcomes, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}

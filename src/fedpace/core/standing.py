@@ -259,7 +259,8 @@ class Standing(Roster):
             return sketches
         rows = self.ledger.rows(clients[place] for place in known.tolist()).tolist()
         with np.errstate(over="ignore"):
-            factors = trust.clip_factors(rows, np.linalg.norm(sketches[known], axis=1), SKETCH, remember=False)
+            lengths = np.linalg.norm(sketches[known], axis=1)
+        factors = trust.clip_factors(rows, lengths, SKETCH, step=self.step, remember=False)
         if (factors == 1).all():
             return sketches
         sketches = sketches.copy()

@@ -5,7 +5,8 @@
 - *How much of this update counts?* (`clip_factors`) All of it, unless it is longer than `CLIP` times the reference: the
   upper quartile, over clients, of the longest update that each has sent so far. Every client has one vote, so clients
   that answer more often do not decide. The reference does not fall as training converges: late in training an honest
-  minority whose data pull harder than the majority's keeps its influence.
+  minority whose data pull harder than the majority's keeps its influence. And it grows slowly (`REFERENCE_STEPS`), so
+  that attackers cannot push the model away, make honest updates longer by that, and push further each time.
 - *How much weight may this client have?* (`cap_weights`) A leaky bucket: the weight of `WEIGHT_BURST` whole steps, plus
   `WEIGHT_RATE` times the client's share of the objective per step. Weight above the cap goes to the other clients of
   the step; if these have no room either, the step becomes shorter. There is no cap per step: a client that was seldom
@@ -44,6 +45,7 @@ from fedpace.trust.limits import (
     MOMENT_SPREADS,
     OPPOSED,
     REFERENCE_QUANTILE,
+    REFERENCE_STEPS,
     SHARE_CAP,
     SHARE_FLEET,
     TRANSFER_PART,
@@ -54,8 +56,8 @@ from fedpace.trust.limits import (
 
 UPDATE, SKETCH = "update", "sketch"
 """Kinds of vectors that have a reference length of their own; the others are kinds of buffers."""
-LENGTHS = "longest/"
-"""Begins the names of saved lengths."""
+LONGEST_OF, FIRST_OF = "longest/", "first/"
+"""Begin the names of saved lengths."""
 COLUMNS: dict[str, float] = {
     "answers_timed": 0.0,  # answers whose seconds were compared with a claimed delay
     "log_lateness": 0.0,  # sum over these of log(seconds taken / seconds claimed)
@@ -83,6 +85,8 @@ class Trust:
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
         self.longest: dict[str, FloatArray] = {}
         """Kind of vector -> (n,) length of the longest that each client has sent; 0 = none."""
+        self.first: dict[str, FloatArray] = {}
+        """Kind of vector -> (n,) length of the first that each client has sent; 0 = none."""
 
     def __len__(self) -> int:
         """Clients."""
@@ -92,17 +96,26 @@ class Trust:
         """Add rows for clients that joined."""
         for name, empty in COLUMNS.items():
             self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
-        self.longest = {kind: np.concatenate([known, np.zeros(clients)]) for kind, known in self.longest.items()}
+        for lengths in (self.longest, self.first):
+            lengths.update({kind: np.concatenate([known, np.zeros(clients)]) for kind, known in lengths.items()})
 
     def remove(self, rows: IntArray) -> None:
         """Drop the rows of clients that left."""
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
-        self.longest = {kind: np.delete(known, rows) for kind, known in self.longest.items()}
+        for lengths in (self.longest, self.first):
+            lengths.update({kind: np.delete(known, rows) for kind, known in lengths.items()})
 
     # -- the length of updates -------------------------------------------------------------------------------
 
     def clip_factors(
-        self, rows: Sequence[int], lengths: ArrayLike, kind: str = UPDATE, *, size: int = 0, remember: bool = True
+        self,
+        rows: Sequence[int],
+        lengths: ArrayLike,
+        kind: str = UPDATE,
+        *,
+        step: int = 0,
+        size: int = 0,
+        remember: bool = True,
     ) -> FloatArray:
         """Return what each vector is to be multiplied by: 1, less if it is too long, 0 if it is not finite.
 
@@ -110,6 +123,7 @@ class Trust:
             rows: (k,) of the clients; -1 = a client that has left.
             lengths: (k,) Euclidean lengths; NaN or infinity where an entry is.
             kind: `update`, `sketch`, or the kind of a buffer. Each has its own reference.
+            step: steps that were made.
             size: number of parameters, for the bound on first updates; 0 = no such bound.
             remember: whether these lengths count in the reference from now on.
         """
@@ -118,17 +132,17 @@ class Trust:
         factors = finite.astype(np.float64)
         if not self.on or not self.clip or not came.size:
             return factors
-        known = self.longest.get(kind, np.zeros(len(self)))
         told = finite & (places >= 0)
-        heard = known.copy()
+        heard = self.longest.get(kind, np.zeros(len(self))).copy()
         np.maximum.at(heard, places[told], np.minimum(came[told], LONGEST))
+        first = np.where(self.first.get(kind, np.zeros(len(self))) > 0, self.first.get(kind, 0.0), heard)
         if remember:
-            self.longest[kind] = heard
+            self.longest[kind], self.first[kind] = heard, first
         if len(self) < MIN_CLIENTS:
             return factors
-        reference = reference_length(heard)
-        if reference is not None:
-            limit = self.clip * reference
+        reference, start = reference_length(heard), reference_length(first)
+        if reference is not None and start is not None:
+            limit = self.clip * min(reference, (1 + step / REFERENCE_STEPS) * start)
         elif kind in (UPDATE, SKETCH):
             limit = FIRST_RMS * math.sqrt(size) if size else math.inf
         else:
@@ -297,7 +311,8 @@ class Trust:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on."""
-        return {**self.columns, **{LENGTHS + kind: known for kind, known in self.longest.items()}}
+        longest = {LONGEST_OF + kind: known for kind, known in self.longest.items()}
+        return {**self.columns, **longest, **{FIRST_OF + kind: known for kind, known in self.first.items()}}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
         """Take over what `arrays` gave."""
@@ -314,8 +329,20 @@ class Trust:
             if not (np.isfinite(numbers) & (numbers >= lowest) | (name == "moment_size") & np.isnan(numbers)).all():
                 raise InputError(f"'trust/{name}' of the saved ledger is damaged: start anew, or restore another copy")
         self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
-        lengths = {name: array for name, array in saved.items() if name.startswith(LENGTHS)}
-        self.longest = {name.removeprefix(LENGTHS): np.array(a, dtype=np.float64) for name, a in lengths.items()}
+        self.longest, self.first = (
+            {
+                name.removeprefix(start): np.array(a, dtype=np.float64)
+                for name, a in saved.items()
+                if name.startswith(start)
+            }
+            for start in (LONGEST_OF, FIRST_OF)
+        )
+
+
+def _below(saved: Mapping[str, NDArray[Any]], start: str) -> dict[str, FloatArray]:
+    """Return the arrays whose names begin with `start`, by the rest of their names."""
+    found = {name.removeprefix(start): array for name, array in saved.items() if name.startswith(start)}
+    return {name: np.array(array, dtype=np.float64) for name, array in found.items()}
 
 
 def _at(column: FloatArray, rows: IntArray) -> FloatArray:

@@ -9,6 +9,9 @@ CLIP = 10.0
 REFERENCE_QUANTILE = 0.75
 """The reference is this quantile, over clients, of the longest update that each has sent. A quarter of the clients may
 send updates of any length without moving it; an honest minority of a quarter or more is never clipped."""
+REFERENCE_STEPS = 50.0
+"""The reference is at most (1 + step / this) times the same quantile of the first update that each client has sent.
+Otherwise an attacker could push the model away, make honest updates longer by that, and push further each time."""
 MIN_CLIENTS = 4
 """Clients that must have been heard before there is a reference. Fleets with fewer clients are not clipped."""
 FIRST_RMS = 100.0
