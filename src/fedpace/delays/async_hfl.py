@@ -52,7 +52,7 @@ class AsyncHflDelays:
     """Seconds after which a round ends for everybody; the default never binds."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         if not isinstance(self.table, str):
             raise InputError(f"table must be the path of a CSV file or empty, but {self.table!r} came")
         number(self.compute_mu, "compute_mu", low=-300.0, high=300.0)

@@ -99,7 +99,7 @@ class Availability:
     """In [-1, 1]: how strictly the slow clients are those with the shortest nights; below 0, with the longest."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.on, "on", low=1.0)
         number(self.off, "off", low=0.0)
         number(self.spread, "spread", low=0.0, high=0.9)

@@ -23,7 +23,7 @@ class ConstantDelays:
     """Sigma of the log-normal factor of each round; its mean is 1."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.seconds, "seconds", low=0.0, above=True)
         number(self.jitter, "jitter", low=0.0, high=WIDEST)
 

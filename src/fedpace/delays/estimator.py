@@ -116,7 +116,7 @@ class DelayEstimator:
     """First guess of the noise of a round, on the scale of logarithms; learnt from then on."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.memory, "memory", low=1.0)
         number(self.outlier, "outlier", low=0.0, above=True)
         if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:

@@ -34,7 +34,7 @@ class LognormalDelays:
     """Sigma of the log-normal factor of each round; its mean is 1. 0 = constant."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.median, "median", low=0.0, above=True)
         number(self.sigma, "sigma", low=0.0, high=WIDEST)
         number(self.jitter, "jitter", low=0.0, high=WIDEST)

@@ -99,7 +99,7 @@ class NycmeshDelays:
     """Seconds after which a round ends for everybody. Calibrated."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         one_of(self.rules, get_args(Rules), "rules")
         if not isinstance(self.nodes, str):
             raise InputError(f"nodes must be the path of a CSV file or empty, but {self.nodes!r} came")

@@ -34,7 +34,7 @@ class SyntheticDelays:
     """Sigma of the log-normal factor of each round; its mean is 1. 0 = constant, as in the paper."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         object.__setattr__(self, "link_speed", span(self.link_speed, "link_speed", low=0.0, above=True))
         object.__setattr__(self, "compute", span(self.compute, "compute", low=0.0))
         size_of(self.model_bytes)

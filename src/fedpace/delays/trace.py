@@ -70,7 +70,7 @@ class TraceDelays:
     """What to do where a client has no row for a step."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         one_of(self.gaps, get_args(Gaps), "gaps")
         if not isinstance(self.file, str):
             raise InputError(f"file must be the path of a CSV or parquet file, but {self.file!r} came")

@@ -25,7 +25,7 @@ class UniformDelays:
     """Sigma of the log-normal factor of each round; its mean is 1."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         object.__setattr__(self, "seconds", span(self.seconds, "seconds", low=0.0, above=True))
         number(self.jitter, "jitter", low=0.0, high=WIDEST)
 

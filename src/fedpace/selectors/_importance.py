@@ -14,7 +14,7 @@ from fedpace.numerics.order_stats import expected_max
 
 
 def check_options(k: int, c: float, floor: float, clip: float, scheme: str) -> None:
-    """Refuse options that make no sense."""
+    """Raise InputError if an option is invalid."""
     at_least(k, 1, f"k of {scheme}")
     at_least(c, 0, f"c of {scheme}")
     at_least(clip, 0, f"clip of {scheme}")

@@ -69,7 +69,7 @@ class AdaptiveSampling(Scheme):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         check_options(self.k, self.c, self.floor, self.clip, self.name)
         at_least(self.pilot, 2, f"pilot of {self.name}")
         if not math.isfinite(self.best_loss):
@@ -81,7 +81,7 @@ class AdaptiveSampling(Scheme):
 
     def select(self, state: Pilots, view: View, rng: np.random.Generator) -> tuple[Cohort, Pilots]:
         """Draw uniformly, then by the second pilot's distribution, then by the optimum."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         rows = view.candidates
         share = share_weights(view, rows)
         if view.step < self.pilot:

@@ -56,14 +56,14 @@ class ApproxOptSampling(Stateless):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         check_options(self.k, self.c, self.floor, self.clip, self.name)
         one_of(self.solver, ("exact", "trust-constr"), f"solver of {self.name}")
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         rows = view.candidates
         share = share_weights(view, rows)
         a = np.square(share * gradient_norms(view, rows, share))

@@ -49,7 +49,7 @@ class Ca2fl(Stateless):
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.buffer, 1, "buffer of ca2fl")
         whole(self.in_flight, 0, "in_flight of ca2fl")
         above(self.lr, 0, "lr of ca2fl")
@@ -57,7 +57,7 @@ class Ca2fl(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Calibrated(self.lr)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:

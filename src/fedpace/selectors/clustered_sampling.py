@@ -46,14 +46,14 @@ class ClusteredSampling(Stateless):
     measure: Literal["angle", "l2", "l1"] = "angle"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.algorithm, ("similarity", "size"), f"algorithm of {self.name}")
         one_of(self.measure, ("angle", "l2", "l1"), f"measure of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Fill the urns, then draw from each."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; several urns may draw the same client
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; several urns may draw the same client
         rows = view.candidates
         own = share_weights(view, rows)
         if self.algorithm == "size":

@@ -54,14 +54,14 @@ class DelayhetSampling(Stateless):
     target_heterogeneity: float = 0.4
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
         check_options(self.ridge, self.target_heterogeneity, self.name)
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         problem = feature_heterogeneity(view, ridge=self.ridge, target=self.target_heterogeneity, scheme=self.name)
         draws = self.k if self.full_objective else 1
         objective = SamplingObjective.of(problem, draws)

@@ -56,7 +56,7 @@ class DelayhetSubmodular(Stateless):
     max_iter: int = 300
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         one_of(self.solver, ("exact", "min-norm"), f"solver of {self.name}")
         check_options(self.ridge, self.target_heterogeneity, self.name)
         at_least(self.max_iter, 1, f"max_iter of {self.name}")

@@ -48,7 +48,7 @@ class DelayhetTransport(Stateless):
     target_heterogeneity: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         for option in ("ridge", "target_heterogeneity"):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
@@ -56,7 +56,7 @@ class DelayhetTransport(Stateless):
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution and its plan, then draw."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         problem = feature_heterogeneity(view, ridge=self.ridge, target=0.0, scheme=self.name)
         scale = 1.0
         if 0 < self.target_heterogeneity < problem.largest_mean:

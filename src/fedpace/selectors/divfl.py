@@ -52,7 +52,7 @@ class Divfl(Scheme):
     weights: Literal["share", "proxy"] = "share"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.q, 1, f"q of {self.name}")
         one_of(self.mode, ("exact", "every-q", "no-overhead"), f"mode of {self.name}")
@@ -99,7 +99,7 @@ class Divfl(Scheme):
         return Cohort(clients[order], weights[order], why=why), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
 
 def _distances(chosen: FloatArray, everybody: FloatArray) -> FloatArray:

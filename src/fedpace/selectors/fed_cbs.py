@@ -47,7 +47,7 @@ class FedCbs(Stateless):
     exploration: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.exploration, 0, f"exploration of {self.name}")
 

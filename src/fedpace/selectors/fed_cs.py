@@ -46,7 +46,7 @@ class FedCs(Stateless):
     quantile: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         above(self.deadline, 0, f"deadline of {self.name}")
         between(self.quantile, 0, 1, f"quantile of {self.name}")

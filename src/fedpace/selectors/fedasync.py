@@ -59,7 +59,7 @@ class Fedasync(Stateless):
     tolerated: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         if not 0 < self.alpha <= 1:
             raise InputError(f"alpha of fedasync must lie in (0, 1], but {self.alpha!r} came")
         whole(self.in_flight, 0, "in_flight of fedasync")
@@ -71,7 +71,7 @@ class Fedasync(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Mixing()
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:

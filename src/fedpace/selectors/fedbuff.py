@@ -50,7 +50,7 @@ class Fedbuff(Stateless):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.buffer, 1, "buffer of fedbuff")
         whole(self.in_flight, 0, "in_flight of fedbuff")
         at_least(self.staleness, 0, "staleness of fedbuff")
@@ -62,7 +62,7 @@ class Fedbuff(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return None if (self.lr, self.momentum) == (1, 0) else Fedavgm(self.momentum, self.lr)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:

@@ -82,7 +82,7 @@ class Flanp(Scheme):
     window: int = 5
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         above(self.growth, 1, f"growth of {self.name}")
         one_of(self.stop, RULES, f"stop of {self.name}")

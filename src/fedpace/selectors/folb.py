@@ -55,7 +55,7 @@ class Folb(Scheme):
     sets: Literal["one", "two"] = "one"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.sets, ("one", "two"), f"sets of {self.name}")
 
@@ -93,7 +93,7 @@ class Folb(Scheme):
         return Cohort(clients, weights, mode="delta", why=why), following
 
     def observe(self, state: Key, report: object) -> Key:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _draws(self, state: Key, view: View) -> tuple[IntArray, IntArray]:

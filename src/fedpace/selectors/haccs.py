@@ -66,7 +66,7 @@ class Haccs(Scheme):
     losses: Literal["last", "probed"] = "last"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         between(self.rho, 0, 1, f"rho of {self.name}")
         one_of(self.distance, DISTANCES, f"distance of {self.name}")
@@ -110,7 +110,7 @@ class Haccs(Scheme):
         return Cohort(clients, share_weights(view, clients), why=why), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
 
 @remember_last

@@ -40,22 +40,22 @@ class MomentSampling(Stateless):
     name: ClassVar[str] = "moment-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
-    """Without targets in the moments only the speed is matched, not the optimum."""
+    """If moments lack targets, the cohort matches the curvature of the population, but not its optimum."""
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
 
     k: int = 10
     ridge: float = RIDGE
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)

@@ -85,7 +85,7 @@ class Oort(Scheme):
     window: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.overcommit, 1, f"overcommit of {self.name}")
         finite(self.overcommit, f"overcommit of {self.name}")
@@ -144,7 +144,7 @@ class Oort(Scheme):
         return cohort, replace(state, epsilon=epsilon)
 
     def observe(self, state: Pacer, report: object) -> Pacer:
-        """Learn nothing here: the next View holds it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _exploit(self, view: View, rows: IntArray, count: int, limit: float, rng: np.random.Generator) -> IntArray:

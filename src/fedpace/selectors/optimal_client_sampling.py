@@ -49,7 +49,7 @@ class OptimalClientSampling(Scheme):
     norms: Literal["probed", "last"] = "probed"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.rounds, 0, f"rounds of {self.name}")
         one_of(self.method, ("closed-form", "aocs"), f"method of {self.name}")
@@ -64,7 +64,7 @@ class OptimalClientSampling(Scheme):
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Flip the coins until somebody is drawn."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet
         if view.updates is None:
             raise InputError(f"{self.name} needs update sketches, but no client has reported any")
         rows = view.candidates
@@ -94,4 +94,4 @@ class OptimalClientSampling(Scheme):
         return aggregated_inclusion(norms, self.k, self.rounds)
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""

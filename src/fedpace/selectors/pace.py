@@ -101,12 +101,12 @@ class Pace(Scheme):
 
     name: ClassVar[str] = "pace"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS, Need.UPDATE})
     """Without targets only the speed is matched, not the optimum; without updates s stays 1 and nu 0."""
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
 
     ridge: float = RIDGE
@@ -117,7 +117,7 @@ class Pace(Scheme):
     fedexp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
@@ -125,7 +125,7 @@ class Pace(Scheme):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None

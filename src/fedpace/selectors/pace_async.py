@@ -106,13 +106,13 @@ class PaceAsync(Scheme):
 
     name: ClassVar[str] = "pace-async"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS, Need.UPDATE})
     """Without updates it cannot tell how far clients disagree, and takes s for 1 and nu for 0."""
     rounds: ClassVar[bool] = False
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
 
     in_flight: int = 0
@@ -122,7 +122,7 @@ class PaceAsync(Scheme):
     memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.in_flight, 0, f"in_flight of {self.name}")
         for option in ("ridge", "work_price"):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
@@ -133,7 +133,7 @@ class PaceAsync(Scheme):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Remembering(self.fedexp_exponent, self.memory_gib)
 
     def init(self) -> Known:

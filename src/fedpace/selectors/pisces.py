@@ -97,7 +97,7 @@ class Pisces(Scheme):
     epsilon_least: float = 0.3
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.in_flight, 0, "in_flight of pisces")
         for option in ("discount", "staleness"):
             at_least(getattr(self, option), 0, f"{option} of pisces")
@@ -114,7 +114,7 @@ class Pisces(Scheme):
         return Paced(self.epsilon)
 
     def observe(self, state: Paced, report: Report) -> Paced:
-        """Learn nothing here: the next View holds it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def decide(self, state: Paced, view: View, rng: np.random.Generator) -> tuple[Move, Paced]:

@@ -51,7 +51,7 @@ class PowerOfChoice(Scheme):
     switch: int = 150
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.variant, VARIANTS, f"variant of {self.name}")
         at_least(self.batch, 1, f"batch of {self.name}")
@@ -94,7 +94,7 @@ class PowerOfChoice(Scheme):
         return self._cohort(view, clients, status, candidates.size), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
     def _candidates(self, view: View) -> int:
         d = self.d or 2 * self.k

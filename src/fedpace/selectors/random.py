@@ -49,7 +49,7 @@ class Random(Stateless):
 
     name: ClassVar[str] = "random"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: int = 10
@@ -59,7 +59,7 @@ class Random(Stateless):
     overcommit: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.k, 0, "k of random")
         at_least(self.overcommit, 1, "overcommit of random")
         finite(self.overcommit, "overcommit of random")
@@ -78,7 +78,7 @@ class Random(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None

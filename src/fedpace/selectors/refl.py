@@ -61,7 +61,7 @@ class Refl(Scheme):
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.k, 1, "k of refl")
         at_least(self.overcommit, 1, "overcommit of refl")
         finite(self.overcommit, "overcommit of refl")
@@ -77,7 +77,7 @@ class Refl(Scheme):
         return None
 
     def observe(self, state: Begun, report: Report) -> Begun:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def decide(self, state: Begun, view: View, rng: np.random.Generator) -> tuple[Move, Begun]:

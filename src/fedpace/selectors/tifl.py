@@ -63,7 +63,7 @@ class Tifl(Scheme):
     interval: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         one_of(self.policy, ("adaptive", "uniform"), f"policy of {self.name}")
         for option in ("k", "tiers", "credits", "interval"):
             whole(getattr(self, option), 1, f"{option} of {self.name}")
@@ -100,7 +100,7 @@ class Tifl(Scheme):
         return Cohort(clients, share_weights(view, clients), why=why), replace(state, credits=left, last=drawn)
 
     def observe(self, state: Tiers, report: object) -> Tiers:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _look(self, state: Tiers, losses: tuple[float, ...]) -> Tiers:
