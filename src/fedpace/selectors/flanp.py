@@ -61,8 +61,8 @@ class Flanp(Scheme):
             of the average update falls below a threshold. The threshold is the norm at the end of the first stage, and
             is halved at every doubling. Without update sketches, only the period counts. `period`: after `period`
             rounds. `statistical` (the theory): when the squared norm falls to `accuracy` times its very first value,
-            times k / clients of the stage. `plateau`: when the members' loss fell by less than the fraction `tolerance` in `window`
-            rounds.
+            times k / clients in the stage. `plateau`: when the members' loss fell by less than the fraction `tolerance`
+            in `window` rounds.
         period: T0 of the released code: 20 for MNIST and CIFAR-10, 50 for FEMNIST.
         accuracy: used by `statistical`.
         tolerance: used by `plateau`.
