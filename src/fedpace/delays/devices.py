@@ -103,9 +103,7 @@ class DevicesDelays:
     """Coefficient of variation of transfer seconds between rounds; 0 = constant."""
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid, and store the path from $FEDPACE_DEVICES, so that records contain
-        it.
-        """
+        """Raise InputError if an option is invalid; store the path from $FEDPACE_DEVICES, for the records."""
         if not isinstance(self.file, str):
             raise InputError(
                 f"file of devices must be the path of a CSV or parquet file, or empty, but {self.file!r} came"

@@ -107,7 +107,7 @@ class DelayEstimator:
     """Options of the estimator; its methods are pure functions."""
 
     memory: float = 6.0
-    """Approximate number of rounds that an estimate averages over; smaller values follow drift faster but are noisier."""
+    """Approximate number of rounds that an estimate averages over; small values follow drift faster but are noisy."""
     outlier: float = 2.0
     """Distance in standard deviations from which an observation counts less; beyond twice this, it does not count."""
     patience: int = 3
@@ -140,8 +140,7 @@ class DelayEstimator:
     def fold(
         self, state: Estimates, rows: ArrayLike, seconds: ArrayLike, finished: ArrayLike, *, step: int
     ) -> Estimates:
-        """Return the state after one round: (k,) rows, their seconds, and whether they finished or were cut off then.
-        """
+        """Return the state after a round: (k,) rows, their seconds, and whether they finished or were cut off."""
         step = step_of(step)
         at, observed, done = _checked(state, rows, seconds, finished)
         if not at.size:
@@ -222,8 +221,7 @@ def _beyond(cut: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _noise(noise: float, z: FloatArray) -> float:
-    """Return the adapted noise: half of the surprises should lie within the quartiles, so outliers have bounded effect.
-    """
+    """Return the adapted noise, so that half of the surprises lie within the quartiles; outliers have little effect."""
     if not z.size:
         return noise
     outside = float(np.mean(np.abs(z) > _QUARTILE))

@@ -83,9 +83,7 @@ class MixtureDelays:
         return self._build(count_of(clients), None, model_bytes, seed)
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays of clients that train on this many samples per round; only parts that depend on work use
-        it.
-        """
+        """Return the delays of clients that train on this many samples per round, for parts that depend on work."""
         work = float_array(samples, "samples of the mixture")
         return self._build(count_of(work.size), work, model_bytes, seed)
 

@@ -155,8 +155,7 @@ def okumura_hata(
 
 
 def indoors(d: FloatArray, floors: IntArray, f: float, *, kind: str) -> FloatArray:
-    """Return the ITU-R P.1238 loss within one building, from the distance, the kind of building and the floors between.
-    """
+    """Return the ITU-R P.1238 loss within one building, by distance, kind of building and floors between."""
     slope, first, further = _INDOOR[kind]
     between = np.where(floors > 0, first + further * (floors - 1), 0.0)
     return np.asarray(20 * np.log10(f) + slope * np.log10(d) + between - 28)

@@ -1,7 +1,9 @@
 """Summarises a delay model: quantiles, slow fraction, time of a full round, and a histogram.
 
+For one fleet, and for many fleets pooled:
+
     summarise(config.build(100, model_bytes=1_600_000, seed=0))
-    summarise(*(config.build(100, model_bytes=1_600_000, seed=seed) for seed in range(300)))     many fleets, pooled
+    summarise(*(config.build(100, model_bytes=1_600_000, seed=seed) for seed in range(300)))
 """
 
 from __future__ import annotations

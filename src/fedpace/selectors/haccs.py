@@ -2,8 +2,8 @@
 
 Wolfrath, Sreekumar, Kumar, Wang and Chandra, "HACCS: Heterogeneity-Aware Clustered Client Selection for Accelerated
 Federated Learning" (IPDPS 2022). Where the paper leaves details open, we follow the authors' code
-(NS-PhD-Research/HACCS). Every data distribution must take part, but not every client. Clients are clustered by their label histograms, and a
-client without similar ones is its own cluster. The weight of a cluster is
+(NS-PhD-Research/HACCS). Every data distribution must take part, but not every client. Clients are clustered by their
+label histograms, and a client without similar ones is its own cluster. The weight of a cluster is
 
     rho (1 - t_c / max t) + (1 - rho) f_c / sum f,      t_c its mean delay, f_c its mean squared loss.
 
