@@ -1,1 +1,1 @@
-"""Delay models, one file each; who is there at all; and what a server can know of both."""
+"""Delay models, one per file; availability models; and the server's delay estimator."""

@@ -1,9 +1,9 @@
-"""51,496 phones in two small tables: what `devices` draws from where the file of the phones itself is not there.
+"""Compute and bandwidth tables of 51,496 phones; `devices` draws from them if no file of phones is given.
 
-The device capacities of FedScale's experiments (Lai et al., "FedScale: Benchmarking Model and System Performance of
-Federated Learning at Scale", ICML 2022): compute from AI Benchmark, bandwidth from MobiPerf, as they survive inside a
-result file of the public repository liecn/PyramidFL (`obs_client_time.mat`, Apache-2.0). Only counts and quantiles are
-kept here, which are facts about that table.
+The data are the device capacities of FedScale's experiments (Lai et al., "FedScale: Benchmarking Model and System
+Performance of Federated Learning at Scale", ICML 2022): compute from AI Benchmark, bandwidth from MobiPerf. They were
+taken from a result file in the public repository liecn/PyramidFL (`obs_client_time.mat`, Apache-2.0). Only counts and
+quantiles are kept, which are facts about that table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MS = _numbers(
     176 179 183 189 190 191 192 193 199
     """
 )
-"""Milliseconds of inference on one sample: all values that occur."""
+"""Milliseconds of inference per sample: all distinct values."""
 
 PHONES = _numbers(
     """
@@ -35,7 +35,7 @@ PHONES = _numbers(
     714 375 1485 384 1061 377 346 354 379 415 384 381 368 353 371 736 738 368 362 723 731 356
     """
 )
-"""How many phones have each of these."""
+"""Number of phones with each value of `MS`."""
 
 KBIT = _numbers(
     """
@@ -47,4 +47,4 @@ KBIT = _numbers(
     100207 204057
     """
 )
-"""Kilobits per second: the minimum, every hundredth, and the maximum."""
+"""Bandwidth in kilobits per second: the minimum, every percentile, and the maximum."""

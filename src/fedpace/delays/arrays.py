@@ -1,4 +1,4 @@
-"""Delays that a program hands over: seconds per client, or per round and client."""
+"""Delays given as an array by the program: seconds per client, or per round and client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpace.delays.trace import TraceModel
 
 @dataclass(frozen=True)
 class ArrayDelays:
-    """Seconds as an array; its fields describe it. `give_delays` makes one."""
+    """Delays from an array; the fields describe the array. Created by `give_delays`."""
 
     name: ClassVar[str] = "own"
 
@@ -26,19 +26,20 @@ class ArrayDelays:
     digest: str
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays, which must be those of as many clients; after the last round they start again."""
+        """Return the delays; `clients` must match the array. After the last round, the delays repeat."""
         if count_of(clients) != self.clients:
             raise InputError(f"delays came for {self.clients} clients, but there are {clients}: give one per client")
-        # The turn before the first round is the warm-up's: the first row is the first round's.
+        # The step before the first round belongs to the warm-up; after the roll, the first row is used in the first
+        # round.
         seconds = np.roll(cast("FloatArray", self.__dict__["seconds"]), 1, axis=0)
         return TraceModel(seconds, np.ones(seconds.shape, dtype=np.bool_))
 
 
 def give_delays(seconds: Any) -> ArrayDelays:
-    """Return delays of (clients,) seconds, or of (rounds, clients)."""
+    """Return delays from an array of seconds, with shape (clients,) or (rounds, clients)."""
     try:
         axes = np.ndim(seconds)
-    except ValueError as cause:  # rows of several lengths
+    except ValueError as cause:  # rows of different lengths
         raise InputError(f"delays must be numbers, one per client, or rounds x clients: {cause}") from cause
     found = np.atleast_2d(float_array(seconds, "delays", ndim=axes, finite=False))
     if found.ndim != 2 or found.size == 0 or not (np.isfinite(found) & (found > 0)).all():

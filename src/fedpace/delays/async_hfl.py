@@ -1,13 +1,14 @@
-"""`async-hfl`: the delay table of the paper's authors' earlier work, Async-HFL (IoTDI 2023).
+"""`async-hfl`: the delays of Async-HFL (IoTDI 2023), earlier work of the DelayHet authors.
 
-There each client has seconds on its best link and seconds of compute, log-normal(4, 3) + 30 s capped at 15,000 s as
-they state it. The long tail comes from compute, not from ns-3's links. The 184 values they published spread less than
-that: the logarithm of compute - 30 s has mean 4.08 and standard deviation 2.12, which are our defaults (median of the
-sum 163 s and 10 % above 1000 s; the table has 161 s and 12 %). `compute_sigma = 3.0` is the stated form: 17 %.
+Each client has seconds on its best link plus seconds of compute. The authors describe compute as log-normal(4, 3) + 30
+s, capped at 15,000 s. The long tail comes from compute, not from the ns-3 links. Their 184 published values spread
+less: the logarithm of compute - 30 s has mean 4.08 and standard deviation 2.12, which are our defaults. With them, the
+median delay is 163 s and 10 % exceed 1000 s; the table has 161 s and 12 %. `compute_sigma = 3.0` gives the described
+form, with 17 %.
 
-With `table`, from a CSV file with columns link_s and compute_s. Their delays are not those of the later paper, whose
-full rounds take 1980 s where these take hours; `nycmesh` is the later one. The seconds are as they were measured:
-the size of the model does not change them. Our departure: the log-normal part each round is the later paper's.
+With `table`, delays come from a CSV file with columns link_s and compute_s. These delays differ from the later paper,
+whose full rounds take 1980 s instead of hours; `nycmesh` models the later paper. The model size does not change the
+seconds, which are used as measured. Departure: the log-normal noise per round is from the later paper.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedpace.delays.base import WIDEST, MeanPlusLognormal, count_of, dealt, numb
 from fedpace.delays.tables import read_table
 
 LINK_QUANTILES = np.array([51.5, 52.4, 53.8, 55.3, 56.7, 62.9, 64.1, 79.1, 79.1, 109.1, 109.1])
-"""Seconds on the best link: the minimum, every tenth, and the maximum of the published table."""
+"""Seconds on the best link: minimum, deciles and maximum of the published table."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,24 @@ class AsyncHflDelays:
     name: ClassVar[str] = "async-hfl"
 
     table: str = ""
-    """CSV file with link_s and compute_s; empty = drawn from the fitted figures."""
+    """CSV file with link_s and compute_s; empty = draw from the fitted distributions."""
     compute_mu: float = 4.08
     """Mean of the logarithm of the compute seconds above the floor."""
     compute_sigma: float = 2.12
-    """Standard deviation of the same logarithm."""
+    """Standard deviation of that logarithm."""
     compute_floor: float = 30.0
-    """Seconds of compute that everybody needs."""
+    """Smallest compute seconds of a client."""
     compute_cap: float = 15_000.0
-    """Seconds of compute that nobody exceeds."""
+    """Largest compute seconds of a client."""
     round_mu: float = 2.0
-    """Mean of the logarithm of the seconds that a round adds."""
+    """Mean of the logarithm of the random seconds added per round."""
     round_sigma: float = 1.0
-    """Standard deviation of the same logarithm."""
+    """Standard deviation of that logarithm."""
     cap: float = 1e6
-    """Seconds after which a round ends for everybody; the default never binds."""
+    """Largest delay in seconds; the default has no effect."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         if not isinstance(self.table, str):
             raise InputError(f"table must be the path of a CSV file or empty, but {self.table!r} came")
         number(self.compute_mu, "compute_mu", low=-300.0, high=300.0)
@@ -64,7 +65,7 @@ class AsyncHflDelays:
         number(self.cap, "cap", low=0.0, above=True)
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays of `clients` clients, whatever the size of the model."""
+        """Return the delays of `clients` clients; the size of the model has no effect."""
         clients = count_of(clients)
         size_of(model_bytes)
         base = self._from_table(clients, seed) if self.table else self._drawn(clients, seed)

@@ -1,13 +1,13 @@
-"""Who is there, and who drops out: on/off periods, late joiners and crashes by rounds, or nights by the clock. Ours.
+"""Availability of clients: on/off periods, late joiners and crashes per round, or nights by the clock. Ours.
 
-A host asks two questions each round: `available(step)`, whom a selector may choose, and `crashes(step)`, who of those
-chosen will not come back. Like the delays, the answers are drawn for ALL clients and do not depend on who is chosen,
-so that schemes are compared on the same absences. Time is counted in rounds, not seconds: by the clock, a slow scheme
-would meet other absences than a fast one, and the comparison would no longer be paired.
+Each round, a host asks `available(step)`, which clients a selector may choose, and `crashes(step)`, which of the chosen
+clients will not answer. The answers are drawn for ALL clients and do not depend on the selection, so that all schemes
+meet the same absences. Time counts in rounds, not seconds. By the clock, a slow scheme would meet other absences than a
+fast one, and the comparison would no longer be paired.
 
-With `hours` above 0 clients are there at night instead, by the clock (`daily.py` says what that is calibrated to).
+With `hours` above 0, clients are available at night instead, by the clock (`daily.py` describes the calibration).
 
-Nobody promises that someone is there: with `late = 1.0` round 0 is empty, and the host has to wait.
+A round may have no available clients: with `late = 1.0`, round 0 is empty, and the host must wait.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from fedpace.delays.daily import DailyModel
 
 @runtime_checkable
 class AvailabilityModel(Protocol):
-    """Who is there, round by round. `TraceModel` is one too."""
+    """Which clients are available per round. `TraceModel` also implements it."""
 
     def available(self, step: int) -> BoolArray:
-        """(n,) True where the client may be chosen in round `step`."""
+        """(n,) True for clients that may be chosen in round `step`."""
         ...
 
     def crashes(self, step: int) -> BoolArray:
-        """(n,) True where the client, if chosen in round `step`, never answers."""
+        """(n,) True for clients that never answer if chosen in round `step`."""
         ...
 
 
 class ChurnModel:
-    """The absences of some clients: read-only answers, the same for the same step."""
+    """On/off periods, join rounds and crashes; the arrays are read-only, and the same for the same step."""
 
     def __init__(self, on: FloatArray, off: FloatArray, phase: FloatArray, joins: IntArray, crash: float, seed: int):
-        """Take each client's rounds on and off, where in its period it starts, and the round it joins in."""
+        """Store each client's rounds on and off, its phase in this period, and the round in which it joins."""
         self._on, self._period, self._phase = on, on + off, phase
         self._joins, self._crash, self._seed = joins, crash, seed
         self._always = not (off.any() or joins.any())
 
     def available(self, step: int) -> BoolArray:
-        """(n,) True where the client has joined and is in an on period."""
+        """(n,) True for clients that have joined and are in an on period."""
         step = step_of(step)
         if self._always:
             return _read_only(np.ones(self._joins.size, dtype=np.bool_))
@@ -57,7 +57,7 @@ class ChurnModel:
         return _read_only(present & (step >= self._joins))
 
     def crashes(self, step: int) -> BoolArray:
-        """(n,) True where the client, if chosen, never answers."""
+        """(n,) True for clients that never answer if chosen in round `step`."""
         step = step_of(step)
         if not self._crash:
             return _read_only(np.zeros(self._joins.size, dtype=np.bool_))
@@ -67,39 +67,39 @@ class ChurnModel:
 
 @dataclass(frozen=True)
 class Availability:
-    """On/off periods, late joiners and crashes; the defaults are everybody, always. Fields are the options."""
+    """Options of availability; by default, all clients are always available. The fields are the options."""
 
     on: float = 1.0
-    """Mean rounds that a client stays."""
+    """Mean rounds per on period."""
     off: float = 0.0
-    """Mean rounds that it is then away; 0 = never away."""
+    """Mean rounds per off period; 0 = never away."""
     spread: float = 0.5
-    """Clients' own periods lie within this share of the means: 0 = all alike, which still start at different points."""
+    """Each client's periods lie within this fraction of the means; 0 = equal periods, but still at different phases."""
     crash: float = 0.0
-    """Probability that a chosen client never answers in a round."""
+    """Probability that a chosen client does not answer in a round."""
     late: float = 0.0
-    """Share of the clients that are not there from the start."""
+    """Fraction of clients that join late."""
     join_by: int = 50
-    """Round by which the late ones have joined: evenly spread over 1 .. join_by."""
+    """Round by which late clients have joined, at random rounds in 1 .. join_by."""
     hours: float = 0.0
-    """Mean hours of a night that a client is there, charging; 0 = no nights: `on` and `off` count in rounds."""
+    """Mean hours per night that a client is available and charging; 0 = no nights, `on` and `off` count rounds."""
     plugs_in: float = 23.0
-    """Hour, by the client's own clock, at which nights begin on the mean."""
+    """Mean hour at which nights begin, by the client's local clock."""
     habits: float = 1.5
-    """Standard deviation over the clients of when their nights begin, in hours; `spread` is that of their lengths."""
+    """Standard deviation between clients of the hour at which nights begin; `spread` does the same for their length."""
     nights: float = 0.5
-    """Standard deviation of the same from night to night, in hours."""
+    """Standard deviation between nights of one client of the hour at which they begin."""
     zones: int = 4
-    """Time zones, an hour apart, over which the clients are spread evenly."""
+    """Number of time zones, one hour apart; clients are spread evenly over them."""
     by_day: float = 0.24
-    """Probability that a client is there in an hour outside of its nights."""
+    """Probability that a client is available in an hour outside its nights."""
     starts: float = 12.0
-    """Hour of the day, in the first zone, at which the run begins."""
+    """Hour of the day in the first zone at which the run begins."""
     slow_away: float = 0.0
-    """In [-1, 1]: how strictly the slow clients are those with the shortest nights; below 0, with the longest."""
+    """In [-1, 1]: how strongly slow clients tend to have short nights; negative = long nights."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.on, "on", low=1.0)
         number(self.off, "off", low=0.0)
         number(self.spread, "spread", low=0.0, high=0.9)
@@ -122,9 +122,9 @@ class Availability:
             raise InputError("slow_away is about the length of nights: set hours too, such as hours = 8.0")
 
     def build(self, clients: int, *, seed: int, delays: ArrayLike | None = None) -> ChurnModel | DailyModel:
-        """Return who is there of `clients` clients; the first ones do not depend on how many follow.
+        """Return the availability of `clients` clients; the first clients do not depend on how many follow.
 
-        `delays` says who is slow, for `slow_away`.
+        `slow_away` needs `delays`, which show the slow clients.
         """
         clients = count_of(clients)
         if self.hours:

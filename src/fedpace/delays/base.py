@@ -1,7 +1,7 @@
-"""What the delay models share: checked arguments, and a mean per client with a log-normal part each round.
+"""Common parts of the delay models: argument checks, and client means with log-normal noise per round.
 
-Every draw comes from a stream named by the seed and the step alone. It does not know who was selected: all
-schemes under one seed meet the same delays, and a step can be drawn again, out of order or after a restart.
+Every draw comes from a random stream named by the seed and the step alone, independent of the selected clients. All
+schemes under one seed therefore meet the same delays, and a step can be drawn again, out of order, or after a restart.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from fedpace._base.rng import stream
 from fedpace.core.types import DelayConfig, DelayModel
 
 WIDEST = 10.0
-"""Largest sigma of a log-normal: beyond it single draws leave the range of a float."""
+"""Largest sigma of a log-normal; beyond it, single draws overflow a float."""
 
 
 @runtime_checkable
 class DelaysOfWork(DelayConfig, Protocol):
-    """Delays that depend on how much each client has to do: a host that knows tells them."""
+    """Delay models that depend on each client's amount of work; hosts that know the work call `build_for`."""
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays of clients that train on so many `samples` per round, epochs included."""
+        """Return the delays of clients that train on this many `samples` per round, over all local epochs."""
         ...
 
 
 def count_of(clients: int) -> int:
-    """Return the number of clients, at least one."""
+    """Return the number of clients; raise InputError unless it is at least 1."""
     if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
         raise InputError(f"delays are built for at least one client, but clients={clients!r} came")
     return int(clients)
 
 
 def step_of(step: int) -> int:
-    """Return the number of a round, counted from 0."""
+    """Return the round number, counted from 0; raise InputError if it is invalid."""
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise InputError(f"a step is a whole number counted from 0, but {step!r} came")
     return int(step)
 
 
 def size_of(model_bytes: int) -> int:
-    """Return the bytes of a model."""
+    """Return the size of a model in bytes; raise InputError if it is invalid."""
     if isinstance(model_bytes, bool) or not isinstance(model_bytes, int | np.integer) or model_bytes < 0:
         raise InputError(f"model_bytes is a whole number of bytes, at least 0, but {model_bytes!r} came")
     return int(model_bytes)
 
 
 def number(value: float, what: str, *, low: float, high: float = math.inf, above: bool = False) -> None:
-    """Refuse an option that is not a finite number in [low, high], or (low, high] where `above` is True."""
+    """Raise InputError unless `value` is a finite number in [low, high], or in (low, high] if `above` is True."""
     if is_number(value) and math.isfinite(value) and value <= high and (value > low if above else value >= low):
         return
     bound = f"{'above' if above else 'at least'} {low:g}"
@@ -62,7 +62,7 @@ def number(value: float, what: str, *, low: float, high: float = math.inf, above
 
 
 def span(value: Sequence[float], what: str, *, low: float, above: bool = False) -> tuple[float, float]:
-    """Return a range as (from, to) with from <= to; a list, as TOML gives it, will do."""
+    """Return a range as (from, to) with from <= to; lists, as in TOML, are accepted."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise InputError(f"{what} must be two numbers [from, to], but {value!r} came")
     number(value[0], f"the lower end of {what}", low=low, above=above)
@@ -73,7 +73,7 @@ def span(value: Sequence[float], what: str, *, low: float, above: bool = False) 
 
 
 def positive(seconds: FloatArray, what: str) -> FloatArray:
-    """Return delays as a read-only array, each finite and above 0."""
+    """Return delays as a read-only array; raise InputError unless all are finite and above 0."""
     bad = ~(np.isfinite(seconds) & (seconds > 0))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
@@ -85,9 +85,9 @@ def positive(seconds: FloatArray, what: str) -> FloatArray:
 
 
 def dealt(rows: int, clients: int, *, seed: int, key: str) -> IntArray:
-    """(clients,) rows of a table, shuffled: each once before any comes twice.
+    """(clients,) shuffled rows of a table; every row is used once before any row is used twice.
 
-    The first clients get the same rows however many clients follow.
+    The rows of the first clients do not depend on the number of clients.
     """
     rounds = -(-clients // rows)
     order = [stream(seed, "delay", key, "deal", i).permutation(rows) for i in range(rounds)]
@@ -95,25 +95,25 @@ def dealt(rows: int, clients: int, *, seed: int, key: str) -> IntArray:
 
 
 def jitter(seed: int, step: int, clients: int, sigma: float) -> FloatArray:
-    """(clients,) log-normal factors of one round with mean 1: the mean before them stays the true one.
+    """(clients,) log-normal factors for one round, with mean 1, so that they do not change the expected delay.
 
-    The first factors do not depend on how many clients follow.
+    The factors of the first clients do not depend on the number of clients.
     """
     normal = stream(seed, "delay", "jitter", step_of(step)).standard_normal(clients)
     return np.asarray(np.exp(sigma * normal - sigma**2 / 2))
 
 
 class MeanWithJitter:
-    """A mean per client times a log-normal factor per round: the DelayModel behind most of the models."""
+    """A mean per client times a log-normal factor per round; most delay models build this class."""
 
     def __init__(self, mean: FloatArray, *, sigma: float, seed: int, what: str) -> None:
-        """Take the means of the clients; `what` names the model in errors."""
+        """Store the clients' means; `what` names the model in errors."""
         self._mean = positive(mean, what)
         self._sigma = sigma
         self._seed = seed
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) expected seconds of a round."""
         return self._mean
 
     def draw(self, step: int) -> FloatArray:
@@ -127,20 +127,20 @@ class MeanWithJitter:
 
 
 class MeanPlusLognormal:
-    """A base per client plus a log-normal number of seconds per round, cut at a cap: radio networks in a city."""
+    """A base per client plus log-normal seconds per round, capped; used for radio networks in a city."""
 
     def __init__(self, base: FloatArray, *, mu: float, sigma: float, cap: float, seed: int, what: str) -> None:
-        """Take the seconds without noise; `what` names the model in errors."""
+        """Store the seconds without noise; `what` names the model in errors."""
         self._base = positive(np.minimum(base, cap), what)
         self._mu, self._sigma, self._cap, self._seed = mu, sigma, cap, seed
         self._mean = positive(self._base + self._mean_noise(cap - self._base), what)
 
     def _mean_noise(self, room: FloatArray) -> FloatArray:
-        """E[min(X, room)] of the log-normal X: the cap lowers the mean of those near it."""
+        """Return E[min(X, room)] of the log-normal noise X; the cap lowers the mean of clients close to it."""
         from scipy.special import ndtr
 
         mu, sigma = self._mu, self._sigma
-        with np.errstate(divide="ignore"):  # no room: log 0, and a mean of 0
+        with np.errstate(divide="ignore"):  # room 0: log gives -inf, and the mean is 0
             log_room = np.log(room)
         if sigma == 0.0:
             return np.minimum(math.exp(mu), room)
@@ -148,7 +148,7 @@ class MeanPlusLognormal:
         return np.asarray(below + room * ndtr((mu - log_room) / sigma))
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round, the cap included."""
+        """(n,) expected seconds of a round, with the cap."""
         return self._mean
 
     def draw(self, step: int) -> FloatArray:

@@ -1,8 +1,8 @@
-"""Delay tied to data: which clients are the slow ones. Ours; the paper draws delays and data independently.
+"""Correlates delays with data: decides which clients are slow. Ours; the paper draws delays and data independently.
 
-Whether slow clients hold data that nobody else has decides between schemes: choosing the fastest is free where they do
-not and fails where they do. `correlated` deals the same delays out anew: the clients with the largest scores get the
-slowest ones. Nobody's delay is invented, so a fleet's distribution stays what it was at every strength.
+The ranking of schemes depends on whether slow clients hold data that other clients lack. If they do not, selecting the
+fastest clients costs nothing; if they do, it fails. `correlated` reassigns the existing delays so that clients with
+large scores get the slow ones. The distribution of delays stays the same at every strength.
 
     model = correlated(model, rarity(labels), strength=0.8)
 """
@@ -21,19 +21,19 @@ from fedpace.core.types import DelayModel
 from fedpace.delays.base import number
 
 WIDEST_MOMENT = 512
-"""Features of which whole second moments are formed: a megabyte a client."""
+"""Largest number of features with full second moments: about a megabyte per client."""
 
 
 class ReorderedDelays:
-    """A delay model whose rows were dealt out anew: client i has the delays that row `source[i]` had."""
+    """A delay model with reassigned rows: client i has the delays of row `source[i]`."""
 
     def __init__(self, model: DelayModel, source: IntArray) -> None:
-        """Take the model and where each client's delays come from."""
+        """Store the model and the source row of each client."""
         self._model = model
         self.source: IntArray = frozen(source, np.int64)
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) expected seconds of a round."""
         return frozen(self._model.expected()[self.source])
 
     def draw(self, step: int) -> FloatArray:
@@ -43,23 +43,23 @@ class ReorderedDelays:
 
 @runtime_checkable
 class Phones(DelayModel, Protocol):
-    """Delays of clients that each have a device and each an amount of work: the devices alone are dealt out anew."""
+    """Delay models with a device and an amount of work per client; only the devices are reassigned."""
 
     def speeds(self) -> FloatArray:
         """(n,) seconds that each device would take for the same work."""
         ...
 
     def dealt_anew(self, source: IntArray) -> DelayModel:
-        """Return the same clients with other devices: client i has the one that client `source[i]` had."""
+        """Return the same clients with reassigned devices: client i gets the device of client `source[i]`."""
         ...
 
 
 def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> DelayModel:
-    """Return `model` with its slow rows given to the clients with large `scores`.
+    """Return `model` with its slow rows assigned to the clients with large `scores`.
 
-    `strength` is the correlation between score and delay on the scale of normal scores: 0 leaves every delay where it
-    was, 1 sorts them completely. Clients with equal scores keep their order among themselves. Where a delay is made of
-    a device and of work, the slow devices are given, and everybody keeps its work.
+    `strength` is the correlation between score and delay, on the scale of normal scores: 0 changes nothing, 1 sorts
+    completely. Clients with equal scores keep their relative order. If a delay consists of a device and of work, only
+    the devices are reassigned, and clients keep their work.
     """
     if isinstance(model, Phones):
         return model.dealt_anew(reorder_by(scores, model.speeds(), strength=strength))
@@ -67,10 +67,10 @@ def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> Dela
 
 
 def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntArray:
-    """(n,) for each client, the row of `delays` it gets.
+    """(n,) the row of `delays` that each client gets.
 
-    The key of a client is `strength * score + sqrt(1 - strength^2) * own delay`, both as normal scores of their ranks;
-    the client with the k-th smallest key gets the k-th smallest delay.
+    A client's key is `strength * score + sqrt(1 - strength^2) * own delay`, both as normal scores of their ranks. The
+    client with the k-th smallest key gets the k-th smallest delay.
     """
     number(strength, "strength", low=0.0, high=1.0)
     score = float_array(scores, "scores")
@@ -89,7 +89,7 @@ def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntA
 
 
 def rarity(labels: ArrayLike) -> FloatArray:
-    """(n,) how rare a client's data are: the mean of -log(share of the class in the fleet) over its samples.
+    """(n,) rarity of each client's data: the mean of -log(share of the class in the fleet) over its samples.
 
     `labels` are (n, c) counts. A client without samples gets the lowest score.
     """
@@ -102,7 +102,7 @@ def rarity(labels: ArrayLike) -> FloatArray:
 
 
 def holding(labels: ArrayLike, classes: Sequence[int]) -> FloatArray:
-    """(n,) share of a client's samples that belong to `classes`: for data in which no class is rare."""
+    """(n,) fraction of a client's samples in `classes`; use it for data in which no class is rare."""
     counts = _counts(labels)
     wanted = np.asarray(classes, dtype=np.int64)
     if not wanted.size or wanted.min() < 0 or wanted.max() >= counts.shape[1]:
@@ -111,12 +111,12 @@ def holding(labels: ArrayLike, classes: Sequence[int]) -> FloatArray:
 
 
 def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
-    """(n,) where a client stands on the direction in which the clients' features differ most: for data without classes.
+    """(n,) each client's position on the axis along which clients' features differ most; for data without classes.
 
-    `inputs` are one array (samples, ...) a client. A client is its second moment A_i = X_i'X_i / n_i; the score is its
-    component along the leading principal axis of the A_i about their mean. The end of the axis that fewer clients are
-    at is the rare one and scores high, as the rare classes do in `rarity`. Inputs wider than 512 numbers are
-    reduced to the 512 leading principal axes of all of them together.
+    `inputs` has one array (samples, ...) per client. A client is represented by its second moment A_i = X_i'X_i / n_i.
+    The score is its component along the leading principal axis of the A_i around their mean. The end of the axis with
+    fewer clients is the rare one and scores high, as rare classes do in `rarity`. Inputs with more than 512 features
+    are first projected to their 512 leading principal axes.
     """
     flat = [array.reshape(len(array), -1).astype(np.float64) for array in inputs]
     widths = {rows.shape[1] for rows in flat}
@@ -133,7 +133,7 @@ def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
     gram = (moments @ moments.T).astype(np.float64)
     values, vectors = np.linalg.eigh(gram)
     score = vectors[:, -1] * np.sqrt(max(values[-1], 0.0))
-    # A long tail on one side means few clients there; a sum of cubes is its sign.
+    # A long tail on one side means few clients there; the sum of cubes gives its sign.
     return np.asarray(score if (score**3).sum() >= 0 else -score)
 
 
@@ -145,14 +145,14 @@ def _counts(labels: ArrayLike) -> FloatArray:
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 0; equal values share the mean of theirs, so that ties favour nobody."""
+    """Return ranks from 0; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
 
 
 def _normal(ranks: FloatArray) -> FloatArray:
-    """Normal scores of ranks."""
+    """Return the normal scores of ranks."""
     from scipy.special import ndtri
 
     return np.asarray(ndtri((ranks + 0.5) / ranks.size))

@@ -1,14 +1,14 @@
-"""Clients by the hour: charging at night, in time zones. Ours, with one figure from a fleet in production.
+"""Availability by the hour: clients charge at night, in time zones. Ours, calibrated to one published figure.
 
-A phone takes part while it is idle, charging and on Wi-Fi, which mostly is at night. Bonawitz et al., "Towards
-Federated Learning at Scale: System Design" (MLSys 2019), see four times as many of them at the peak of a day as at its
-trough, for a population that is centred on the US. With its defaults this model has 3.95 times as many, over four time
-zones: `by_day` was set to meet that figure. All others are plausible and no measurements; no trace of real phones is to
-be had that could be shipped.
+A phone takes part while it is idle, charging and on Wi-Fi, which is mostly at night. Bonawitz et al., "Towards
+Federated Learning at Scale: System Design" (MLSys 2019), report four times as many available phones at the daily peak
+as at the trough, for a population centred on the US. With its defaults, this model has a ratio of 3.95 over four time
+zones; `by_day` was set to match that figure. All other defaults are plausible values, not measurements: we know of no
+trace of real phones that we could ship.
 
-Other than the absences of `availability.py`, which count in rounds, these go by the clock: under one seed all schemes
-meet the same days, but who is faster meets less of them. A client that leaves while it trains still answers: its
-`crash` is drawn apart.
+Unlike the absences in `availability.py`, which count in rounds, these follow the clock. Under one seed, all schemes
+meet the same days, but faster schemes meet fewer of them. A client that becomes unavailable during training still
+answers; `crash` is drawn separately.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ from fedpace.delays.base import number, step_of
 
 HOUR, DAY = 3600.0, 24
 LOOK = 600.0
-"""Seconds from one look at an empty fleet to the next."""
+"""Seconds between two checks of an empty fleet."""
 LONGEST = 14 * DAY * HOUR
-"""Seconds without a single client after which the configuration is taken to be wrong."""
+"""Seconds without any available client after which the configuration counts as wrong."""
 DRAWS_KEPT = 64
-"""Nights and hours whose draws are kept in mind."""
+"""Number of nights and hours whose draws are cached."""
 
 
 @runtime_checkable
 class TimedAvailability(Protocol):
-    """Who is there at which second."""
+    """Which clients are available at a given second."""
 
     def available_at(self, seconds: float) -> BoolArray:
-        """(n,) True where the client may be chosen at that time."""
+        """(n,) True for clients that may be chosen at that time."""
         ...
 
     def back_at(self, seconds: float) -> float:
-        """Return when somebody is there: `seconds` itself, or the first time after it."""
+        """Return the first time, from `seconds` on, at which a client is available."""
         ...
 
     def crashes(self, step: int) -> BoolArray:
-        """(n,) True where the client, if chosen in round `step`, never answers."""
+        """(n,) True for clients that never answer if chosen in round `step`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class DailyModel:
-    """The days of some clients. Hours are counted from midnight before the run begins."""
+    """Availability by the clock. Hours are counted from the midnight before the run begins."""
 
     hours: FloatArray
-    """(n,) how long each client's nights are."""
+    """(n,) length of each client's nights."""
     plugs_in: FloatArray
-    """(n,) when they begin on the mean, by the clock of the first zone."""
+    """(n,) mean hour at which each client's nights begin, by the clock of the first zone."""
     nights: float
-    """Standard deviation of that from night to night."""
+    """Standard deviation of that hour from night to night."""
     by_day: FloatArray
-    """(n,) probability of being there in an hour outside of them."""
+    """(n,) probability that the client is available in an hour outside its nights."""
     starts: float
-    """Hour of the day, in the first zone, at which second 0 is."""
+    """Hour of the day in the first zone at second 0."""
     crash: float
     seed: int
 
     def __post_init__(self) -> None:
-        """Keep draws in mind: a day is asked for many times."""
+        """Create the cache of draws: each day is queried many times."""
         object.__setattr__(self, "_drawn", {})
 
     def available_at(self, seconds: float) -> BoolArray:
-        """(n,) True where the client is in one of its nights, or there by chance."""
+        """(n,) True for clients in one of their nights, or available by chance."""
         number(seconds, "seconds", low=0.0)
         hour = self.starts + seconds / HOUR
         since = (hour - self.plugs_in) / DAY
         present = self._draw("hour", math.floor(hour)) < self.by_day
-        # A night may begin hours before or after its mean, so neighbours of the one that is due are looked at too.
+        # A night may begin hours before or after its mean, so the neighbouring nights are checked too.
         for night in range(math.floor(since.min()) - 1, math.floor(since.max()) + 2):
             into = hour - self.plugs_in - DAY * night - self.nights * self._draw("night", night)
             present |= (into >= 0) & (into < self.hours)
@@ -85,7 +85,7 @@ class DailyModel:
         return present
 
     def back_at(self, seconds: float) -> float:
-        """Return when somebody is there, to ten minutes."""
+        """Return the first time, from `seconds` on, at which a client is available, in steps of ten minutes."""
         for look in range(int(LONGEST / LOOK)):
             if self.available_at(seconds + look * LOOK).any():
                 return seconds + look * LOOK
@@ -94,14 +94,14 @@ class DailyModel:
         )
 
     def crashes(self, step: int) -> BoolArray:
-        """(n,) True where the client, if chosen, never answers."""
+        """(n,) True for clients that never answer if chosen in round `step`."""
         uniform = stream(self.seed, "availability", "crash", step_of(step)).random(self.hours.size)
         crashed: BoolArray = np.asarray(uniform < self.crash)
         crashed.setflags(write=False)
         return crashed
 
     def _draw(self, what: str, place: int) -> FloatArray:
-        """(n,) uniform draws of an hour, or normal ones of a night."""
+        """(n,) uniform draws for an hour, or normal draws for a night."""
         drawn: dict[tuple[str, int], FloatArray] = getattr(self, "_drawn")  # noqa: B009 - a frozen class sets it by name
         if (what, place) not in drawn:
             if len(drawn) >= DRAWS_KEPT:

@@ -1,19 +1,19 @@
-"""`devices`: real phones, as FedScale clocks them (Lai et al., ICML 2022).
+"""`devices`: delays of real phones, computed as in FedScale (Lai et al., ICML 2022).
 
     seconds = 3 x samples x milliseconds of inference / 1000 + 2 x model_kbit / kbit_per_second
 
-The factor 3 is training over inference, the 2 is down and up. `samples` is what the client itself trains on in a round:
-its local steps times its batch, a short last batch counted as it is. The phones are FedScale's (`_phones.py`). Without
-the file of all of them (`file`, or $FEDPACE_DEVICES) compute and bandwidth are drawn from shipped tables,
-independently of each other: in the file the correlation of their logarithms is 0.002.
+The factor 3 is the ratio of training to inference, and 2 stands for download and upload. `samples` is the number of
+samples that the client trains on per round: its local steps times its batch size, with a short last batch counted as it
+is. The phones are FedScale's (`_phones.py`). Without a file of all phones (`file`, or $FEDPACE_DEVICES), compute and
+bandwidth are drawn from shipped tables, independently: in the file, their logarithms have a correlation of 0.002.
 
-FedScale's rounds do not vary. Ours do, by what FLASH measured (Yang et al., WWW 2021; the figures are in its
-repository): the bandwidth of 19 phones, up and down, has a median coefficient of variation of 0.38 over repeated
-measurements, and the training time of three phones on four models one of 0.04. Both become log-normal factors of mean
-1, on the seconds of transfer and of compute.
+FedScale's rounds do not vary. Ours vary as FLASH measured (Yang et al., WWW 2021; the figures are in its repository).
+Over repeated measurements, the bandwidth of 19 phones, up and down, has a median coefficient of variation of 0.38. The
+training time of three phones on four models has one of 0.04. Both become log-normal factors of mean 1, on transfer and
+compute seconds.
 
-Known limits, FedScale's: compute does not depend on the model (its issue 6), and a phone's two figures come from two
-different sources. PyramidFL divides by compute where FedScale multiplies, which turns the order of the phones round.
+Limits inherited from FedScale: compute does not depend on the model (its issue 6), and a phone's two figures come from
+different sources. PyramidFL divides by compute where FedScale multiplies, which reverses the order of the phones.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ from fedpace.delays.base import count_of, dealt, number, positive, size_of, step
 from fedpace.delays.tables import read_table
 
 FILE_VARIABLE = "FEDPACE_DEVICES"
-"""Names the file of all phones: CSV or parquet, with compute_ms_per_sample and kbit_per_second."""
+"""Environment variable with the path of a file of all phones: CSV or parquet, with columns compute_ms_per_sample and
+kbit_per_second."""
 
 USUAL_SAMPLES = 400
-"""Samples per round where nothing is known of the clients: 20 steps of 20, FedScale's default."""
+"""Samples per round if the clients' work is unknown: 20 steps of 20, FedScale's default."""
 
 
 class DeviceModel:
-    """The delays of clients that each have a phone, and each an amount of work."""
+    """Delays of clients that each have a phone and an amount of work."""
 
     def __init__(
         self, compute: FloatArray, link: FloatArray, samples: FloatArray, *, varies: tuple[float, float], seed: int
     ):
-        """Take seconds of training per sample, seconds of transfer, samples per round, and how much both vary."""
+        """Store training seconds per sample, transfer seconds, samples per round, and the variation of both times."""
         self._compute, self._link, self._samples = compute, link, samples
         self._varies, self._seed = varies, seed
         self._working = compute * samples
         self._mean = positive(self._working + link, "devices")
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) expected seconds of a round."""
         return self._mean
 
     def draw(self, step: int) -> FloatArray:
@@ -65,11 +66,11 @@ class DeviceModel:
         return frozen(self._working * compute + self._link * network)
 
     def speeds(self) -> FloatArray:
-        """(n,) mean seconds of a round if everybody had the fleet's mean work: what a phone is worth by itself."""
+        """(n,) expected seconds of a round if all clients had the fleet's mean work: the speed of the phone alone."""
         return frozen(self._compute * self._samples.mean() + self._link)
 
     def dealt_anew(self, source: IntArray) -> DeviceModel:
-        """Return the same clients with other phones: client i has the one that client `source[i]` had."""
+        """Return the same clients with reassigned phones: client i gets the phone of client `source[i]`."""
         return DeviceModel(
             self._compute[source], self._link[source], self._samples, varies=self._varies, seed=self._seed
         )
@@ -89,20 +90,20 @@ class DevicesDelays:
     name: ClassVar[str] = "devices"
 
     file: str = ""
-    """CSV or parquet file of phones; empty = $FEDPACE_DEVICES where that is set, else the shipped tables."""
+    """CSV or parquet file of phones; empty = $FEDPACE_DEVICES if it is set, else the shipped tables."""
     samples: int = 0
-    """Samples that everybody trains on in a round; 0 = each client's own, and 400 where those are not known."""
+    """Samples that every client trains on per round; 0 = each client's own number, or 400 if it is unknown."""
     model_bytes: int = 0
-    """Bytes that travel each way; 0 = those of the trained model."""
+    """Bytes sent in each direction; 0 = the size of the trained model."""
     training: float = 3.0
-    """Seconds of training over those of inference."""
+    """Ratio of training time to inference time."""
     compute_variation: float = 0.04
-    """Coefficient of variation of the seconds of compute from round to round; 0 = constant."""
+    """Coefficient of variation of compute seconds between rounds; 0 = constant."""
     network_variation: float = 0.38
-    """The same of the seconds of transfer."""
+    """Coefficient of variation of transfer seconds between rounds; 0 = constant."""
 
     def __post_init__(self) -> None:
-        """Check the options. The file that is read is part of them, so that records say what a run was made from."""
+        """Raise InputError if an option is invalid; store the path from $FEDPACE_DEVICES, for the records."""
         if not isinstance(self.file, str):
             raise InputError(
                 f"file of devices must be the path of a CSV or parquet file, or empty, but {self.file!r} came"
@@ -118,11 +119,11 @@ class DevicesDelays:
         number(self.network_variation, "network_variation of devices", low=0.0, high=5.0)
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DeviceModel:
-        """Return the delays of clients of whose work nothing is known."""
+        """Return the delays of clients with unknown work."""
         return self.build_for(np.full(count_of(clients), USUAL_SAMPLES), model_bytes=model_bytes, seed=seed)
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DeviceModel:
-        """Return the delays of clients that train on so many samples per round."""
+        """Return the delays of clients that train on this many samples per round."""
         work = float_array(samples, "samples of devices")
         count_of(work.size)
         if not ((work > 0) & np.isfinite(work)).all():
@@ -144,7 +145,7 @@ class DevicesDelays:
         phone, place = (stream(seed, "delay", self.name, key).random(clients) for key in ("ms", "kbit"))
         shares = np.cumsum(PHONES) / PHONES.sum()
         ms = MS[np.minimum(np.searchsorted(shares, phone, side="right"), MS.size - 1)].astype(np.float64)
-        # Bandwidths spread over two decades: between two quantiles their logarithm is taken to be even.
+        # Bandwidths span two decades, so quantiles are interpolated on a logarithmic scale.
         kbit = np.exp(np.interp(place, np.linspace(0, 1, KBIT.size), np.log(KBIT)))
         return ms, np.asarray(kbit)
 

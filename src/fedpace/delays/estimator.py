@@ -1,28 +1,28 @@
-"""What a server can know of its clients' delays: an estimate from rounds that were observed, cut off, or never run.
+"""DelayEstimator: the server's estimate of client delays, from finished, cut-off and missing observations.
 
-Ours. A local-level Kalman filter on log-seconds, one scalar a client, all clients at once:
+Ours. The estimator is a local-level Kalman filter on log-seconds, with one scalar per client, for all clients at once:
 
-    level_i wanders by a variance `noise^2 / memory^2` a round         drift is followed, old rounds fade exponentially
-    log seconds = level_i + noise                                      noise: one robust figure for the whole fleet
+    level_i drifts with variance `noise^2 / memory^2` per round        follows drift; old rounds fade exponentially
+    log seconds = level_i + noise                                      noise: one robust value for the whole fleet
 
-- Outliers: an observation further than `outlier` standard deviations counts less, beyond twice that not at all.
-  `patience` such surprises in a row are a change, not outliers, and the level moves there. By accident a client is
-  slow, never fast: for early answers one far surprise, or two in a row, suffice.
-- Cut off at a deadline ("at least this long"): the mean of what remains of the normal beyond the cut is taken as the
-  observation, and the doubt shrinks by as much as the cut informs (the Tobit form of the filter). A cut far below the
-  level says nothing; one above it raises the estimate past the cut.
-- Never seen: the fleet's median, doubted as widely as the fleet spreads. A first observation is taken nearly whole
-  where clients differ more than rounds do, and is drawn towards the fleet where they do not.
+- Outliers: an observation more than `outlier` standard deviations away counts less; beyond twice that, it does not
+  count. After `patience` such surprises in a row, the filter assumes a change and moves the level. Clients are slow by
+  accident, but never fast by accident. So for early answers, one far surprise or two in a row are enough.
+- Cut off at a deadline ("at least this long"): the observation is the mean of the normal distribution beyond the cut,
+  and the variance shrinks by the information in the cut (the Tobit form of the filter). A cut far below the level has
+  no effect; a cut above the level raises the estimate beyond the cut.
+- Never seen: the estimate is the fleet's median, with the fleet's spread as uncertainty. If clients differ more than
+  rounds, a first observation counts almost fully; otherwise it is pulled toward the fleet.
 
-Protocol: `DelayEstimator` holds the options; `Estimates` is the state, frozen, arrays with a row per client.
+Protocol: `DelayEstimator` holds the options. `Estimates` is the frozen state, with one row per client in each array.
 
     state = estimator.init(n)
     state = estimator.fold(state, rows, seconds, finished, step=step)     once per round, rows unique
     estimator.seconds(state)    (n,) mean seconds; the fleet's prior where state.seen is False
     state.append(count), state.remove(rows), state.arrays(), Estimates.load(arrays)
 
-`fold` is pure. `seconds` NaN = nothing was learnt (a crash says nothing about speed); `finished` False with seconds =
-waited that long in vain. It has the shape of what a ledger needs, so that one may keep it without knowing its inside.
+`fold` is pure. `seconds` NaN means no information (a crash says nothing about speed). `finished` False with seconds
+means that the server waited that long in vain. The ledger stores the state without knowing its contents.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from fedpace._base.errors import InputError
 from fedpace.delays.base import number, step_of
 
 SHORTEST = 1e-3
-"""Seconds: less is taken as this, since a logarithm needs a number above 0."""
+"""Smallest seconds used; shorter observations are raised to this before taking the logarithm."""
 _NOISE_RANGE = (0.02, 2.0)
 _QUARTILE = 0.6745
-"""Half of a normal's draws lie within this many standard deviations."""
+"""Half of a standard normal's mass lies within this distance of 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What is known of each client; row i is client i. Read-only."""
+    """State of the estimator; row i is client i. Arrays are read-only."""
 
     level: FloatArray
-    """(n,) log-seconds; NaN = never seen."""
+    """(n,) estimated log-seconds; NaN = never seen."""
     doubt: FloatArray
-    """(n,) variance of the level."""
+    """(n,) variance of the level's estimate."""
     streak: IntArray
-    """(n,) surprises in a row, negative below the level."""
+    """(n,) number of surprises in a row; negative for early answers."""
     step: IntArray
     """(n,) round of the last observation; -1 = never."""
     noise: float
-    """Standard deviation of a round's log-seconds around the level, the same for all."""
+    """Standard deviation of log-seconds around the level, the same for all clients."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -68,17 +68,17 @@ class Estimates:
 
     @property
     def seen(self) -> BoolArray:
-        """(n,) True where anything was learnt."""
+        """(n,) True for clients with any observation."""
         return ~np.isnan(self.level)
 
     def append(self, count: int) -> Estimates:
-        """Return the state with `count` more clients, never seen."""
+        """Return the state with `count` more clients that were never seen."""
         fresh = _unseen(count, self.noise)._columns()
         both = {name: np.concatenate([column, fresh[name]]) for name, column in self._columns().items()}
         return Estimates(**both, noise=self.noise)
 
     def remove(self, rows: ArrayLike) -> Estimates:
-        """Return the state without some clients; later rows move up."""
+        """Return the state without the clients `rows`; later rows move up."""
         remaining = {name: np.delete(column, np.asarray(rows)) for name, column in self._columns().items()}
         return Estimates(**remaining, noise=self.noise)
 
@@ -86,12 +86,12 @@ class Estimates:
         return {"level": self.level, "doubt": self.doubt, "streak": self.streak, "step": self.step}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that is needed to restore the state."""
+        """Return the state as arrays; `load` restores it."""
         return {**self._columns(), "noise": np.array(self.noise)}
 
     @staticmethod
     def load(arrays: Mapping[str, NDArray[Any]]) -> Estimates:
-        """Return the state that `arrays` gave."""
+        """Restore the state that `arrays` returned."""
         columns = {name: arrays[name] for name in ("level", "doubt", "streak", "step")}
         return Estimates(**columns, noise=float(arrays["noise"]))
 
@@ -104,19 +104,19 @@ def _unseen(clients: int, noise: float) -> Estimates:
 
 @dataclass(frozen=True)
 class DelayEstimator:
-    """Options of the filter; its methods are pure."""
+    """Options of the estimator; its methods are pure functions."""
 
     memory: float = 6.0
-    """Rounds that an estimate averages over, roughly: smaller follows drift faster and is noisier."""
+    """Approximate number of rounds that an estimate averages over; small values follow drift faster but are noisy."""
     outlier: float = 2.0
-    """Standard deviations from which an observation counts less; beyond twice that it does not count."""
+    """Distance in standard deviations from which an observation counts less; beyond twice this, it does not count."""
     patience: int = 3
-    """Late answers in a row, each a surprise, that are taken as a change."""
+    """Number of surprisingly late answers in a row that count as a change."""
     noise: float = 0.3
-    """First guess of the noise of a round, on the scale of logarithms; learnt from then on."""
+    """Initial noise of a round, on the logarithmic scale; the estimator adapts it."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         number(self.memory, "memory", low=1.0)
         number(self.outlier, "outlier", low=0.0, above=True)
         if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
@@ -124,15 +124,15 @@ class DelayEstimator:
         number(self.noise, "noise", low=_NOISE_RANGE[0], high=_NOISE_RANGE[1])
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Estimates:
-        """Return the state that `arrays` gave."""
+        """Restore the state that `arrays` returned."""
         return Estimates.load(arrays)
 
     def init(self, clients: int) -> Estimates:
-        """Return the state in which nothing is known of `clients` clients."""
+        """Return the state for `clients` clients without any observation."""
         return _unseen(clients, self.noise)
 
     def seconds(self, state: Estimates) -> FloatArray:
-        """(n,) estimated mean seconds; the fleet's median for those never seen, NaN where nobody was."""
+        """(n,) estimated mean seconds; the fleet's median for clients never seen; NaN if no client was seen."""
         middle, _ = _fleet(state)
         level = np.where(state.seen, state.level, middle)
         return np.asarray(np.exp(level + state.noise**2 / 2))
@@ -140,7 +140,7 @@ class DelayEstimator:
     def fold(
         self, state: Estimates, rows: ArrayLike, seconds: ArrayLike, finished: ArrayLike, *, step: int
     ) -> Estimates:
-        """Take in one round: (k,) rows, their seconds, and whether they finished or were cut off then."""
+        """Return the state after a round: (k,) rows, their seconds, and whether they finished or were cut off."""
         step = step_of(step)
         at, observed, done = _checked(state, rows, seconds, finished)
         if not at.size:
@@ -162,7 +162,7 @@ class DelayEstimator:
         surprise = seen & (np.abs(z) > self.outlier)
         side = np.sign(z).astype(np.int64)
         streak = np.where(surprise, np.where(state.streak[at] * side > 0, state.streak[at], 0) + side, 0)
-        # by accident a client is slow, never fast: an early answer is believed sooner than a late one
+        # clients are slow by accident, never fast: believe an early answer sooner than a late one
         early = seen & ((z < -1.5 * self.outlier) | (streak <= -2))
         changed = early | (streak >= self.patience)
         far = np.maximum(np.abs(z) / self.outlier, 1.0)
@@ -203,17 +203,17 @@ def _checked(
 
 
 def _fleet(state: Estimates) -> tuple[float, float]:
-    """Median and robust spread of the levels: the prior of a client never seen."""
+    """Return the median and robust spread of the levels, the prior of a client never seen."""
     levels = state.level[state.seen]
     if not levels.size:
         return math.nan, math.nan
     middle = float(np.median(levels))
     spread = float(np.median(np.abs(levels - middle))) / _QUARTILE
-    return middle, max(spread, 0.3)  # few clients, all alike so far, do not prove that the next one is
+    return middle, max(spread, 0.3)  # a few similar clients do not prove that the next is similar
 
 
 def _beyond(cut: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean of a standard normal beyond `cut`, and the share of its variance that knowing so removes."""
+    """Return the mean of a standard normal beyond `cut`, and the fraction of its variance that the cut removes."""
     from scipy.special import log_ndtr
 
     mean = np.exp(-(cut**2) / 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-cut))
@@ -221,7 +221,7 @@ def _beyond(cut: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _noise(noise: float, z: FloatArray) -> float:
-    """Move the noise so that half of the surprises fall within the quartiles: outliers count only as 'outside'."""
+    """Return the adapted noise, so that half of the surprises lie within the quartiles; outliers have little effect."""
     if not z.size:
         return noise
     outside = float(np.mean(np.abs(z) > _QUARTILE))

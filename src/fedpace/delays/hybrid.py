@@ -1,13 +1,13 @@
-"""Which path-loss formula a pair of antennas gets: the rules of ns-3's HybridBuildingsPropagationLossModel.
+"""Path loss between two antennas, by the rules of ns-3's HybridBuildingsPropagationLossModel.
 
-    outdoors - outdoors     P.1411 up to 1 km, and beyond it where both are below the rooftops; else Okumura-Hata
-    outdoors - indoors      the same, + outer wall - 2 dB a floor above the ground
+    outdoors - outdoors     P.1411 up to 1 km, and beyond it if both are below the rooftops; else Okumura-Hata
+    outdoors - indoors      the same, + outer wall - 2 dB per floor above the ground
     indoors, two buildings  P.1411 + both outer walls
     indoors, one building   P.1238 + 5 dB for each inner wall between the rooms
 
-P.1411 is line of sight below 200 m and over the rooftops from there on. A loss is never below 0 dB. Shadowing is left
-to the caller. Written from ns-3's published model description; its tables of pairs agree to 1e-9 dB. Where ns-3
-departs from the texts it names, `rules` says whom to follow: see `propagation.py`.
+P.1411 means line of sight below 200 m, and propagation over the rooftops beyond. A loss is at least 0 dB. The caller
+adds shadowing. The code follows ns-3's published model description and agrees with ns-3's output to 1e-9 dB. Where ns-3
+departs from the texts that it names, `rules` decides which to follow (`propagation.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedpace.delays import propagation as loss_of
 from fedpace.delays.propagation import City, Environment, Rules
 
 FAR = 1000.0
-"""Metres beyond which Okumura-Hata takes over."""
+"""Distance in metres beyond which Okumura-Hata applies."""
 BLOCKED = 200.0
-"""Metres from which there is no line of sight any more."""
+"""Distance in metres from which there is no line of sight."""
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where antennas are: metres, and for those indoors the building, floor (1 = ground), room and walls."""
+    """Positions of antennas in metres; for those indoors also building, floor (1 = ground), room and walls."""
 
     x: FloatArray
     y: FloatArray
@@ -44,11 +44,11 @@ class Places:
     wall: FloatArray
     """(n,) loss of the outer wall in dB."""
     kind: NDArray[np.str_]
-    """(n,) kind of building: one of `propagation.KINDS`; not read outdoors."""
+    """(n,) kind of building, one of `propagation.KINDS`; ignored outdoors."""
 
     @staticmethod
     def outdoors(x: FloatArray, y: FloatArray, z: FloatArray) -> Places:
-        """Return antennas in the open."""
+        """Return antennas outdoors."""
         n = x.size
         whole = np.zeros(n, dtype=np.int64)
         return Places(
@@ -57,11 +57,11 @@ class Places:
 
     @property
     def inside(self) -> BoolArray:
-        """(n,) True indoors."""
+        """(n,) True for antennas indoors."""
         return np.asarray(self.building >= 0)
 
     def at(self, rows: Any) -> Places:
-        """Return some of the places, by index or mask."""
+        """Return a subset of the places, by index or mask."""
         return replace(self, **{name: value[rows] for name, value in vars(self).items()})
 
 
@@ -75,7 +75,7 @@ def hybrid_loss(
     city: City = "large",
     rules: Rules = "ns-3",
 ) -> FloatArray:
-    """(n,) loss in dB from each place in `a` to its partner in `b`; a single place is paired with all the others."""
+    """(n,) loss in dB from each place in `a` to the same row of `b`; a single place is paired with all the others."""
     one_of(environment, get_args(Environment), "environment")
     one_of(city, get_args(City), "city")
     one_of(rules, get_args(Rules), "rules")
@@ -91,7 +91,7 @@ def hybrid_loss(
     high, low = np.maximum(a.z, b.z), np.minimum(a.z, b.z)
 
     loss = np.empty(n)
-    with np.errstate(divide="ignore"):  # two antennas in one spot: -inf, which becomes 0 below
+    with np.errstate(divide="ignore"):  # two antennas in one spot give -inf, clipped to 0 below
         loss[far] = loss_of.okumura_hata(
             d[far], high[far], low[far], frequency_mhz, environment=environment, city=city, rules=rules
         )
@@ -128,7 +128,7 @@ def _spread(places: Places, n: int, name: str) -> Places:
 
 
 def _within(a: Places, b: Places, d: FloatArray, frequency_mhz: float) -> FloatArray:
-    """Loss between rooms of one building."""
+    """Return the loss between rooms of one building."""
     floors = np.abs(a.floor - b.floor)
     loss: FloatArray = loss_of.INNER_WALL * (np.abs(a.room_x - b.room_x) + np.abs(a.room_y - b.room_y))
     for kind in loss_of.KINDS:

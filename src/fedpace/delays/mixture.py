@@ -1,4 +1,4 @@
-"""`mixture`: a fleet made of several kinds of clients, such as nine phones in ten and one slow sensor. Ours.
+"""`mixture`: a fleet of several kinds of clients, such as 90 % phones and 10 % slow sensors. Ours.
 
     [delays]
     name = "mixture"
@@ -7,8 +7,8 @@
       { share = 0.1, name = "lognormal", median = 1500.0, sigma = 0.3 },
     ]
 
-A part names any delay model of this package and its options. Each client belongs to one part for good. Parts of the
-same kind draw from streams of their own.
+Each part names a delay model of this package and its options. A client stays in one part. Parts of the same kind use
+separate random streams.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Part = Mapping[str, Any]
 
 
 class MixtureModel:
-    """The delays of several models, each for the clients of its part."""
+    """The delays of several models, each for the clients in its part."""
 
     def __init__(self, clients: int, members: Sequence[IntArray], models: Sequence[DelayModel]) -> None:
-        """Take the rows of each part and its model."""
+        """Store the rows and the model of each part."""
         self._clients = clients
         self._members = members
         self._models = models
@@ -49,7 +49,7 @@ class MixtureModel:
         return seconds
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) expected seconds of a round."""
         return self._mean
 
     def draw(self, step: int) -> FloatArray:
@@ -68,10 +68,10 @@ class MixtureDelays:
         {"share": 0.9, "name": "lognormal", "median": 60.0, "sigma": 0.5},
         {"share": 0.1, "name": "lognormal", "median": 1500.0, "sigma": 0.3},
     )
-    """Tables with `share` (they are scaled to sum to 1), `name` and that model's options."""
+    """Tables with `share` (scaled to sum to 1), `name`, and the options of that model."""
 
     def __post_init__(self) -> None:
-        """Check the options and those of every part."""
+        """Raise InputError if an option of the mixture or of a part is invalid."""
         if isinstance(self.parts, str | Mapping) or not isinstance(self.parts, Sequence) or not self.parts:
             raise InputError(f"parts must be a list of tables, one a part, but {self.parts!r} came")
         for place, part in enumerate(self.parts):
@@ -83,7 +83,7 @@ class MixtureDelays:
         return self._build(count_of(clients), None, model_bytes, seed)
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the same for clients that train on so many samples per round, for the parts that ask."""
+        """Return the delays of clients that train on this many samples per round, for parts that depend on work."""
         work = float_array(samples, "samples of the mixture")
         return self._build(count_of(work.size), work, model_bytes, seed)
 
@@ -108,7 +108,7 @@ class MixtureDelays:
 
 
 def _config(part: Part, place: int) -> DelayConfig:
-    """Return the delay model that a part describes."""
+    """Return the delay model that a part describes; raise InputError if it is invalid."""
     where = f"part {place} of the mixture"
     if not isinstance(part, Mapping) or "share" not in part or "name" not in part:
         raise InputError(f"{where} must be a table with 'share' and 'name', but {part!r} came")

@@ -1,22 +1,22 @@
-"""`nycmesh`: delays of a community radio network in a city, after the paper's section 3 and figure 1.
+"""`nycmesh`: delays of a community radio network in a city, after section 3 and figure 1 of the DelayHet paper.
 
-The paper takes node positions of NYC Mesh, ns-3's HybridBuildingsPropagationLossModel (urban, large city, 2160 MHz,
-rooftops at 20 m), 16 dBm, and a log-normal part each round. It does not say how a loss becomes seconds; it publishes
-two numbers: a tenth of the clients above 1000 s, and about 1980 s for a round with everybody. Our chain is
+The paper uses node positions of NYC Mesh, ns-3's HybridBuildingsPropagationLossModel (urban, large city, 2160 MHz,
+rooftops at 20 m), 16 dBm, and log-normal noise per round. It does not say how a loss becomes seconds. It publishes two
+numbers: a tenth of the clients exceeds 1000 s, and a round with all clients takes about 1980 s. Our model is
 
     SNR = power + gain - loss - shadowing - noise
     rate = min(share * bandwidth * log2(1 + SNR / gap), top_rate)
     delay = min(compute + 2 * 8 * bytes / rate + log-normal(round_mu, round_sigma), cap)
 
-Calibrated to those two numbers, and to nothing else: `gain_db` and `cap`. `share`, `gap_db`, `noise_figure_db`,
-`shadowing_db` (ns-3's default) and `compute` are plausible figures held fixed meanwhile. The size is the 1.6 MB of
-the authors' MNIST model, whatever is trained: with a few kilobytes, as in their Quadratic runs, no link is slow and
-the tail that the paper shows there would be gone.
+Only `gain_db` and `cap` are calibrated, to those two numbers. `share`, `gap_db`, `noise_figure_db`, `shadowing_db`
+(ns-3's default) and `compute` are plausible fixed values. The model size is always the 1.6 MB of the authors' MNIST
+model, whatever is trained. With a few kilobytes, as in their Quadratic runs, no link would be slow, and the tail that
+the paper shows there would disappear.
 
-Positions: without `nodes`, from six clusters fitted to the 885 sites of the real network (July 2024); several nodes
-on one roof are one site. With `nodes`, from a CSV file with columns x_m, y_m (metres east and north of the server),
-height_m (0 or less = unknown, taken as 10 m) and, where there is one, kind: hubs and supernodes are not clients, as
-in the paper.
+Positions: without `nodes`, they are drawn from six clusters fitted to the 885 sites of the real network (July 2024),
+where several nodes on one roof are one site. With `nodes`, they come from a CSV file with columns x_m, y_m (metres east
+and north of the server), height_m (0 or less = unknown, taken as 10 m) and optionally kind. As in the paper, hubs and
+supernodes are not clients.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from fedpace.delays.propagation import Rules
 from fedpace.delays.tables import read_table
 
 SERVER_HEIGHT = 180.0
-"""Metres: the supernode on a tower in lower Manhattan."""
+"""Height in metres of the server, a supernode on a tower in lower Manhattan."""
 UNKNOWN_HEIGHT = 10.0
 HEIGHTS = (3.0, 180.0)
-"""Metres between which the fitted heights are kept."""
+"""Range in metres to which drawn heights are clipped."""
 NOT_CLIENTS = ("hub", "supernode")
 THERMAL_DBM_HZ = -174.0
 
@@ -64,42 +64,42 @@ class NycmeshDelays:
     name: ClassVar[str] = "nycmesh"
 
     nodes: str = ""
-    """CSV file with the positions; empty = drawn from the fitted clusters."""
+    """CSV file with the positions; empty = draw from the fitted clusters."""
     model_bytes: int = 1_600_000
-    """Bytes to send each way; 0 = the trained model's own."""
+    """Bytes sent in each direction; 0 = the size of the trained model."""
     rules: Rules = "ns-3"
-    """Whom the path loss follows where ns-3 departs from the recommendations.
+    """Which formulas the path loss follows where ns-3 departs from the recommendations.
 
-    The calibration is for ns-3: COST 231 to the letter is meant for antennas up to 10 m, and on roofs at 30 m it takes
-    so much off the loss that no tail is left.
+    The calibration is for ns-3. COST 231 is meant for antennas up to 10 m; taken literally for roofs at 30 m, it lowers
+    the loss so much that no tail is left.
     """
     frequency_mhz: float = 2160.0
     rooftop: float = 20.0
-    """Metres."""
+    """Height of the rooftops in metres."""
     power_dbm: float = 16.0
     gain_db: float = 27.0
-    """Both antennas together. Calibrated."""
+    """Gain of both antennas together. Calibrated."""
     noise_figure_db: float = 7.0
     shadowing_db: float = 7.0
-    """Standard deviation over the clients of the loss that buildings add."""
+    """Standard deviation over clients of the extra loss from buildings."""
     gap_db: float = 6.0
-    """How far the modulation stays behind Shannon's bound."""
+    """Gap between the modulation and Shannon's bound."""
     bandwidth_hz: float = 20e6
     share: float = 1 / 60
-    """Part of the channel that one client gets."""
+    """Part of the channel that each client gets."""
     top_rate: float = 2.048e6
-    """Bits a second that no client exceeds."""
+    """Largest rate of a client in bits per second."""
     compute: float = 30.44
-    """Seconds of training."""
+    """Training seconds per round."""
     round_mu: float = 2.0
-    """Mean of the logarithm of the seconds that a round adds."""
+    """Mean of the logarithm of the random seconds added per round."""
     round_sigma: float = 1.0
-    """Standard deviation of the same logarithm."""
+    """Standard deviation of that logarithm."""
     cap: float = 1980.0
-    """Seconds after which a round ends for everybody. Calibrated."""
+    """Largest delay of a client in seconds. Calibrated."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         one_of(self.rules, get_args(Rules), "rules")
         if not isinstance(self.nodes, str):
             raise InputError(f"nodes must be the path of a CSV file or empty, but {self.nodes!r} came")
@@ -127,14 +127,14 @@ class NycmeshDelays:
             rules=self.rules,
         )
         loss += self.shadowing_db * stream(seed, "delay", self.name, "shadow").standard_normal(len(where))
-        with np.errstate(divide="ignore"):  # no signal: an endless transfer, which the cap ends
+        with np.errstate(divide="ignore"):  # no signal: an infinite transfer time, which the cap limits
             seconds = self.compute + 2 * 8 * size / self.rate(loss)
         return MeanPlusLognormal(
             seconds, mu=self.round_mu, sigma=self.round_sigma, cap=self.cap, seed=seed, what=self.name
         )
 
     def rate(self, loss_db: FloatArray) -> FloatArray:
-        """Bits a second over links with the given loss."""
+        """Return the bits per second over links with the given loss."""
         noise = THERMAL_DBM_HZ + 10 * math.log10(self.bandwidth_hz) + self.noise_figure_db
         over_gap = self.power_dbm + self.gain_db - loss_db - noise - self.gap_db
         bits = np.log1p(10 ** (np.minimum(over_gap, 3000.0) / 10)) / math.log(2)
@@ -158,7 +158,7 @@ class NycmeshDelays:
 
 
 def read_sites(file: str) -> FloatArray:
-    """(n, 3) distinct sites of the clients in a node file."""
+    """(n, 3) distinct client sites in a node file."""
     table = read_table(file, required=("x_m", "y_m", "height_m"), optional=("kind",))
     east, north, height = (table.numbers(column) for column in ("x_m", "y_m", "height_m"))
     places = np.column_stack([east, north, np.where(height > 0, height, UNKNOWN_HEIGHT)])

@@ -1,7 +1,9 @@
-"""A delay model in a few numbers: quantiles, the slow share, the time of a full round, and a histogram.
+"""Summarises a delay model: quantiles, slow fraction, time of a full round, and a histogram.
 
-summarise(config.build(100, model_bytes=1_600_000, seed=0))
-summarise(*(config.build(100, model_bytes=1_600_000, seed=seed) for seed in range(300)))     many fleets, pooled
+For one fleet, and for many fleets pooled:
+
+    summarise(config.build(100, model_bytes=1_600_000, seed=0))
+    summarise(*(config.build(100, model_bytes=1_600_000, seed=seed) for seed in range(300)))
 """
 
 from __future__ import annotations
@@ -21,26 +23,26 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, eq=False)
 class DelaySummary:
-    """What `summarise` found. Seconds throughout."""
+    """The result of `summarise`. All times are in seconds."""
 
     clients: int
-    """Clients in a fleet."""
+    """Number of clients per fleet."""
     fleets: int
     rounds: int
-    """Rounds drawn of each fleet."""
+    """Number of rounds drawn per fleet."""
     levels: tuple[float, ...]
     quantiles: FloatArray
-    """(levels,) of all drawn delays."""
+    """(levels,) quantiles of all drawn delays."""
     mean: float
     threshold: float
     slow: float
-    """Share of the drawn delays above the threshold."""
+    """Fraction of drawn delays above the threshold."""
     full_round: float
-    """Mean of the largest delay of a round: what waiting for everybody costs."""
+    """Mean of the largest delay per round: the cost of waiting for all clients."""
     edges: FloatArray
-    """(bins + 1,) borders of the histogram, evenly spaced on a logarithmic scale."""
+    """(bins + 1,) edges of the histogram, evenly spaced on a logarithmic scale."""
     counts: IntArray
-    """(bins,) drawn delays in each bin."""
+    """(bins,) number of drawn delays per bin."""
 
     def rows(self) -> list[tuple[str, float]]:
         """Return the numbers with their names, for a table."""
@@ -56,7 +58,7 @@ def summarise(
     levels: Sequence[float] = LEVELS,
     bins: int = 20,
 ) -> DelaySummary:
-    """Draw `rounds` rounds of every model and sum them up; the fleets must be of one size."""
+    """Return a summary of `rounds` rounds drawn from every model; all fleets must have the same size."""
     if not models:
         raise InputError("expected at least one delay model to summarise, but none came")
     for what, value in (("rounds", rounds), ("bins", bins)):
@@ -70,7 +72,7 @@ def summarise(
         raise InputError(f"expected fleets of one size, but {', '.join(map(str, sorted(sizes)))} clients came")
     seconds = np.array([model.draw(step) for model in models for step in range(rounds)])
     low, high = float(seconds.min()), float(seconds.max())
-    if high <= low * (1 + 1e-9):  # all alike: a bin around the one value
+    if high <= low * (1 + 1e-9):  # all equal: one bin around the value
         low, high = low / 1.5, high * 1.5
     edges = np.geomspace(low, high, bins + 1)
     counts, _ = np.histogram(seconds, edges)

@@ -1,11 +1,10 @@
-"""`synthetic`: the paper's synthetic delays, section 6.1.
+"""`synthetic`: the DelayHet paper's synthetic delays, section 6.1.
 
     tau_i = MS / c_i + tau_comp,i      c_i ~ U(200 KB/s, 5 MB/s)      tau_comp,i ~ U(15, 100) s
 
-MS is the size of the model. Table 3 varies the upper end of the link speed: 1, 5 and 10 MB/s, that is
-`link_speed = [200e3, 1e6]` and so on. The paper draws both parts once, keeps them for all rounds, and counts
-the model once, not down and up; so do we. `jitter`, ours, adds a log-normal factor each round for those who
-want it. KB and MB are powers of ten.
+MS is the size of the model. Table 3 varies the upper end of the link speed: 1, 5 and 10 MB/s, such as `link_speed =
+[200e3, 1e6]`. As in the paper, both parts are drawn once and kept for all rounds, and the model counts once, not down
+and up. `jitter` (ours) optionally adds a log-normal factor per round. KB and MB are powers of ten.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class SyntheticDelays:
     name: ClassVar[str] = "synthetic"
 
     link_speed: tuple[float, float] = (200e3, 5e6)
-    """Range of the link speeds in bytes per second."""
+    """Range of link speeds in bytes per second."""
     compute: tuple[float, float] = (15.0, 100.0)
-    """Range of the compute times in seconds."""
+    """Range of compute times in seconds."""
     model_bytes: int = 0
-    """Bytes to send in place of the trained model's own, such as those a table was made with; 0 = its own."""
+    """Bytes to send, if not the size of the trained model, for example to reproduce a table; 0 = the trained model."""
     jitter: float = 0.0
-    """Sigma of the log-normal factor of each round; its mean is 1. 0 = constant, as in the paper."""
+    """Sigma of the log-normal factor per round, which has mean 1; 0 = constant, as in the paper."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         object.__setattr__(self, "link_speed", span(self.link_speed, "link_speed", low=0.0, above=True))
         object.__setattr__(self, "compute", span(self.compute, "compute", low=0.0))
         size_of(self.model_bytes)

@@ -1,6 +1,6 @@
-"""Tables from files, CSV or parquet, read strictly: an error names the file, the row and the column.
+"""Strict reader for tables in CSV or parquet files; errors name the file, the row and the column.
 
-Rows are counted as an editor shows them: the header of a CSV is line 1. Rows of a parquet file are counted from 1.
+Row numbers are those that an editor shows: the header of a CSV is line 1. Rows of a parquet file count from 1.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _YES, _NO = {"1", "true", "yes"}, {"0", "false", "no"}
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of a file, still as they were written there."""
+    """Columns of a file, with the cells as they are in the file."""
 
     path: Path
     columns: dict[str, list[Any]]
     first: int
-    """Number of the first row in the file's own count."""
+    """Number of the first row, as errors count rows."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     def __contains__(self, column: str) -> bool:
-        """Say whether the column is there."""
+        """Return whether the column exists."""
         return column in self.columns
 
     def where(self, row: int, column: str) -> str:
-        """Name a cell for an error."""
+        """Return the location of a cell, for error messages."""
         return f"{self.path}, row {self.first + row}, column {column!r}"
 
     def numbers(self, column: str, *, low: float = -math.inf, above: bool = False) -> FloatArray:
-        """Return a column of finite numbers of at least `low`, or above it."""
+        """Return a column of finite numbers that are at least `low`, or greater if `above` is True."""
         bound = "" if low == -math.inf else f" {'above' if above else 'of at least'} {low:g}"
 
         def parse(cell: Any) -> float:
@@ -89,7 +89,7 @@ class Table:
 
 
 def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
-    """Read the named columns of a CSV file with a header, or of a parquet file; where none is named, all of them."""
+    """Return the named columns of a CSV file with a header, or of a parquet file; all columns if none is named."""
     path = Path(file)
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")

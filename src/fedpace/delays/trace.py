@@ -1,11 +1,11 @@
-"""`trace`: delays as they were measured, from a file with columns client, step, seconds and, where known, available.
+"""`trace`: measured delays from a file with columns client, step, seconds and optionally available.
 
-Clients and steps are numbered from 0, and every client has a row for every step: a gap is an error, unless
-`gaps = "hold"` says that the client's last value before it (or the first one after) is to stand in. Rounds after the
-last step start again at the first, so `expected()`, the mean over the steps, is the mean of a long run.
+Clients and steps are numbered from 0, and every client needs a row for every step. A gap is an error, unless `gaps =
+"hold"`: then the client's previous value fills it (or the first later one). After the last step, the trace starts
+again, so that `expected()`, the mean over the steps, is the mean of a long run.
 
-Where `available` is 0 the seconds may be empty: such a round takes the client's mean, so that a scheme which asks for
-an absent client still gets a number; `available(step)` says who was there. Ours, not the paper's.
+If `available` is 0, seconds may be empty. Such a round gets the client's mean, so that a scheme that asks an absent
+client still gets a number; `available(step)` shows who was there. Ours, not the paper's.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Gaps = Literal["error", "hold"]
 
 
 class TraceModel:
-    """Measured delays, and who was there: a DelayModel and an AvailabilityModel in one."""
+    """Measured delays and availability: both a DelayModel and an AvailabilityModel."""
 
     def __init__(self, seconds: FloatArray, available: BoolArray) -> None:
-        """Take (steps, clients) tables."""
+        """Store (steps, clients) tables."""
         self._seconds = frozen(seconds)
         self._available = frozen(available, np.bool_)
         self._mean = frozen(seconds.mean(axis=0))
 
     @property
     def steps(self) -> int:
-        """Rounds before the trace starts again."""
+        """Number of rounds before the trace repeats."""
         return int(self._seconds.shape[0])
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) expected seconds of a round."""
         return self._mean
 
     def draw(self, step: int) -> FloatArray:
@@ -48,12 +48,12 @@ class TraceModel:
         return row
 
     def available(self, step: int) -> BoolArray:
-        """(n,) who was there in round `step`."""
+        """(n,) True for clients that were available in round `step`."""
         row: BoolArray = self._available[step_of(step) % self.steps]
         return row
 
     def crashes(self, step: int) -> BoolArray:
-        """(n,) nobody: a trace tells of absence, not of crashes."""
+        """(n,) always False: a trace records absences, not crashes."""
         step_of(step)
         return frozen(np.zeros(self._mean.size), np.bool_)
 
@@ -67,20 +67,20 @@ class TraceDelays:
     file: str = ""
     """Path of the file."""
     gaps: Gaps = "error"
-    """What to do where a client has no row for a step."""
+    """What to do if a client has no row for a step: `error`, or `hold` to repeat its previous value."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Raise InputError if an option is invalid."""
         one_of(self.gaps, get_args(Gaps), "gaps")
         if not isinstance(self.file, str):
             raise InputError(f"file must be the path of a CSV or parquet file, but {self.file!r} came")
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays of the file, which must speak of exactly `clients` clients."""
+        """Return the delays of the file, which must contain exactly `clients` clients."""
         return self.read(clients, model_bytes=model_bytes)
 
     def read(self, clients: int, *, model_bytes: int = 0) -> TraceModel:
-        """Return the trace, which also knows who was available."""
+        """Return the trace, which also contains the availability."""
         clients = count_of(clients)
         size_of(model_bytes)
         if not self.file:
@@ -103,7 +103,7 @@ class TraceDelays:
         if steps * clients > 20 * len(table) + 1000:
             raise InputError(f"{table.path}: {len(table)} rows leave most of {clients} clients x {steps} steps empty")
         line = np.full((steps, clients), -1, dtype=np.int64)
-        order = np.arange(len(table))[::-1]  # backwards, so that a pair's first row wins and a second one is told apart
+        order = np.arange(len(table))[::-1]  # reversed: of duplicate rows, the first is kept and the others are found
         line[step[order], client[order]] = order
         if (twice := line[step, client] != np.arange(len(table))).any():
             row = int(np.flatnonzero(twice)[0])
@@ -139,7 +139,7 @@ class TraceDelays:
 
 
 def _seconds(table: Table, online: BoolArray) -> FloatArray:
-    """Return the seconds, NaN where an absent client has none."""
+    """Return the seconds; NaN if an absent client has none."""
     cells = table.columns["seconds"]
     blank = [not present and cell in ("", None) for cell, present in zip(cells, online, strict=True)]
     filled = ["1" if empty else cell for cell, empty in zip(cells, blank, strict=True)]

@@ -1,4 +1,4 @@
-"""Second moments of features: from a batch, as a low-rank factor, privatised, sketched, banked."""
+"""Second moments of features: computed from a batch, compressed, made private, sketched, and stored in banks."""
 
 from fedpace.moments.bank import MomentBank
 from fedpace.moments.factor import Moment, compress, factor_from_features, moment_from_features

@@ -1,13 +1,13 @@
-"""Where the moments of all clients are kept, one row per client.
+"""MomentBank: stores the clients' second moments, one row per client, and computes distances between them.
 
-Rows are clients of the Session's roster. A row without a moment is unknown: it neither enters A nor has a
-heterogeneity. `reference="refresh"` takes A from the moments as they are, so that every change recomputes every pair;
-`reference="frozen"` keeps the first A until `refresh()`, so that a change recomputes the pairs of that client only
-(ERRATA C4 leaves the choice open).
+Rows are the clients of the Session's roster. A row without a moment is unknown: it neither enters the mean moment A nor
+has a heterogeneity. With `reference="refresh"`, A is always the mean of the current moments, so that every change
+recomputes every pair. With `reference="frozen"`, the first A stays until `refresh()`, so that a change recomputes only
+that client's pairs (docs/errata.md, C4, leaves the choice open).
 
-Clients without a moment cost a list entry each. Matrices are over the known clients, and above
-`fedpace.moments.known.SKETCH_ABOVE` of those, distances and prefixes come from sketches, without anybody asking for
-them; `MomentBank.sketched` keeps sketches instead of factors from the start, for up to millions.
+A client without a moment costs only a list entry, because matrices cover the known clients. With more than
+`fedpace.moments.known.SKETCH_ABOVE` known clients, the bank switches to sketches for distances and prefixes by itself.
+`MomentBank.sketched` stores sketches instead of factors from the start, for up to millions of clients.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Reference = Literal["refresh", "frozen"]
 GramKey = tuple[int, float, bytes, bool]
 
 EXACT_LIMIT = 2000
-"""Clients up to which `directions` takes the root of the Gram matrix; beyond it, its cost would dominate."""
+"""Largest number of known clients for which `directions` takes the root of the Gram matrix; beyond, it is too slow."""
 EXACT_ENTRIES = 50_000_000
-"""Joined times known clients up to which it does: the root has up to as many entries, 400 MB, and sketches have 512 a
-client."""
+"""Largest number of rows times known clients for which `directions` takes the root. The root can have that many entries
+(400 MB); sketches have 512 per client."""
 
 
 class MomentBank:
-    """Factors of the clients' second moments, and the heterogeneity between them, computed once a version.
+    """Factors of the clients' second moments, and the heterogeneity between clients, computed once per version.
 
     Args:
-        count: rows to begin with.
-        reference: where A comes from, see the module.
+        count: initial number of rows.
+        reference: how A is chosen: `refresh` or `frozen`, see the module docstring.
         tol: relative error allowed in the heterogeneity.
     """
 
@@ -80,7 +80,7 @@ class MomentBank:
         pilot: int = 256,
         seed: int = 0,
     ) -> SketchedBank:
-        """Return a bank that keeps `dimension` numbers a client, for up to millions: see `SketchedBank`."""
+        """Return a bank that stores `dimension` numbers per client, for up to millions of clients (`SketchedBank`)."""
         from fedpace.moments.fleet import SketchedBank
 
         return SketchedBank(count, ridge=ridge, dimension=dimension, prototypes=prototypes, pilot=pilot, seed=seed)
@@ -91,21 +91,21 @@ class MomentBank:
 
     @property
     def version(self) -> int:
-        """Changes whenever a moment or the roster does."""
+        """A counter that grows with every change of a moment or of the roster."""
         return self._version
 
     @property
     def width(self) -> int | None:
-        """Number of columns of every factor; None before the first."""
+        """Number of columns of every factor; None before the first moment."""
         return self._width
 
     @property
     def known(self) -> BoolArray:
-        """(n,) True where the client has reported a moment."""
+        """(n,) True for clients with a moment."""
         return frozen([factor is not None for factor in self._factors], np.bool_)
 
     def factor(self, row: int) -> FloatArray | None:
-        """Return client `row`'s factor, or None if it is unknown."""
+        """Return client `row`'s factor; None if it is unknown."""
         return self._factors[self._row(row)]
 
     def append(self, count: int) -> None:
@@ -128,7 +128,7 @@ class MomentBank:
             self._version += 1
 
     def put(self, row: int, factor: ArrayLike) -> None:
-        """Store client `row`'s factor F (r x d) with second moment F'F, replacing the one before."""
+        """Store client `row`'s factor F (r x d), with second moment F'F; replaces the previous factor."""
         row = self._row(row)
         matrix = checked_moment(factor, row, self._width)
         before = self._factors[row]
@@ -142,23 +142,23 @@ class MomentBank:
         self._version += 1
 
     def refresh(self) -> None:
-        """Let a frozen reference be taken anew from the moments as they are; the next B recomputes every pair."""
+        """Drop a frozen reference and all cached results; the next B uses the current moments for every pair."""
         self._frozen = self._distances = self._key = self._gram = self._directions = self._fleet = None
         self._spread = {}
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients.
 
-        A is the mean moment of the known clients, weighted by their `shares` scaled to sum to 1; a frozen A keeps the
-        shares it was made with. The array is read-only, and the same one until something changes. Where many have
-        joined and few are known, ask `known_heterogeneity`.
+        A is the mean moment of the known clients, weighted by their `shares` scaled to sum to 1. A frozen A keeps its
+        original shares. The array is read-only and cached until something changes. If few of many clients are known,
+        use `known_heterogeneity`, which is smaller.
         """
         return self._over_all("heterogeneity", self.known_heterogeneity(ridge=ridge, shares=shares))
 
     def known_heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(m, m) B among the m known clients, in the order of their rows; from sketches above `SKETCH_ABOVE` of them.
+        """(m, m) B among the m known clients, in row order; from sketches if m exceeds `SKETCH_ABOVE`.
 
-        The array is read-only, and the same one until something changes.
+        The array is read-only and cached until something changes.
         """
         rows = np.flatnonzero(self.known)
         if not rows.size:
@@ -180,15 +180,15 @@ class MomentBank:
     def gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
         """(n, n) whitened Gram matrix G (`whitened_gram`); NaN for unknown clients.
 
-        The array is read-only, and the same one until something changes. Where many have joined and few are known, ask
-        `known_gram`.
+        The array is read-only and cached until something changes. If few of many clients are known, use `known_gram`,
+        which is smaller.
         """
         return self._over_all("Gram matrix", self.known_gram(ridge=ridge, shares=shares))
 
     def known_gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(m, m) whitened Gram matrix among the m known clients; from sketches above `SKETCH_ABOVE` of them.
+        """(m, m) whitened Gram matrix among the m known clients; from sketches if m exceeds `SKETCH_ABOVE`.
 
-        The array is read-only, and the same one until something changes.
+        The array is read-only and cached until something changes.
         """
         key = self._gram_key(ridge, shares)
         if self._gram is not None and self._gram[0] == key:
@@ -215,7 +215,7 @@ class MomentBank:
         return before[1]
 
     def _sketched(self, ridge: float) -> SketchedBank:
-        """Return the known moments as sketches: made anew from the factors, so that a restored bank makes the same."""
+        """Return a sketched bank built from the known factors; a restored bank therefore gives the same result."""
         key = (self._version, float(ridge))
         if self._fleet is None or self._fleet[0] != key:
             bank = self.sketched(len(self), ridge=float(ridge))
@@ -226,10 +226,10 @@ class MomentBank:
         return self._fleet[1]
 
     def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, r) rows whose inner products are `gram`: exactly for up to `EXACT_LIMIT` known clients, else by sketches.
+        """(n, r) rows with the inner products of `gram`: exact for up to `EXACT_LIMIT` known clients, else sketches.
 
-        Among very many that joined, sketches begin with fewer (`EXACT_ENTRIES`). Read-only, and the same array until
-        something changes.
+        With very many rows, sketches start at fewer known clients (`EXACT_ENTRIES`). The array is read-only and cached
+        until something changes.
         """
         key = self._gram_key(ridge, shares)
         if self._directions is None or self._directions[0] != key:
@@ -268,16 +268,16 @@ class MomentBank:
         target: float = 0.0,
         max_clients: int | None = None,
     ) -> RescaledPrefix:
-        """Return the set of `fedpace.numerics.best_prefix` among the known clients, after rescaling B.
+        """Return the best prefix among the known clients (`fedpace.numerics.best_prefix`), after rescaling B.
 
-        Above `SKETCH_ABOVE` known clients it is about that set, as `SketchedBank.best_prefix` finds it.
+        With more than `SKETCH_ABOVE` known clients, the result is approximate (`SketchedBank.best_prefix`).
 
         Args:
-            delay: (n,) seconds; NaN allowed for clients that are no candidates.
+            delay: (n,) seconds; NaN is allowed for clients that are not candidates.
             ridge: as in `heterogeneity`.
-            shares: weights of the clients in the objective; unknown clients count for nothing.
-            candidates: rows or mask of the clients that may be chosen; unknown ones are left out.
-            target: B is scaled down until max_i sum_j share_j B_ij is this; 0 = left alone (ERRATA A9).
+            shares: the clients' weights in the objective; unknown clients do not count.
+            candidates: rows or mask of the clients that may be chosen; unknown clients are left out.
+            target: B is scaled down until max_i sum_j share_j B_ij equals this; 0 = not scaled (docs/errata.md, A9).
             max_clients: longest prefix to consider.
         """
         tau = float_array(delay, "delays", finite=False)
@@ -304,7 +304,7 @@ class MomentBank:
         return RescaledPrefix.of(found, rows, largest_mean=largest, scale=scale)
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Return all that is needed to restore the bank: plain arrays, fit for an npz file."""
+        """Return the state of the bank as plain arrays, for an npz file; `load` restores it."""
         known = [factor for factor in self._factors if factor is not None]
         stacked = np.vstack(known) if known else np.zeros((0, self._width or 0))
         ranks = [-1 if factor is None else len(factor) for factor in self._factors]
@@ -314,7 +314,7 @@ class MomentBank:
         return saved
 
     def load(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Take over what `arrays` gave."""
+        """Restore the state that `arrays` returned."""
         missing = {"ranks", "factors"} - set(arrays)
         if missing:
             raise InputError(f"a saved moment bank holds 'ranks' and 'factors', but {sorted(missing)} is missing")

@@ -1,4 +1,4 @@
-"""What every bank demands of a moment."""
+"""Validates moments before a bank stores them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpace._base.errors import InputError
 
 
 def checked_moment(factor: ArrayLike, row: int, width: int | None) -> FloatArray:
-    """Return client `row`'s factor if it is a finite matrix of the width that the others have."""
+    """Return client `row`'s factor as a finite matrix; raise InputError if its width differs from the others'."""
     matrix = float_array(factor, f"the moment of client {row}", ndim=2)
     if matrix.shape[1] == 0:
         raise InputError(f"the moment of client {row} must have at least one column, but shape {matrix.shape} came")

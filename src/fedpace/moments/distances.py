@@ -1,8 +1,8 @@
-"""The matrix B of a bank under one fixed reference A, kept up to date pair by pair.
+"""Distances: the heterogeneity matrix B under a fixed reference A, updated pair by pair.
 
-ERRATA C4: when clients bring new moments, A changes and with it every B_ij. The paper updates "B_ij for participating
-clients" only, which is right if A is frozen. Under a frozen A, s new moments among m cost s (m - s) + s (s - 1) / 2
-pairs.
+If A changes with every new moment, every B_ij changes too. The paper updates "B_ij for participating clients" only,
+which is correct if A is frozen (docs/errata.md, C4). With a frozen A, s new moments among m require only s (m - s) + s
+(s - 1) / 2 pairs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpace.numerics.whitened import Whitened
 
 
 class Distances:
-    """B of the rows that have a factor, under a given A. Rows without one take no memory in it."""
+    """B between the rows that have a factor, under a given A. Rows without a factor take no space in the matrix."""
 
     def __init__(
         self, factors: Sequence[FloatArray | None], reference: FloatArray, *, ridge: float, tol: float
@@ -30,7 +30,7 @@ class Distances:
             [self._nothing if factor is None else factor for factor in factors],
             regularised_inverse(reference, ridge=ridge),
         )
-        self._rows: IntArray = np.zeros(0, dtype=np.int64)  # row of each line of the matrix
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)  # bank row of each matrix row
         self._matrix: FloatArray = np.zeros((0, 0))
         self._stale = {row for row, known in enumerate(self._known) if known}
         self.pairs_computed = 0
@@ -41,7 +41,7 @@ class Distances:
         self._whitened.factors.extend([self._nothing] * count)
 
     def keep(self, rows: IntArray) -> None:
-        """Drop all rows but these."""
+        """Drop all rows except `rows`."""
         stay = np.isin(self._rows, rows)
         self._rows = np.searchsorted(rows, self._rows[stay])
         self._matrix = self._matrix[np.ix_(stay, stay)]
@@ -56,7 +56,7 @@ class Distances:
         self._stale.add(row)
 
     def matrix(self) -> FloatArray:
-        """Return B of the rows with a factor, read-only, after computing the pairs of rows that changed."""
+        """Return B between the rows with a factor, read-only, after recomputing the pairs of changed rows."""
         if self._stale:
             stale = np.array(sorted(self._stale))
             known = np.flatnonzero(self._known)

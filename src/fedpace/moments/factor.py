@@ -1,11 +1,12 @@
-"""A client's second moment as a low-rank factor: A_i = F'F = (1/n) sum_rows z z'.
+"""Computes a client's second moment as a low-rank factor F: A_i = F'F = (1/n) sum_rows z z'.
 
-Uncentred, as the derivation of the seed paper needs it (ERRATA C1). z is the row of last-layer features, with a 1
-behind it if the layer has a bias (ERRATA C3), and with the label behind that for the augmented moment.
+The moment is not centred, as the DelayHet paper's derivation requires (docs/errata.md, C1). z is a row of last-layer
+features. A 1 is appended if the layer has a bias (C3), and the label for the augmented moment.
 
-X / sqrt(n) would be a factor too, and would hand the server every row of features. We send S V' of its singular value
-decomposition instead: it depends on the rows only through their second moment, so it gives away no more than the moment
-itself. That is no privacy guarantee (the moment of one row is that row up to its sign): `fedpace.moments.private` is.
+X / sqrt(n) is a factor too, but it would show the server every row of features. We send S V' of its singular value
+decomposition instead. It depends on the rows only through their second moment, so it reveals no more than the moment.
+This is no privacy guarantee, since the moment of one row is that row up to its sign. For a guarantee, use
+`fedpace.moments.private`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from fedpace._base.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A second moment, ready to be sent."""
+    """A second moment, ready to be sent to the server."""
 
     factor: FloatArray
     """(r, d) F with second moment F'F; orthogonal rows, longest first."""
     samples: int
-    """Rows of the batch."""
+    """Number of rows in the batch."""
     energy: float
     """tr(A) before compression: the mean squared length of a row."""
     discarded: float
@@ -42,7 +43,7 @@ def factor_from_features(
     classes: int | None = None,
     max_rank: int | None = None,
 ) -> FloatArray:
-    """Return only the factor of `moment_from_features`: what `MomentBank.put` and `Outcome.moment` take."""
+    """Return the factor of `moment_from_features`, without its metadata, for `MomentBank.put` and `Outcome.moment`."""
     return moment_from_features(features, bias=bias, labels=labels, classes=classes, max_rank=max_rank).factor
 
 
@@ -60,8 +61,8 @@ def moment_from_features(
         features: (n, d) rows of last-layer features.
         bias: append a 1 to each row.
         labels: appended last: (n,) or (n, c) regression targets or one-hot rows; with `classes`, (n,) class numbers.
-        classes: number of classes, where `labels` are class numbers 0 to classes - 1.
-        max_rank: keep only this many leading directions; the share of energy dropped is reported.
+        classes: number of classes, if `labels` are class numbers 0 to classes - 1.
+        max_rank: keep only this many leading directions; `Moment.discarded` reports the energy that was dropped.
     """
     rows = whole_rows(features, bias=bias, labels=labels, classes=classes)
     return _compressed(rows / math.sqrt(len(rows)), len(rows), max_rank)
@@ -70,7 +71,7 @@ def moment_from_features(
 def whole_rows(
     features: ArrayLike, *, bias: bool = False, labels: ArrayLike | None = None, classes: int | None = None
 ) -> FloatArray:
-    """Return the rows z that a moment is the mean of z z' of; arguments as for `moment_from_features`."""
+    """Return the rows z, with bias and label columns appended; arguments as for `moment_from_features`."""
     batch = float_array(features, "features", ndim=2)
     samples = batch.shape[0]
     if samples < 1 or batch.shape[1] < 1:
@@ -86,7 +87,7 @@ def whole_rows(
 
 
 def compress(factor: ArrayLike, max_rank: int, *, samples: int = 0) -> Moment:
-    """Return the factor's `max_rank` leading directions and the share of energy dropped."""
+    """Return a Moment with the factor's `max_rank` leading directions, and the fraction of energy dropped."""
     return _compressed(float_array(factor, "the factor", ndim=2), samples, max_rank)
 
 
@@ -96,15 +97,15 @@ def _compressed(factor: FloatArray, samples: int, max_rank: int | None) -> Momen
     of_ordinary_size(factor, "the features")
     if len(factor) > factor.shape[1]:
         factor = np.asarray(np.linalg.qr(factor, mode="r"), dtype=np.float64)
-    # S V' as U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition, and F'F is
-    # kept to the last digit because U is orthogonal, however badly the small eigenvalues are known.
+    # S V' = U'F, with U from the small Gram matrix: ten times cheaper than a singular value decomposition. F'F stays
+    # exact because U is orthogonal, even if small eigenvalues are inaccurate.
     _, vectors = np.linalg.eigh(factor @ factor.T)
     turned = vectors[:, ::-1].T @ factor
     lengths = np.linalg.norm(turned, axis=1)
     rank = int((lengths > lengths.max(initial=0.0) * max(factor.shape) * np.finfo(np.float64).eps).sum())
     kept = rank if max_rank is None else min(rank, max_rank)
     leading = turned[:kept]
-    # A singular vector is defined up to its sign: fix it, so that an unchanged batch gives an unchanged factor.
+    # The sign of a singular vector is arbitrary: fix it, so that the same batch always gives the same factor.
     pivot = np.take_along_axis(leading, np.abs(leading).argmax(axis=1, keepdims=True), axis=1)
     result = leading * np.where(pivot < 0, -1.0, 1.0)
     energy = float((lengths**2).sum())

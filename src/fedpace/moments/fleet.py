@@ -1,8 +1,9 @@
-"""A bank for fleets of up to millions of clients: sketches instead of factors, clusters instead of a matrix.
+"""SketchedBank: a moment bank for up to millions of clients, with sketches instead of factors.
 
-It answers `best_prefix` as `MomentBank` does, approximately: columns become a few thousand clusters of clients (faiss,
-extra `scale`), see `fedpace.moments.scan`. For up to `DENSE_LIMIT` clients it also gives `heterogeneity`, from sketch
-distances, so that every scheme runs on it unchanged. What the approximation loses is measured in benchmarks/scale.py.
+`best_prefix` works as in `MomentBank`, but approximately: it compares clients with a few thousand clusters instead of
+with each other (`fedpace.moments.scan`; clustering needs faiss, extra `scale`). For up to `DENSE_LIMIT` clients, the
+bank also estimates `heterogeneity` from sketch distances, so that every scheme runs on it unchanged.
+benchmarks/scale.py measures the loss from the approximation.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from fedpace.numerics.prefix import candidate_rows
 
 DENSE_LIMIT = 5000
 RECLUSTER_AT = 0.1
-"""Fraction of clients with new sketches at which the clusters are made anew."""
+"""Recluster when this fraction of clients has new sketches."""
 
 
 class SketchedBank(SketchStore):
-    """Sketches of the clients' whitened moments; made by `MomentBank.sketched`.
+    """Sketches of the clients' whitened moments; created by `MomentBank.sketched`.
 
     Args:
-        count: rows to begin with.
-        ridge: load on A; fixed here, because sketches are made with it.
-        dimension: numbers kept a client.
-        prototypes: most clusters.
-        pilot: clients whose factors make A and the calibration; their factors are dropped after that.
+        count: initial number of rows.
+        ridge: added to A before it is inverted; fixed, because sketches depend on it.
+        dimension: numbers stored per client.
+        prototypes: largest number of clusters.
+        pilot: number of first clients whose factors define A and the calibration; the factors are dropped afterwards.
         seed: of the probes and the clusters.
     """
 
@@ -58,12 +59,12 @@ class SketchedBank(SketchStore):
 
     @property
     def width(self) -> int | None:
-        """Number of columns of every factor; None before the first."""
+        """Number of columns of every factor; None before the first moment."""
         return self._width
 
     @property
     def calibration(self) -> Calibration:
-        """How sketch distances relate to B; takes A from the clients known by now if that has not happened yet."""
+        """The ratio between B and sketch distances; if A is not fixed yet, fixes it from the clients known so far."""
         self._settle()
         return self._calibration
 
@@ -76,7 +77,7 @@ class SketchedBank(SketchStore):
         }
 
     def put(self, row: int, factor: ArrayLike) -> None:
-        """Store the sketch of client `row`'s moment F'F; the first `pilot` factors wait until A is known."""
+        """Store the sketch of client `row`'s moment F'F; the first `pilot` factors are kept until A is fixed."""
         row = self._row(row)
         matrix = checked_moment(factor, row, self._width)
         self._width = matrix.shape[1]
@@ -90,7 +91,7 @@ class SketchedBank(SketchStore):
             self.put_sketches(np.array([row]), self._sketcher.sketch(matrix)[None, :])
 
     def heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, n) estimate of B from sketch distances, for up to some thousand clients; NaN for unknown clients."""
+        """(n, n) estimate of B from sketch distances, for up to `DENSE_LIMIT` clients; NaN for unknown clients."""
         self._check_dense("heterogeneity")
         rows = np.flatnonzero(self._known)
         result = np.full((len(self), len(self)), np.nan)
@@ -98,7 +99,7 @@ class SketchedBank(SketchStore):
         return frozen(result)
 
     def known_heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(m, m) estimate of B among the m known clients; use it where many have joined and few are known."""
+        """(m, m) estimate of B among the m known clients; use it if few of many clients are known."""
         self._check_ridge(ridge)
         self._settle()
         points = self._sketches[self._known].astype(np.float64)
@@ -126,7 +127,7 @@ class SketchedBank(SketchStore):
         return frozen(points @ points.T)
 
     def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, dimension) the centred sketches: their inner products are those of the matrices on average."""
+        """(n, dimension) centred sketches; their inner products are unbiased estimates of the Gram matrix."""
         self._check_ridge(ridge)
         self._settle()
         weights = np.where(self._known, checked_shares(shares, len(self)), 0.0)
@@ -146,7 +147,7 @@ class SketchedBank(SketchStore):
         target: float = 0.0,
         max_clients: int | None = None,
     ) -> RescaledPrefix:
-        """Return about the set that `MomentBank.best_prefix` returns; same arguments, except that ridge is fixed."""
+        """Return approximately the set that `MomentBank.best_prefix` returns; same arguments, but ridge is fixed."""
         self._check_ridge(ridge)
         tau = float_array(delay, "delays", finite=False)
         if tau.size != len(self):
@@ -169,11 +170,11 @@ class SketchedBank(SketchStore):
         return RescaledPrefix.of(found, rows, largest_mean=largest, scale=scale)
 
     def refresh(self) -> None:
-        """Make the clusters anew at the next question."""
+        """Drop the clusters; the next query makes new ones."""
         self._centroids = None
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Return all that is needed to restore the bank into one of the same options: plain arrays."""
+        """Return the state as plain arrays; `load` of a bank with the same options restores it."""
         saved: dict[str, Any] = {
             "options": np.array([self.ridge, self.dimension, self.seed, self._width or 0], dtype=np.float64),
             "sketches": np.where(self._known[:, None], self._sketches.astype(np.float64), np.nan),
@@ -187,7 +188,7 @@ class SketchedBank(SketchStore):
         return {name: np.asarray(array, dtype=np.float64) for name, array in saved.items()}
 
     def load(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Take over what `arrays` gave; the clusters are made anew."""
+        """Restore the state that `arrays` returned; clusters are made again."""
         wanted = {"options", "sketches", "calibration", "relative_error", "pending", "factors"}
         if wanted - set(arrays):
             raise InputError(
@@ -219,7 +220,7 @@ class SketchedBank(SketchStore):
         self.version += 1
 
     def _settle(self) -> None:
-        """Take A and the calibration from the pilot clients, and sketch them."""
+        """Fix A and the calibration from the pilot clients, and sketch their factors."""
         if self._sketcher is not None or not self._pending:
             return
         rows, factors = list(self._pending), list(self._pending.values())

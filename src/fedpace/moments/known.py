@@ -1,12 +1,12 @@
-"""Matrices over the clients whose moments are known, whatever number has joined, and how large they may become.
+"""Pairwise matrices over clients with known moments, and limits on their size.
 
-A fleet has many clients that joined and few that have answered. Matrices over pairs of clients are therefore kept over
-the known ones only; `MomentBank.heterogeneity` and `MomentBank.gram` spread them over all rows for whoever asks.
+In a large fleet, many clients have joined but few have answered. Matrices over pairs of clients therefore cover the
+known clients only. `MomentBank.heterogeneity` and `MomentBank.gram` expand them to all rows on request.
 
-Sizes, as numbers of clients:
-- up to `SKETCH_ABOVE` known clients, everything is exact, but for `directions` (`fedpace.moments.bank.EXACT_LIMIT`);
-- above it, distances come from sketches of the moments (`fedpace.moments.fleet`), which cost one matrix product;
-- above `LARGEST_MATRIX`, no matrix is made: `best_prefix` and `directions` do not need one.
+Limits, as numbers of clients:
+- up to `SKETCH_ABOVE` known clients, everything is exact, except `directions` (`fedpace.moments.bank.EXACT_LIMIT`);
+- above it, distances come from sketches of the moments (`fedpace.moments.fleet`), at the cost of one matrix product;
+- above `LARGEST_MATRIX`, asking for a matrix raises an error; `best_prefix` and `directions` need none.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fedpace._base.errors import InputError
 from fedpace.core.protocols import Moments
 
 SKETCH_ABOVE = 5000
-"""Known clients up to which distances of pairs are exact: beyond it, 12 million norms would take minutes."""
+"""Largest number of known clients with exact pairwise distances; beyond, 12 million norms would take minutes."""
 LARGEST_MATRIX = 20_000
-"""Rows of the largest matrix over pairs of clients that is made: 3.2 GB."""
+"""Largest number of rows of a pairwise matrix: 3.2 GB."""
 
 
 def check_matrix(count: int, what: str) -> None:
-    """Refuse a matrix over the pairs of so many clients that it would not fit into memory."""
+    """Raise InputError if a pairwise matrix of this many clients is too large."""
     if count > LARGEST_MATRIX:
         raise InputError(
             f"the {what} of {count:,} clients is a matrix of {8e-9 * count**2:,.1f} GB, and the limit is "
@@ -34,7 +34,7 @@ def check_matrix(count: int, what: str) -> None:
 
 
 def spread(among: FloatArray, rows: IntArray, count: int, what: str) -> FloatArray:
-    """Return a matrix over `rows` as one over all `count` rows, NaN elsewhere, read-only."""
+    """Return a matrix over `rows` expanded to all `count` rows, read-only, with NaN elsewhere."""
     if rows.size == count:
         return among
     check_matrix(count, what)
@@ -45,12 +45,12 @@ def spread(among: FloatArray, rows: IntArray, count: int, what: str) -> FloatArr
 
 
 def known_heterogeneity(moments: Moments, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
-    """Return B among the known clients, in the order of their rows; a store of one's own need not have the method."""
+    """Return B among the known clients, in row order; also works for custom stores that lack this method."""
     return _known(moments, "heterogeneity", ridge, shares)
 
 
 def known_gram(moments: Moments, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
-    """Return the whitened Gram matrix among the known clients, as `known_heterogeneity` returns B."""
+    """Return the whitened Gram matrix among the known clients, in row order; also works for custom stores."""
     return _known(moments, "gram", ridge, shares)
 
 

@@ -1,16 +1,18 @@
-"""The Gaussian mechanism on a clipped second moment: (epsilon, delta)-differentially private for one row.
+"""Private second moments: the Gaussian mechanism, (epsilon, delta)-differentially private for one row.
 
-Rows are scaled down to length `clip`, so that replacing one row z by another changes A = (1/n) sum z z' by at most
-Delta = sqrt(2) clip^2 / n in Frobenius norm (reached by orthogonal rows). Symmetric Gaussian noise of standard
-deviation sigma in an orthonormal basis of the symmetric matrices (so sigma / sqrt(2) off the diagonal) is added, with
-the least sigma that gives (epsilon, delta): the analytic calibration of Balle and Wang (ICML 2018, Theorem 8),
+Rows are clipped to length `clip`, so that replacing one row z changes A = (1/n) sum z z' by at most Delta = sqrt(2)
+clip^2 / n in Frobenius norm (orthogonal rows reach the bound). The mechanism adds symmetric Gaussian noise with
+standard deviation sigma in an orthonormal basis of the symmetric matrices, which is sigma / sqrt(2) off the diagonal.
+sigma is the smallest value that gives (epsilon, delta), by the analytic calibration of Balle and Wang (ICML 2018,
+Theorem 8),
 
     Phi(Delta / 2 sigma - epsilon sigma / Delta) - e^epsilon Phi(-Delta / 2 sigma - epsilon sigma / Delta) <= delta,
 
-which needs less noise than the classical sqrt(2 log(1.25 / delta)) / epsilon and holds for epsilon above 1 too.
-Negative eigenvalues are dropped and the rest compressed: post-processing, which costs no privacy.
+which needs less noise than the classical sqrt(2 log(1.25 / delta)) / epsilon and also holds for epsilon above 1.
+Negative eigenvalues are then dropped and the rest is compressed. This is post-processing and costs no privacy.
 
-What is protected: the value of any one row of the batch, given the number of rows. Each release spends its own budget.
+The guarantee protects the value of any one row of the batch, given the number of rows. Each release spends its own
+budget.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e15
-"""Beyond these, the noise that it takes is no number of use."""
+"""Range of epsilon; outside, the noise is numerically useless."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateMoment:
-    """A noisy second moment and what it guarantees."""
+    """A noisy second moment and its privacy guarantee."""
 
     factor: FloatArray
     """(r, d) F with second moment F'F."""
@@ -40,7 +42,7 @@ class PrivateMoment:
     sigma: float
     """Standard deviation of the noise on the diagonal; sigma / sqrt(2) elsewhere."""
     clip: float
-    """Longest row."""
+    """Length to which longer rows were clipped."""
     samples: int
 
 
@@ -58,9 +60,9 @@ def private_moment(
     Args:
         features: (n, d) rows, with bias and label columns appended if wanted.
         epsilon: privacy loss, above 0.
-        delta: probability of exceeding it, between 0 and 1; well below 1 / n.
-        clip: longest row kept as it is. Choose it without looking at the data.
-        seed: of the noise: secret to the client and never used twice.
+        delta: probability of exceeding epsilon, between 0 and 1; choose it well below 1 / n.
+        clip: rows longer than this are scaled down. Choose it without looking at the data.
+        seed: of the noise; the client must keep it secret and never reuse it.
         max_rank: keep only this many leading directions.
     """
     batch = float_array(features, "features", ndim=2)
@@ -85,7 +87,7 @@ def private_moment(
 
 
 def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float) -> float:
-    """Return the least standard deviation that makes a query of this L2 sensitivity (epsilon, delta)-private."""
+    """Return the smallest standard deviation that makes a query of this L2 sensitivity (epsilon, delta)-private."""
     above(sensitivity, 0, "sensitivity")
     above(epsilon, 0, "epsilon")
     between(epsilon, LEAST_EPSILON, MOST_EPSILON, "epsilon")
@@ -106,10 +108,10 @@ def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float) -> float
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
-    """Return the delta that noise of `ratio` = sigma / sensitivity gives at `epsilon`, exactly."""
-    from scipy.special import log_ndtr  # here: `import fedpace` stays light
+    """Return the exact delta at `epsilon` for noise with `ratio` = sigma / sensitivity."""
+    from scipy.special import log_ndtr  # imported here, so that `import fedpace` stays light
 
     half, shift = 1 / (2 * ratio), epsilon * ratio
-    # In logarithms: e^epsilon overflows long before its product with the tail matters.
+    # In logarithms, because e^epsilon overflows long before its product with the tail matters.
     upper, lower = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
     return math.exp(upper) * -math.expm1(min(0.0, lower - upper))

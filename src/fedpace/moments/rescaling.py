@@ -1,7 +1,7 @@
-"""What every bank answers to "whom should we wait for": a prefix, in rows of the roster, with the scale of B.
+"""RescaledPrefix: the result of a bank's `best_prefix`, in rows of the bank, with the scale applied to B.
 
-ERRATA A9: the paper needs max_i sum_j w_j B_ij < 1/sqrt(2), which its own data violate, and does not say how it
-rescales. We scale down, never up, to a stated target, and report the factor.
+The paper requires max_i sum_j w_j B_ij < 1/sqrt(2), which its own data violate, and does not say how it rescales
+(docs/errata.md, A9). We scale B down, never up, to a given target, and report the factor.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ ADMISSIBLE = 1 / math.sqrt(2)
 
 @dataclass(frozen=True, eq=False)
 class RescaledPrefix(PrefixSolution):
-    """A PrefixSolution whose clients are rows of the bank."""
+    """A PrefixSolution with clients as rows of the bank."""
 
     largest_mean: float
-    """max_i sum_j share_j B_ij before scaling: what the paper's Assumption 3 bounds."""
+    """max_i sum_j share_j B_ij before scaling, the quantity that the paper's Assumption 3 bounds."""
     scale: float
-    """What B was multiplied by; 1 = left alone."""
+    """Factor applied to B; 1 = not scaled."""
 
     @classmethod
     def of(cls, found: PrefixSolution, rows: IntArray, *, largest_mean: float, scale: float) -> RescaledPrefix:
-        """Translate a solution among `rows` into rows of the bank."""
+        """Return a solution among `rows` translated to rows of the bank."""
         weights: FloatArray = found.weights
         return cls(
             clients=frozen(rows[found.clients], found.clients.dtype),
@@ -42,7 +42,7 @@ class RescaledPrefix(PrefixSolution):
 
 
 def rescaled(largest_mean: float, target: float) -> float:
-    """Return the factor that brings the largest mean heterogeneity down to `target`; 1 where 0 or already below."""
+    """Return the factor that brings the largest mean down to `target`; 1 if `target` is 0 or already met."""
     if not 0 <= target < ADMISSIBLE:
         raise InputError(
             f"target must be at least 0 and below 1/sqrt(2) = {ADMISSIBLE:.4f} (Assumption 3), but {target!r} came; "

@@ -1,13 +1,13 @@
-"""The prefix scan of `fedpace.numerics.prefix` for fleets whose pairwise matrix cannot exist.
+"""Prefix scan over clusters, for fleets too large for a pairwise matrix (see `fedpace.numerics.prefix`).
 
-Columns are clusters of clients, rows are clients in the order of their delay. A client stands for an average member
-of cluster c at distance D(i, c) = scale sqrt(|s_i - mu_c|^2 + spread_c), from its sketch to the centroid plus the
-cluster's own mean square; a client that is chosen stands for itself, at distance 0. So
+Columns are clusters of clients; rows are clients sorted by delay. A client's distance to an average member of cluster c
+is D(i, c) = scale sqrt(|s_i - mu_c|^2 + spread_c): the squared distance of its sketch to the centroid plus the
+cluster's mean square. A chosen client represents itself, at distance 0. So
 
-    h(S) = sum_c (share of c that is not chosen) min_{i in S} D(i, c),
+    h(S) = sum_c (share of c that is not chosen) min_{i in S} D(i, c).
 
-which is O(n k) for n clients and k clusters, in bounded memory, and stops as soon as a delay exceeds the best
-objective. min and mean are exchanged within a cluster, so h is estimated from above.
+The scan takes O(n k) time for n clients and k clusters, in bounded memory, and stops as soon as a delay exceeds the
+best objective. It exchanges min and mean within a cluster, so that it overestimates h.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PORTION = 512
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """A fleet's sketches in a few thousand clusters."""
+    """Sketches of a fleet, grouped into a few thousand clusters."""
 
     sketches: NDArray[Any]
     """(n, s) float32, one row per client."""
@@ -40,7 +40,7 @@ class Clusters:
     shares: FloatArray
     """(n,) weights in the objective, summing to 1."""
     scale: float
-    """From sketch distance to B."""
+    """Factor from sketch distance to B."""
 
     def spread(self) -> NDArray[Any]:
         """(k,) share-weighted mean squared distance of members to their centroid."""
@@ -61,7 +61,7 @@ class Clusters:
 def scan_clusters(
     fleet: Clusters, delay: FloatArray, candidates: IntArray, *, max_clients: int | None = None
 ) -> PrefixSolution:
-    """Return the best prefix of the candidates; clients of equal delay enter together."""
+    """Return the best prefix of the candidates; clients with equal delay enter together."""
     if max_clients is not None and max_clients < 1:
         raise InputError(f"max_clients must be at least 1, but {max_clients!r} came")
     order = candidates[np.argsort(delay[candidates], kind="stable")][:max_clients]
@@ -90,7 +90,7 @@ def scan_clusters(
 
 
 def distances(fleet: Clusters, rows: IntArray, spread: NDArray[Any]) -> NDArray[Any]:
-    """Return D(i, c) of some clients to all clusters, (b, k) float32."""
+    """Return D(i, c) from the clients `rows` to all clusters, (b, k) float32."""
     chosen = fleet.sketches[rows]
     squares: NDArray[Any] = chosen @ fleet.centroids.T
     squares *= -2.0
@@ -104,7 +104,7 @@ def distances(fleet: Clusters, rows: IntArray, spread: NDArray[Any]) -> NDArray[
 
 
 def _prefixes(fleet: Clusters, order: IntArray) -> Iterator[tuple[int, NDArray[Any], FloatArray]]:
-    """Yield portions: where they start, the nearest distances after each prefix, and h of each prefix."""
+    """Yield blocks of prefixes: start, nearest distances after each prefix, and h of each prefix."""
     spread = fleet.spread()
     remaining = fleet.mass()
     nearest = np.full(len(spread), np.inf, dtype=np.float32)
@@ -113,7 +113,7 @@ def _prefixes(fleet: Clusters, order: IntArray) -> Iterator[tuple[int, NDArray[A
         closest = distances(fleet, rows, spread)
         np.minimum(closest[0], nearest, out=closest[0])
         np.minimum.accumulate(closest, axis=0, out=closest)
-        # Whoever has been chosen stands for itself: its share leaves its cluster, for this and all later prefixes.
+        # A chosen client represents itself: its share leaves its cluster, for this and all later prefixes.
         own = closest[:, fleet.labels[rows]] * fleet.shares[rows]
         h = closest @ remaining - np.tril(own).sum(axis=1)
         yield start, closest, np.maximum(h, 0.0)
@@ -122,7 +122,7 @@ def _prefixes(fleet: Clusters, order: IntArray) -> Iterator[tuple[int, NDArray[A
 
 
 def _weights(fleet: Clusters, members: IntArray) -> FloatArray:
-    """Return each member's own share plus what is left of the clusters that it is nearest to; the fastest of equals."""
+    """Return each member's own share plus the rest of the clusters nearest to it; ties go to the fastest member."""
     spread = fleet.spread()
     nearest = np.full(len(spread), np.inf, dtype=np.float32)
     proxy = np.zeros(len(spread), dtype=np.int64)

@@ -1,10 +1,10 @@
-"""Sketches of whitened moments: 64 numbers a client instead of a factor (ours, beyond the paper).
+"""Sketches of whitened moments: 64 numbers per client instead of a factor (ours, not in the paper).
 
-Coordinate k of client i's sketch is a sum of a'W_i b over `PROBES` pairs of Gaussian vectors, so that squared distances
-between sketches are unbiased estimates of |W_i - W_j|_F^2 (a Johnson-Lindenstrauss map of rank-one probes, which a
-factor meets in O(r d) instead of O(d^2)). B is the spectral norm, which is smaller: the bank measures the ratio on
-pairs of pilot clients and multiplies by it. The sketch of a client needs A before it can be made, so A is that of the
-first `pilot` clients, and frozen (ERRATA C4).
+Coordinate k of client i's sketch is a sum of a'W_i b over `PROBES` pairs of Gaussian vectors a and b. Squared distances
+between sketches are therefore unbiased estimates of |W_i - W_j|_F^2. This is a Johnson-Lindenstrauss map with rank-one
+probes, which costs O(r d) per factor instead of O(d^2). B is the spectral norm, which is smaller, so the bank measures
+the ratio on pairs of pilot clients and multiplies by it. A sketch depends on A, so A comes from the first `pilot`
+clients and is then frozen (docs/errata.md, C4).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from fedpace._base.rng import stream
 from fedpace.numerics.whitened import Whitened
 
 PROBES = 4
-"""Rank-one probes a coordinate: with one, a coordinate of a low-rank difference has heavy tails."""
+"""Rank-one probes per coordinate; a single probe has heavy tails on low-rank differences."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How sketch distances relate to B, measured on pairs of pilot clients."""
+    """The ratio between B and sketch distances, measured on pairs of pilot clients."""
 
     scale: float
-    """B is about scale x sketch distance; 1 where there was nothing to measure (Frobenius norms then stand for B)."""
+    """B is about scale x sketch distance. Without any pair to measure it is 1, and Frobenius norms replace B."""
     relative_error: float
-    """Root mean square of (scale x sketch distance / B - 1); NaN where there was nothing to measure."""
+    """Root mean square of (scale x sketch distance / B - 1); NaN without any pair."""
     pairs: int
 
 
 class Sketcher:
-    """The seeded map from factors to sketches; a client may run it itself, given the inverse and the seed."""
+    """The seeded map from factors to sketches; clients can run it themselves, given the inverse and the seed."""
 
     def __init__(self, inverse: FloatArray, *, dimension: int, seed: int) -> None:
         width = len(inverse)
@@ -52,7 +52,7 @@ class Sketcher:
         return np.asarray(summed / np.sqrt(PROBES * self.dimension), dtype=np.float32)
 
     def calibrate(self, factors: list[FloatArray], *, seed: int, pairs: int = 1000) -> Calibration:
-        """Compare sketch distances with exact norms on random pairs."""
+        """Return the calibration: compare sketch distances with exact norms on random pairs."""
         first, second = np.triu_indices(len(factors), 1)
         if len(first) > pairs:
             chosen = stream(seed, "moment-sketch", "pairs").choice(len(first), pairs, replace=False)
@@ -69,7 +69,7 @@ class Sketcher:
 
 
 def cluster(points: NDArray[Any], count: int, *, seed: int) -> NDArray[Any]:
-    """Return `count` centroids of the points, by k-means; the points themselves where there are no more of them."""
+    """Return `count` centroids of the points, by k-means; the points themselves if there are at most `count`."""
     if len(points) <= count:
         return np.array(points, dtype=np.float32)
     from fedpace._base.errors import MissingExtraError

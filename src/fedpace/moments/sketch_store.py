@@ -1,4 +1,4 @@
-"""Rows of sketches: who is known, what changed, which cluster each row was put into."""
+"""SketchStore: rows of client sketches, with the known rows, the changes and the cluster of each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpace._base.errors import InputError
 
 
 class SketchStore:
-    """An array of sketches that clients join and leave; `version` changes with everything that matters."""
+    """An array of sketches that clients can join and leave; `version` grows with every change."""
 
     def __init__(self, count: int, dimension: int) -> None:
         self.dimension = dimension
@@ -29,7 +29,7 @@ class SketchStore:
 
     @property
     def known(self) -> BoolArray:
-        """(n,) True where the client has reported a moment."""
+        """(n,) True for clients with a moment."""
         return frozen(self._known, np.bool_)
 
     def append(self, count: int) -> None:
@@ -42,7 +42,7 @@ class SketchStore:
             self.version += 1
 
     def put_sketches(self, rows: ArrayLike, sketches: ArrayLike) -> None:
-        """Store sketches that were made elsewhere, with one `Sketcher` for all."""
+        """Store sketches that were computed elsewhere; all must come from the same `Sketcher`."""
         places = np.asarray(rows, dtype=np.int64)
         values = np.asarray(sketches, dtype=np.float32)
         if values.shape != (places.size, self.dimension):
@@ -60,7 +60,7 @@ class SketchStore:
             self.version += 1
 
     def _drop(self, rows: IntArray) -> IntArray:
-        """Drop rows, and return them in order."""
+        """Remove rows, and return them sorted."""
         gone = np.unique([self._row(int(row)) for row in np.asarray(rows).ravel()]).astype(np.int64)
         if gone.size:
             self._sketches = np.delete(self._sketches, gone, axis=0)

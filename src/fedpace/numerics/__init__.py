@@ -1,4 +1,4 @@
-"""Pure functions on arrays: no clients, no rounds, no I/O."""
+"""Pure numerical functions on arrays: they know no clients, rounds or I/O."""
 
 from fedpace.numerics.gram import whitened_gram
 from fedpace.numerics.heterogeneity import pairwise_heterogeneity

@@ -1,13 +1,13 @@
-"""How late answers come, and how long a cohort is worth waiting for.
+"""Distribution of answer lateness, and the best deadline for a cohort.
 
-A client that is expected after tau seconds answers after tau times a random lateness, which has one distribution for
-all. It is estimated from what was seen, those that were given up included: of them it is known only that they would
-have taken longer.
+A client with an expected delay of tau seconds answers after tau times a random lateness, which has the same
+distribution for all clients. The distribution is estimated from past answers. Answers that were given up count as
+censored: they would have taken longer.
 
-That distribution may change all at once, such as when a network slows down. The history then misleads: it says that
-deadlines will be met which nobody meets, and what is learnt from each of those is only that it was missed. So a round
-that went far worse than was expected (`present`) parts the history in two, and of what came before it only the shape is
-used, stretched by the factor that the answers since then ask for (`Lateness.since`).
+The distribution may change suddenly, for example when a network slows down. The history then misleads: it predicts that
+deadlines will be met although no client meets them, and each missed deadline shows only that it was missed. So a round
+that goes far worse than expected (`present`) splits the history. From the older part only the shape is used, stretched
+by the factor that the newer answers suggest (`Lateness.since`).
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from fedpace._base.checks import BoolArray, FloatArray, float_array
 from fedpace._base.errors import InputError
 
 LEAST = 10
-"""Answers from which the distribution is estimated at the earliest."""
+"""Smallest number of answers for an estimate."""
 INSTANTS = 200
-"""Ends of the round that are looked at."""
+"""Number of possible ends of the round that are compared."""
 MAJORITY = 0.5
-"""The weight that must be expected to arrive: fewer do not speak for their cohort."""
+"""Weight that must be expected to arrive; less does not represent the cohort."""
 ROUNDING = 1e-9
 SURPRISE = 1e-3
-"""A number of answers so small that it is less likely than this says that lateness has changed."""
+"""A number of answers less likely than this means that the lateness has changed."""
 BACKOFF = 2.0
-"""Of clients that were given up after r, half are taken to need more than this times r: so it is wherever the chance
-of taking longer halves as the time doubles, the tail that has no scale of its own."""
+"""Half of the clients given up after r are assumed to need more than this times r. This holds if the probability of
+taking longer halves whenever the time doubles, a tail without a scale of its own."""
 ANEW = 50
-"""Answers since a change from which on those before it are no longer needed."""
+"""Number of answers since a change from which older answers are no longer used."""
 UNBROKEN = -1
-"""All that is remembered is of the present."""
+"""Value of `fresh` if all answers show the current lateness."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """A distribution on finitely many ratios of the time taken to the time expected."""
+    """A discrete distribution of the ratio of actual to expected time."""
 
     ratios: FloatArray
-    """Ascending."""
+    """Ascending ratios."""
     mass: FloatArray
 
     @classmethod
     def estimated(cls, ratios: ArrayLike, given_up: ArrayLike) -> Lateness:
         """Return the product-limit estimate (Kaplan and Meier, 1958).
 
-        By Efron's rule: from left to right, the mass of an answer that was given up goes to those that took longer, in
-        equal parts. The longest is taken for an answer, whatever it is.
+        By Efron's rule, the mass of a given-up answer is shared equally by those that took longer, from left to right.
+        The longest entry counts as an answer, even if it was given up.
         """
         seen = float_array(ratios, "ratios")
         cut = np.asarray(given_up, dtype=np.bool_)
@@ -62,7 +62,7 @@ class Lateness:
             )
         order = np.lexsort((cut, seen))  # of equal ratios, answers come first
         seen, cut = seen[order], cut[order]
-        behind = np.arange(seen.size, 0, -1.0)  # this one and those after it
+        behind = np.arange(seen.size, 0, -1.0)  # this entry and all later ones
         passed = np.where(cut, 1.0, 1.0 - 1.0 / behind)
         passed[-1] = 0.0
         above = np.concatenate([[1.0], np.cumprod(passed)])
@@ -70,16 +70,17 @@ class Lateness:
 
     @classmethod
     def since(cls, ratios: ArrayLike, given_up: ArrayLike, fresh: int) -> Lateness:
-        """Return the estimate where only the newest `fresh` are known to be of the present.
+        """Return the estimate if only the newest `fresh` answers are known to show the current lateness.
 
-        Those before are stretched until their typical ratio is that of the newest, but never made shorter. If nobody
-        answered at all since, that is twice the longest that anybody was waited for, so that the next deadline of the
-        same clients is at least twice as long; and so on until somebody meets one.
+        Older ratios are stretched until their median equals the typical ratio of the newest, but never shortened. If no
+        client has answered since the change, the typical ratio is twice the longest wait. The next deadline of the same
+        clients then doubles, until a client meets one.
 
         Args:
-            ratios: times taken over times expected, the newest last.
-            given_up: whether each was given up.
-            fresh: as `present` counts them, more than are remembered included; `UNBROKEN` = all are of the present.
+            ratios: actual over expected times, newest last.
+            given_up: whether each answer was given up.
+            fresh: number of newest answers, as `present` counts them; may exceed the number of ratios. `UNBROKEN` =
+                all.
         """
         seen = float_array(ratios, "ratios")
         cut = np.asarray(given_up, dtype=np.bool_)
@@ -92,7 +93,8 @@ class Lateness:
         middle = typical(now, now_cut)
         seen_half = middle <= float(now.max())
         if start == 0 or (fresh >= ANEW and seen_half):
-            # Where not even half of them were seen to answer there is no shape: everybody takes as long as is typical.
+            # If fewer than half of them answered, the shape is unknown: assume that every client takes the typical
+            # time.
             return cls.estimated(now, now_cut) if seen_half else cls(np.array([middle]), np.ones(1))
         before, before_cut = seen[:start], cut[:start]
         median = cls.estimated(before, before_cut).median
@@ -101,17 +103,17 @@ class Lateness:
 
     @property
     def median(self) -> float:
-        """The ratio that half of the answers do not exceed."""
+        """The median ratio."""
         return float(self.ratios[np.searchsorted(np.cumsum(self.mass), 0.5 - ROUNDING)])
 
     def within(self, ratios: FloatArray) -> FloatArray:
-        """Return the probabilities of answers that take at most `ratios` times as long as expected."""
+        """Return the probabilities that answers take at most `ratios` times as long as expected."""
         below = np.concatenate([[0.0], np.cumsum(self.mass)])
         return np.asarray(below[np.searchsorted(self.ratios, ratios * (1 + ROUNDING), side="right")])
 
 
 def typical(ratios: FloatArray, given_up: BoolArray) -> float:
-    """Return the product-limit median; where half of them were not seen to answer, `BACKOFF` x the longest."""
+    """Return the product-limit median; if fewer than half answered, `BACKOFF` times the longest ratio."""
     order = np.lexsort((given_up, ratios))
     behind = np.arange(ratios.size, 0, -1.0)
     above = np.cumprod(np.where(given_up[order], 1.0, 1.0 - 1.0 / behind))
@@ -120,16 +122,16 @@ def typical(ratios: FloatArray, given_up: BoolArray) -> float:
 
 
 def present(fresh: int, new: int, *, arrivals: float, finished: int) -> int:
-    """Return how many of the newest answers are of the present, after a round that added `new` of them.
+    """Return how many of the newest answers show the current lateness, after a round that added `new` answers.
 
-    A round that nobody finished, or so few that at the expected number of `arrivals` it was next to impossible (by
-    Chernoff's bound, below `SURPRISE`), begins a new present: lateness is not what it was.
+    If no client finished, or so few that it was nearly impossible given the expected number of `arrivals` (probability
+    below `SURPRISE` by Chernoff's bound), the lateness has changed, and only this round's answers count.
 
     Args:
-        fresh: the count so far; `UNBROKEN` = all.
-        new: answers that the round added, those given up included.
+        fresh: the number so far; `UNBROKEN` = all.
+        new: answers that the round added, including those given up.
         arrivals: `Deadline.arrivals` of the round.
-        finished: how many made it.
+        finished: number of clients that finished.
     """
     missing = max(arrivals - finished, 0.0)
     surprised = finished == 0 or missing**2 > -2.0 * math.log(SURPRISE) * arrivals
@@ -143,38 +145,38 @@ class Deadline:
     """When to end a round."""
 
     seconds: float
-    """Infinite: when everybody has answered."""
+    """Infinite = wait for all clients."""
     expected: float
-    """Mean seconds that the round then takes."""
+    """Expected seconds of the round."""
     error: float
-    """Relative squared error of its gradient, with those missing that are expected to miss it."""
+    """Expected relative squared error of the gradient, with some clients missing the deadline."""
     arrivals: float
-    """Clients that are expected to make it."""
+    """Expected number of clients that meet the deadline."""
 
 
 def best_deadline(
     delays: FloatArray, weights: FloatArray, points: FloatArray, lateness: Lateness, *, own: float = 0.0
 ) -> Deadline | None:
-    """Return the deadline with the least expected seconds / progress; None where no error is below 1.
+    """Return the deadline with the smallest expected seconds / progress; None if every error is at least 1.
 
-    A round that somebody finishes brings 1 - error, and one that nobody finishes brings nothing.
-    Where nobody takes any time, waiting is free, and everybody is waited for.
+    A round makes progress 1 - error if at least one client finishes, and none otherwise. If all delays are 0, waiting
+    is free, and the round waits for all clients.
 
     Args:
         delays: (k,) expected seconds of the cohort's clients.
-        weights: (k,) that sum to 1; those that arrive share the weight of those that do not.
-        points: (k, r) as for `fedpace.numerics.simplex`: the error of a mixture is the squared length of its point.
-        lateness: how late answers come, independently of one another.
-        own: squared length of each point's own coordinate.
+        weights: (k,) summing to 1; the clients that arrive share the weight of the others.
+        points: (k, r) as in `fedpace.numerics.simplex`: the error of a mixture is the squared length of its point.
+        lateness: distribution of the lateness, independent between clients.
+        own: squared independent error of each client.
     """
-    # Instants at which somebody may answer: to end a round between two of them is to wait for nothing.
+    # Only instants at which an answer may arrive are compared: waiting between two of them brings nothing.
     instants = np.outer(delays, lateness.ratios)
     ends = np.unique(np.quantile(instants, np.linspace(0.0, 1.0, INSTANTS), method="inverted_cdf"))
     if ends[-1] == 0:
         mixture = weights @ points
         error = float(mixture @ mixture) + own * float(weights @ weights)
         return Deadline(math.inf, 0.0, error, float(delays.size)) if error < 1 - ROUNDING else None
-    # Who takes no time is there whatever the end: 0 / 0 included.
+    # Clients with delay 0 are always in time, also at 0 / 0.
     waited = np.full((ends.size, delays.size), math.inf)
     in_time = lateness.within(np.divide(ends[:, None], delays, out=waited, where=delays > 0))
     open_ = 1.0 - in_time.prod(axis=1)
@@ -194,7 +196,7 @@ def best_deadline(
         return None
     last = ends.size - 1
     if cost[best] >= cost[last] * (1 - ROUNDING):
-        best = last  # nothing is gained by leaving anybody out
+        best = last  # leaving out clients gains nothing
     everybody = best == last
     return Deadline(
         math.inf if everybody else float(ends[best]),

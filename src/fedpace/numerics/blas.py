@@ -1,9 +1,9 @@
-"""One BLAS thread a worker.
+"""Runs work in parallel with one BLAS thread per worker.
 
-Thousands of middling matrix products run fastest as one single-threaded stream a core: on two cores 101 GFLOP/s,
-against 71 when BLAS splits each product, and 29 when workers and BLAS threads fight (float32, 100 x 500 x 100; the gap
-widens on a busy machine). NumPy offers no switch for that, so we ask the OpenBLAS it is linked to. Where that is
-another BLAS, nothing is changed and one worker runs.
+Thousands of medium-sized matrix products run fastest with one single-threaded stream per core. On two cores this gives
+101 GFLOP/s, compared with 71 if BLAS splits each product and 29 if workers and BLAS threads compete (float32, 100 x 500
+x 100; the gap is larger on a busy machine). NumPy has no switch for this, so we call the OpenBLAS that it is linked to.
+With another BLAS, nothing is changed and one worker runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _before = 1
 
 @cache
 def _switch() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Find OpenBLAS's get and set among the libraries that NumPy's LAPACK module already loaded."""
+    """Return OpenBLAS's get and set functions from the library that NumPy has loaded; None if there are none."""
     try:
         from numpy.linalg import _umath_linalg
 
@@ -44,7 +44,7 @@ def _switch() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS at one thread while any caller is inside."""
+    """Limit BLAS to one thread while any caller is inside this context."""
     global _depth, _before
     switch = _switch()
     if switch is None:
@@ -65,7 +65,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def in_parallel(work: Callable[[T], None], parts: list[T]) -> None:
-    """Run `work` on every part, on all cores that this process may use."""
+    """Run `work` on every part, using all cores available to this process."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     workers = min(cores, len(parts)) if _switch() is not None else 1
@@ -74,7 +74,7 @@ def in_parallel(work: Callable[[T], None], parts: list[T]) -> None:
             for part in parts:
                 work(part)
         return
-    # NumPy's error state is per thread (and its default warns): workers must see the caller's.
+    # NumPy's error state is per thread: pass the caller's state on to the workers.
     state = np.geterr()
 
     def quiet(part: T) -> None:

@@ -1,12 +1,12 @@
-"""How far apart updates are, given how far apart clients' data are: a line through pairs of clients.
+"""Calibration: relates the distance between clients' updates to the distance between their moments.
 
-Moments say how clients differ in their data, up to a factor, and nothing of what is random in an update: minibatches,
-few samples, local drift. If u_i = g + |g| (sqrt(s) p_i + e_i), with p_i the point of client i
-(`fedpace.numerics.simplex`) and e_i independent errors of squared length nu, then for every pair
+Moments show how clients' data differ, up to a factor, but not the noise in an update from minibatches, few samples or
+local drift. Suppose u_i = g + |g| (sqrt(s) p_i + e_i), with p_i the point of client i (`fedpace.numerics.simplex`) and
+e_i independent errors of squared length nu. Then for every pair
 
     |u_i - u_j|^2 / |g|^2  =  s |p_i - p_j|^2 + 2 nu      in expectation:
 
-slope and intercept of a line. Rounds are remembered by the sums that the line follows from, older ones counting less.
+a line with slope s and intercept 2 nu. Past rounds are kept as decaying sums that determine the line.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 
 MOST = 256
-"""Clients whose pairs are looked at: more would cost more than they tell."""
+"""Largest number of clients whose pairs are used; more would cost more than they add."""
 PRIOR = 0.01
-"""Weight of the belief that slope and intercept explain as much each, which decides where pairs are all alike."""
+"""Weight of the prior that slope and intercept explain equal parts; it decides if all pairs have similar distances."""
 CLOSE = 0.5
-"""Of the mean squared distance of all clients, what pairs must have for their own to be the unit of that belief. Of
-honest clients that answered they had 0.83 or more, since who is fast is not who holds like data."""
+"""If the measured pairs' mean squared distance is below this part of all clients' mean, the latter sets the prior's
+unit. For honest clients that answered, the ratio was at least 0.83, because speed does not depend on the data."""
 SMALLEST = 1e-150
-"""Below this, squared distances are not squared again: they would vanish."""
+"""Smaller squared distances are not squared again: they would underflow."""
 LARGEST = 1e150
-"""Above this neither: they would overflow. Moments of 1e-194 beside 1e-66 are as far apart."""
+"""Larger squared distances are not squared again: they would overflow, as with moments of 1e-194 beside 1e-66."""
 
 
 @dataclass(frozen=True)
 class PairSums:
-    """Means over pairs: x = |p_i - p_j|^2, y = |u_i - u_j|^2 in units of |u|^2."""
+    """Means over pairs of x = |p_i - p_j|^2 and y = |u_i - u_j|^2 / |u|^2, and of xx and xy."""
 
     x: float
     y: float
@@ -42,9 +42,9 @@ class PairSums:
 
     @classmethod
     def of(cls, updates: FloatArray, points: FloatArray, square: float) -> PairSums | None:
-        """Return the sums over pairs of clients; None where there is no pair, or nothing to measure it by.
+        """Return the means over pairs of clients; None without any pair, or if `square` is 0.
 
-        None as well where a pair is so far apart that its sums overflow: no line follows from it.
+        Also None if a pair is so far apart that its sums overflow.
 
         Args:
             updates: (k, r) one row per client.
@@ -65,21 +65,21 @@ class PairSums:
         return sums if np.isfinite(sums._all()).all() else None
 
     def mixed(self, newer: PairSums, kept: float) -> PairSums:
-        """Return the sums with newer ones in them; these count `kept`."""
+        """Return `kept` times these sums plus 1 - `kept` times the newer ones."""
         return PairSums(*(kept * old + (1 - kept) * new for old, new in zip(self._all(), newer._all(), strict=True)))
 
     def scaled(self, factor: float) -> PairSums:
-        """Return the sums with all disagreement multiplied by `factor`."""
+        """Return the sums with all squared update distances multiplied by `factor`."""
         return PairSums(self.x, factor * self.y, self.xx, factor * self.xy)
 
     def line(self, apart: float = 0.0) -> tuple[float, float]:
-        """Return s and nu: least squares with neither below 0.
+        """Return s and nu by least squares, both at least 0.
 
         Args:
-            apart: mean |p_i - p_j|^2 of the clients that the line is for, where that is known. Pairs that are much
-                closer say nothing of the slope; a belief that is held in their unit would be multiplied by as much.
+            apart: mean |p_i - p_j|^2 of the clients that the line is for, if known. Pairs that are much closer say
+                nothing about the slope, and a prior in their unit would be amplified by the ratio.
         """
-        # In units of the mean distance, so that slope and intercept are of one kind.
+        # In units of the mean distance, so that slope and intercept are comparable.
         unit = max(self.x, CLOSE * apart)
         if self.xx <= 0 or not SMALLEST <= unit <= LARGEST:
             return 0.0, self.y / 2
@@ -97,7 +97,7 @@ class PairSums:
 
 
 def _distances(rows: FloatArray) -> FloatArray:
-    """(k, k) squared distances."""
+    """(k, k) squared distances between rows."""
     gram = rows @ rows.T
     squares = np.diag(gram)
     return np.maximum(squares[:, None] + squares[None, :] - 2.0 * gram, 0.0)

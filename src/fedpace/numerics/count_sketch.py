@@ -1,8 +1,8 @@
-"""Long vectors as short ones: a seeded count sketch.
+"""Count sketch: a seeded projection of long vectors to short ones.
 
 Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002). Each coordinate is added with a
-random sign to one random entry, so inner products and distances are preserved on average, at the cost of one pass over
-the vector and without a matrix.
+random sign to one random entry. Inner products and squared distances are preserved on average, with one pass over the
+vector and without a matrix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedpace._base.rng import stream
 
 
 class CountSketch:
-    """A fixed projection of vectors with `length` entries to `width` entries; width 0 = the vectors themselves."""
+    """A fixed projection from `length` to `width` entries; the identity if width is 0 or at least `length`."""
 
     def __init__(self, length: int, width: int, *, seed: int) -> None:
         self.width = width if 0 < width < length else length

@@ -1,14 +1,16 @@
-"""Facility location: the k rows that are nearest to everybody, by greedy search.
+"""Facility location: greedy search for the k rows that are nearest to all columns.
 
-Minimise sum_j w_j min_{i in S} D_ij over |S| = k. The saving against a fictitious facility, as far from j as the
-farthest row, is monotone and submodular in S, so greedy search saves at least 1 - 1/e of what is possible.
-- `plain` looks at every row for every pick.
-- `lazy` (Minoux 1978) keeps the last known saving of each row as an upper bound, and looks only where the bound is not
-  already beaten. It returns what `plain` returns.
-- `stochastic` (Mirzasoleiman et al. 2015) looks at a random part of the rows for every pick.
+Minimise sum_j w_j min_{i in S} D_ij over |S| = k. The saving, relative to a fictitious facility as far from j as the
+farthest row, is monotone and submodular in S. Greedy search therefore reaches at least 1 - 1/e of the largest possible
+saving.
+- `plain` evaluates every row for every pick.
+- `lazy` (Minoux 1978) keeps each row's last saving as an upper bound and evaluates only rows whose bound may win. It
+  returns the same picks as `plain`.
+- `stochastic` (Mirzasoleiman et al. 2015) evaluates a random part of the rows for every pick.
 
-Mutual nearest neighbours tie by symmetry, up to rounding. Savings within rounding of the best count as equal; of those
-the row with the least total distance is taken, then the lowest: relabelling the rows then relabels the answer.
+Mutual nearest neighbours tie by symmetry, up to rounding. Savings within rounding of the best therefore count as equal.
+Among them, the row with the smallest total distance wins, then the lowest row, so that the result does not depend on
+the order of the rows.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from fedpace._base.errors import InputError
 Method = Literal["lazy", "stochastic", "plain"]
 
 ROUNDING = 1e-12
-"""Savings that differ by less than this part of the largest possible one are equal."""
+"""Savings that differ by less than this part of the largest possible saving count as equal."""
 BLOCK = 32
-"""Rows that the lazy search evaluates at a time: NumPy calls are dearer than a few rows too many."""
+"""Rows that the lazy search evaluates at a time: one NumPy call costs more than a few extra rows."""
 
 
 def facility_location(
@@ -39,15 +41,15 @@ def facility_location(
     sample: float = 0.1,
     rng: np.random.Generator | None = None,
 ) -> list[int]:
-    """Return the k rows of `distance` in the order of picking.
+    """Return the k picked rows of `distance`, in the order of picking.
 
     Args:
-        distance: (n, m) how far row i (may be chosen) is from column j (wants to be near); at least 0.
-        k: rows to pick, at most n.
-        method: see above.
-        weights: (m,) what each column counts for; equal if None.
-        sample: for `stochastic`: part of the rows to look at for every pick, though never fewer than k of them.
-        rng: for `stochastic`.
+        distance: (n, m) distance, at least 0, from row i (may be picked) to column j (to be represented).
+        k: number of rows to pick, at most n.
+        method: see the module docstring.
+        weights: (m,) weight of each column; equal if None.
+        sample: for `stochastic`: part of the rows to evaluate per pick, but at least k rows.
+        rng: for `stochastic`: random generator.
     """
     D = float_array(distance, "distances", ndim=2)
     one_of(method, ("lazy", "stochastic", "plain"), "method")
@@ -72,24 +74,24 @@ def facility_location(
 
 
 def nearest(distance: FloatArray, picks: ArrayLike) -> tuple[IntArray, FloatArray]:
-    """Return, for every column, which of `picks` (as a position in it) is nearest, and how far; ties: the first."""
+    """Return for every column the position in `picks` of the nearest pick, and its distance; ties go to the first."""
     chosen = distance[np.asarray(picks, dtype=np.int64)]
     position = np.argmin(chosen, axis=0)
     return position, chosen[position, np.arange(chosen.shape[1])]
 
 
 class _Search:
-    """The greedy search's bookkeeping."""
+    """State of the greedy search."""
 
     def __init__(self, distance: FloatArray, weights: FloatArray) -> None:
         self.distance = distance
         self.weights = weights
         self.reach = distance.max(axis=0)
-        """Distance of every column to the nearest pick so far, at first to the fictitious facility."""
+        """Distance of every column to its nearest pick; at first, to the fictitious facility."""
         self.taken: BoolArray = np.zeros(len(distance), dtype=np.bool_)
         self.fresh: BoolArray = np.zeros(len(distance), dtype=np.bool_)
         self.saving = np.full(len(distance), math.inf)
-        """Exact where fresh, an upper bound elsewhere."""
+        """Exact for fresh rows, an upper bound for the others."""
         scale = float(self.reach @ weights) or 1.0
         self.tolerance = ROUNDING * scale
         total = np.round(distance @ weights / scale, 9)
@@ -105,7 +107,7 @@ class _Search:
         self.fresh[rows] = True
 
     def refresh_lazily(self) -> None:
-        """Compute savings, most promising first, until no bound reaches the best."""
+        """Compute savings, largest bound first, until no other bound can reach the best."""
         rows = self.open_rows
         rows = rows[np.argsort(-self.saving[rows], kind="stable")]
         best = -math.inf
@@ -117,7 +119,7 @@ class _Search:
             best = max(best, float(self.saving[block].max()))
 
     def pick(self) -> int:
-        """Take the best of the fresh rows."""
+        """Pick the best of the fresh rows, and return it."""
         fresh = np.flatnonzero(self.fresh & ~self.taken)
         best = fresh[self.saving[fresh] >= self.saving[fresh].max() - self.tolerance]
         row = int(best[np.argmin(self.rank[best])])

@@ -1,8 +1,8 @@
-"""The whitened Gram matrix of moment matching: how well weighted clients add up to the population.
+"""The whitened Gram matrix of moment matching: how well a weighted set of clients matches the population.
 
-With M_i = (Z_i - Z)(Z + ridge tr(Z)/D I)^-1 in D dimensions, weights a make a typical relative gradient error of
-rho(a) = |sum_i a_i M_i|_F^2 / D = a'Ga, G_ij = <M_i, M_j>_F / D: the Frobenius norm over sqrt(D) is the error in an
-average direction, where B_ij of the seed paper is the worst direction. G is all that such schemes need.
+With M_i = (Z_i - Z)(Z + ridge tr(Z)/D I)^-1 in D dimensions, weights a have the typical relative gradient error rho(a)
+= |sum_i a_i M_i|_F^2 / D = a'Ga, with G_ij = <M_i, M_j>_F / D. The Frobenius norm over sqrt(D) is the error in an
+average direction, whereas the DelayHet paper's B_ij is the error in the worst direction. Moment matching needs only G.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def whitened_gram(
     Args:
         factors: F_i of shape (r_i, D), one per client.
         shares: weights of the clients in Z; equal if None.
-        reference: the matrix to invert (D, D), in place of Z, such as one frozen earlier; M_i stays centred at Z.
-        ridge: load on the diagonal before inverting, as a fraction of its mean; 0 = the pseudo-inverse where singular.
+        reference: (D, D) matrix to invert instead of Z, such as a frozen one; M_i stays centred at Z.
+        ridge: added to the diagonal before inverting, as a fraction of its mean; 0 = pseudo-inverse if singular.
 
     Returns:
         (m, m) symmetric, positive semi-definite; shares'G shares = 0.
@@ -45,25 +45,25 @@ def whitened_gram(
     result = np.zeros((count, count))
     columns = max(1, min(width, PORTION_BYTES // (8 * count * width)))
     for start in range(0, width, columns):
-        # M_i a few columns at a time: m x D^2 numbers need not exist, and the product is one large matrix product.
+        # A few columns of M_i at a time: avoids storing m x D^2 numbers, and uses one large matrix product.
         part = inverse[:, start : start + columns]
         flat = np.stack([(factor.T @ (factor @ part)).ravel() for factor in matrices])
-        flat -= weights @ flat  # before multiplying: differences of near-identical clients would drown in rounding
+        flat -= weights @ flat  # centre first: rounding would swamp small differences
         result += flat @ flat.T
     return result / width
 
 
 def square_root(gram: FloatArray) -> FloatArray:
-    """Return rows (m, r) whose inner products are `gram`, r its numerical rank."""
+    """Return rows (m, r) with the inner products `gram`; r is its numerical rank."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
     return np.asarray(vectors[:, kept] * np.sqrt(values[kept]), dtype=np.float64)
 
 
 def sketched_products(factors: Sequence[FloatArray], inverse: FloatArray, *, dimension: int) -> FloatArray:
-    """Return count sketches (m, dimension) of the matrices F_i'F_i A^-1, for fleets whose Gram matrix is too large.
+    """Return count sketches (m, dimension) of the matrices F_i'F_i A^-1, for fleets too large for a Gram matrix.
 
-    Their inner products are those of the matrices on average, with a relative error of about sqrt(2 / dimension).
+    Their inner products are unbiased estimates, with a relative error of about sqrt(2 / dimension).
     """
     sketch = CountSketch(len(inverse) ** 2, dimension, seed=0)
     return np.stack([sketch((factor.T @ (factor @ inverse)).ravel()) for factor in factors])

@@ -1,11 +1,11 @@
-"""Feature heterogeneity between clients: B_ij = ||(A_i - A_j) A^-1||_2 of the seed paper.
+"""Feature heterogeneity between clients: B_ij = ||(A_i - A_j) A^-1||_2 of the DelayHet paper.
 
-A_i = E[x x'] is client i's uncentred second moment of last-layer features (ERRATA C1) and A = sum_j w_j A_j. Where we
-depart from the paper:
-- the norm is the largest singular value: (A_i - A_j) A^-1 is not symmetric, so eigenvalues understate it (ERRATA B4);
-- A is pseudo-inverted, or loaded by a ridge, where it is singular (ERRATA C2, `fedpace.numerics.inverse`);
-- A weighs clients by their share of the objective (ERRATA C11);
-- no d x d matrix is formed or decomposed a pair (ERRATA B9): the work is in `fedpace.numerics.whitened`.
+A_i = E[x x'] is client i's uncentred second moment of last-layer features (docs/errata.md, C1), and A = sum_j w_j A_j.
+Where we depart from the paper:
+- The norm is the largest singular value. (A_i - A_j) A^-1 is not symmetric, so eigenvalues underestimate it (B4).
+- If A is singular, it is pseudo-inverted or gets a ridge (C2, `fedpace.numerics.inverse`).
+- A weights clients by their share of the objective (C11).
+- No d x d matrix is formed or decomposed per pair (B9): `fedpace.numerics.whitened` computes the norms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedpace.numerics.whitened import Whitened
 
 
 def checked_factors(factors: Sequence[ArrayLike]) -> list[FloatArray]:
-    """Return the factors as finite float64 matrices of one width."""
+    """Return the factors as finite float64 matrices of equal width; raise InputError otherwise."""
     matrices = [
         float_array(factor, f"the factor of client {row}", ndim=2)
         for row, factor in enumerate(listed(factors, "the factors"))
@@ -64,10 +64,10 @@ def pairwise_heterogeneity(
     Args:
         factors: F_i of shape (r_i, d), one per client; the r_i may differ.
         shares: weights of the clients in A; equal if None.
-        reference: A itself (d, d), in place of the weighted mean, such as one frozen earlier.
-        ridge: load on the diagonal of A, as a fraction of its mean; 0 = the pseudo-inverse where A is singular.
-        tol: relative error allowed in an entry. Entries are approached from below; ones that rounding cannot tell from
-            0 are 0.
+        reference: A itself (d, d) instead of the weighted mean, such as a frozen one.
+        ridge: added to the diagonal of A, as a fraction of its mean; 0 = pseudo-inverse if A is singular.
+        tol: relative error allowed per entry. Entries are approached from below. Entries that rounding cannot
+            distinguish from 0 are 0.
 
     Returns:
         (m, m) symmetric, with a zero diagonal.
@@ -86,7 +86,7 @@ def pairwise_heterogeneity(
 def whiten(
     factors: Sequence[FloatArray], shares: FloatArray, *, reference: ArrayLike | None = None, ridge: float = 0.0
 ) -> Whitened:
-    """Return the clients' W_i = A_i (A + ridge tr(A)/d I)^-1, ready for distances."""
+    """Return the clients' W_i = A_i (A + ridge tr(A)/d I)^-1 as a `Whitened` object, which computes distances."""
     width = factors[0].shape[1]
     if reference is None:
         moment = mean_moment(factors, shares)

@@ -1,14 +1,14 @@
-"""The distribution over clients that trades the time of a round against the number of rounds.
+"""The sampling distribution that trades the time per round against the number of rounds.
 
-Luo, Xiao, Wang, Huang and Tassiulas (INFOCOM 2022, TMC 2024): K clients are drawn with replacement by q, and the time
+Luo, Xiao, Wang, Huang and Tassiulas (INFOCOM 2022, TMC 2024): K clients are drawn with replacement from q, and the time
 to a target grows as
 
     g(q) = (sum_i q_i t_i) (sum_i a_i / q_i + c),    a_i = (w_i G_i)^2,
 
-with t_i delays, w_i shares, G_i gradient norms and c for what sampling does not change. They solve it with a general
-solver. It needs none: wherever the derivative vanishes on the simplex, q_i = s sqrt(a_i / (t_i - lambda)) for some
-lambda below the least delay, also with a floor under q (q_i is then the larger of the two). So the best q lies on a
-curve with one parameter, which is searched.
+with delays t_i, shares w_i, gradient norms G_i, and c for what sampling does not change. The authors use a general
+solver, but none is needed. At every stationary point on the simplex, q_i = s sqrt(a_i / (t_i - lambda)) for some lambda
+below the smallest delay; with a floor under q, q_i is the larger of the two. The best q therefore lies on a
+one-parameter curve, which is searched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpace._base.checks import FloatArray, at_least, delays, float_array
 from fedpace._base.errors import InputError
 
 COARSE, FINE, REFINEMENTS = 97, 33, 5
-"""Points of the first search and of each that follows, between the neighbours of the best point so far."""
+"""Points of the first search, points of each refinement between the neighbours of the best point, and refinements."""
 
 
 def sampling_cost(q: FloatArray, a: FloatArray, delay: FloatArray, c: float) -> FloatArray:
@@ -30,12 +30,13 @@ def sampling_cost(q: FloatArray, a: FloatArray, delay: FloatArray, c: float) -> 
 
 
 def best_sampling(a: ArrayLike, delay: ArrayLike, *, c: float, floor: ArrayLike = 0.0) -> FloatArray:
-    """Return the q on the simplex, nowhere below `floor`, that minimises g.
+    """Return the q on the simplex, at least `floor`, that minimises g.
 
     Args:
         a: (n,) at least 0, not all 0.
         delay: (n,) seconds.
-        c: at least 0. With 0, q ~ sqrt(a / t); as it grows, the fastest client gets everything that the floor leaves.
+        c: at least 0. With 0, q is proportional to sqrt(a / t). As c grows, the fastest client gets all that the floor
+            leaves.
         floor: one number or one per client; sums to at most 1.
     """
     a_ = float_array(a, "a")
@@ -46,7 +47,7 @@ def best_sampling(a: ArrayLike, delay: ArrayLike, *, c: float, floor: ArrayLike 
         raise InputError("a must be at least 0 and not all 0")
     if not ((f >= 0).all() and f.sum() <= 1 + 1e-9):
         raise InputError(f"the floor must be at least 0 and sum to at most 1, but it sums to {f.sum():g}")
-    # Units drop out of the argmin; c scales with a.
+    # Units do not change the minimiser; c scales with a.
     scale = float(a_.max())
     a_, c = a_ / scale, c / scale
     t = t / (float(t.max()) or 1.0)
@@ -64,7 +65,7 @@ def best_sampling(a: ArrayLike, delay: ArrayLike, *, c: float, floor: ArrayLike 
 
 
 def _filled(r: FloatArray, floor: FloatArray) -> FloatArray:
-    """Return max(floor, s r) with each row's s chosen so that it sums to 1."""
+    """Return max(floor, s r), with s chosen per row so that the row sums to 1."""
     ratio = np.divide(floor, r, out=np.full(r.shape, np.inf), where=r > 0)
     order = np.argsort(ratio, axis=1)
     ratio = np.take_along_axis(ratio, order, axis=1)

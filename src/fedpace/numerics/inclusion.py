@@ -1,8 +1,8 @@
-"""Inclusion probabilities with which independent draws disturb a sum the least.
+"""Inclusion probabilities for independent draws that minimise the variance of a sum.
 
 Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (TMLR 2022): if item i is kept with
-probability p_i and then weighs 1 / p_i, the variance of the estimated sum is sum_i u_i^2 (1 - p_i) / p_i with u_i the
-item's norm. Under sum p <= k it is least at (their equation 7) p_i = min(1, u_i / threshold).
+probability p_i and then weighted by 1 / p_i, the estimated sum has variance sum_i u_i^2 (1 - p_i) / p_i, where u_i is
+the item's norm. Under sum p <= k, the minimum is at p_i = min(1, u_i / threshold) (their equation 7).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fedpace._base.errors import InputError
 
 
 def optimal_inclusion(norms: ArrayLike, k: float) -> FloatArray:
-    """Return the p in [0, 1] with sum(p) <= k that minimise sum u^2 (1 - p) / p, in closed form.
+    """Return the p in [0, 1] with sum(p) <= k that minimises sum u^2 (1 - p) / p, in closed form.
 
-    Items of norm 0 add nothing to the sum and get 0, unless all are 0: then everybody gets the same. The p sum to k,
-    or to the number of items with a norm above 0 where that is less.
+    Items of norm 0 get p = 0, unless all norms are 0: then all items get the same p. The p sum to k, or to the number
+    of items with a positive norm if that is smaller.
     """
     u = _norms(norms, k)
     positive = u > 0
@@ -30,7 +30,7 @@ def optimal_inclusion(norms: ArrayLike, k: float) -> FloatArray:
     if k >= count:
         return positive.astype(np.float64)
     ordered = np.sort(u[positive])
-    budget = k + np.arange(1, count + 1) - count  # what is left for the l smallest when the others are certain
+    budget = k + np.arange(1, count + 1) - count  # budget of the l smallest if the others have p = 1
     sums = np.cumsum(ordered)
     fits = (budget > 0) & (budget * ordered <= sums)
     last = int(np.flatnonzero(fits)[-1])
@@ -38,9 +38,9 @@ def optimal_inclusion(norms: ArrayLike, k: float) -> FloatArray:
 
 
 def aggregated_inclusion(norms: ArrayLike, k: float, rounds: int) -> FloatArray:
-    """Return nearly the same from sums alone, with no client showing its own norm (AOCS, their algorithm 2).
+    """Return nearly the same from sums alone, so that no client reveals its norm (AOCS, their algorithm 2).
 
-    Starts from p = min(1, k u / sum u) and hands out, at most `rounds` times, what the certain ones could not use.
+    Starts from p = min(1, k u / sum u). At most `rounds` times, it redistributes what the items with p = 1 cannot use.
     """
     u = _norms(norms, k)
     total = float(u.sum())
@@ -65,6 +65,6 @@ def _norms(norms: ArrayLike, k: float) -> FloatArray:
         raise InputError(f"expected norms of at least 0, one an item, but {u} came")
     if not (math.isfinite(k) and k > 0):
         raise InputError(f"k must be above 0, but {k!r} came")
-    # Only ratios matter; without the scaling the sum of huge norms overflows and that of tiny ones is lost.
+    # Only ratios matter; without scaling, sums of huge norms overflow and sums of tiny ones underflow.
     largest = float(u.max())
     return u / largest if largest > 0 else u

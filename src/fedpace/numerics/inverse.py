@@ -1,11 +1,11 @@
-"""A generalised inverse of a second moment that survives dead features and features of very different scale.
+"""Generalised inverse of a second moment, robust to dead features and to features of very different scale.
 
-ERRATA C2: the paper inverts A = sum_i w_i A_i, which fails as soon as a unit is dead or the batches are smaller than
-the layer. The pseudo-inverse is exact for directions in which no client has energy, because null(A) is then the
-intersection of all null(A_i).
+The paper inverts A = sum_i w_i A_i, which fails if a unit is dead or if batches are smaller than the layer
+(docs/errata.md, C2). The pseudo-inverse is exact for directions in which no client has energy, because null(A) is then
+the intersection of all null(A_i).
 
-Rank is decided on the correlation matrix C = D^-1 A D^-1, D = diag(A)^(1/2), and not on A itself: a feature measured
-in micrometres is small without being redundant, and a cutoff on the eigenvalues of A would drop it.
+The rank is decided on the correlation matrix C = D^-1 A D^-1, D = diag(A)^(1/2), and not on A itself. A feature
+measured in micrometres is small without being redundant, and a cutoff on the eigenvalues of A would drop it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from fedpace._base.checks import FloatArray, at_least, finite, float_array
 from fedpace._base.errors import InputError
 
 FAINT, FAINTEST = 1e-200, 1e-250
-"""A feature of less energy is dead, as a part of the strongest and in all: its inverse is no number. Where everybody's
-is dead, one client's 1e-155 would otherwise be infinite in what everybody is compared by."""
+"""A feature with less energy counts as dead: relative to the strongest feature, and in absolute terms. Its inverse
+would overflow. Without this limit, a client with 1e-155 in a feature that is dead for all would get infinite
+distances."""
 
 
 def regularised_inverse(moment: FloatArray, *, ridge: float = 0.0) -> FloatArray:
-    """Return (A + ridge tr(A)/d I)^-1, or the Moore-Penrose inverse where that matrix is singular.
+    """Return (A + ridge tr(A)/d I)^-1, or the Moore-Penrose inverse if that matrix is singular.
 
     >>> import numpy as np
     >>> regularised_inverse(np.diag([4.0, 0.0]))
@@ -49,14 +50,14 @@ def regularised_inverse(moment: FloatArray, *, ridge: float = 0.0) -> FloatArray
 
 
 def _inverse(moment: FloatArray) -> FloatArray:
-    """Pseudo-invert a matrix whose diagonal is positive."""
+    """Return the pseudo-inverse of a matrix with a positive diagonal."""
     scale = np.sqrt(np.diag(moment))
     values, vectors = np.linalg.eigh(moment / scale / scale[:, None])
     kept = values > values[-1] * len(values) * np.finfo(np.float64).eps * 4
     half = vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
     inverse: FloatArray = half @ half.T
     if not kept.all():
-        # D^-1 C^+ D^-1 inverts A on its range but not orthogonally to it: project to get the Moore-Penrose inverse.
+        # D^-1 C^+ D^-1 inverts A on its range, but not orthogonally to it: project to get the Moore-Penrose inverse.
         basis, _ = np.linalg.qr(vectors[:, kept] * scale[:, None])
         inverse = basis @ (basis.T @ inverse @ basis) @ basis.T
     return (inverse + inverse.T) / 2

@@ -1,13 +1,13 @@
-"""Largest eigenvalues of many small operators at once, by block Lanczos in step (Golub and Van Loan, section 10.3.6).
+"""Largest eigenvalues of many small operators at once, by block Lanczos (Golub and Van Loan, section 10.3.6).
 
-The operators are K_p H_p, p = 1..P, with K_p and H_p symmetric and positive semi-definite, so K_p H_p is self-adjoint
-in the inner product x'H_p y. Leading eigenvalues of differences of moments lie close together, so that power iteration
-needs over a hundred steps. Lanczos with one vector needs about ten, but in a few pairs of a hundred it settles on the
-second singular value (errors of 1 to 6 %, which no residual test can see, measured on the paper's Quadratic data): a
-block of vectors, some of them close to the leading directions of either client, does not.
+The operators are K_p H_p, p = 1..P, with K_p and H_p symmetric and positive semi-definite, so that K_p H_p is
+self-adjoint in the inner product x'H_p y. Leading eigenvalues of differences of moments lie close together, so that
+power iteration needs over a hundred steps. Lanczos with one vector needs about ten. But for a few percent of the pairs
+it converges to the second singular value, with errors of 1 to 6 % that no residual test detects (measured on the
+paper's Quadratic data). A block of vectors, some of them close to the leading directions of either client, avoids this.
 
-Stopping and error: Ritz values approach the eigenvalue from below; a problem stops when a step raised its Ritz value by
-less than `tol`, relatively, and leaves the batch. The next steps would gain less, so the error is about tol; the tests
+Stopping and error: Ritz values approach the eigenvalue from below. A problem stops and leaves the batch when a step
+raises its Ritz value by less than the fraction `tol`. Later steps would gain less, so the error is about tol; the tests
 and benchmarks/heterogeneity.py compare it with full decompositions.
 """
 
@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 from fedpace._base.checks import BoolArray, FloatArray, IntArray
 
 Blocks = NDArray[Any]
-"""(P, b, n) float32 or float64: b vectors a problem."""
+"""(P, b, n) float32 or float64: b vectors per problem."""
 
 COMPACT_BELOW = 0.75
-"""Converged problems leave the batch once fewer than this fraction still runs: copying has a cost too."""
+"""Converged problems leave the batch once fewer than this fraction still runs, because copying has a cost."""
 
 
 FIRST_LOOK = 3
-"""Step of the first Ritz value: none converges earlier, and looking costs a small decomposition."""
+"""Step of the first Ritz value: none converges earlier, and computing one costs a small decomposition."""
 
 
 class Operators(Protocol):
-    """P operators x -> K_p H_p x that share their work."""
+    """P operators x -> K_p H_p x, applied together."""
 
     def metric(self, blocks: Blocks) -> Blocks:
-        """Return H_p applied to every vector; the argument itself where H is the identity."""
+        """Return H_p applied to every vector; the argument itself if H is the identity."""
         ...
 
     def apply(self, blocks: Blocks) -> Blocks:
@@ -44,7 +44,7 @@ class Operators(Protocol):
         ...
 
     def restrict(self, keep: BoolArray) -> Operators:
-        """Return the operators of the problems kept, in order."""
+        """Return the operators of the kept problems, in order."""
         ...
 
 
@@ -53,19 +53,19 @@ class TopEigenvalues:
     """The largest eigenvalue of every problem."""
 
     values: FloatArray
-    """(P,) from below."""
+    """(P,) eigenvalues, approached from below."""
     last_gain: FloatArray
-    """(P,) by what fraction the last step raised the value."""
+    """(P,) fraction by which the last step raised the value."""
     steps: IntArray
-    """(P,) steps taken, each applying the operator to a whole block."""
+    """(P,) steps taken; each applies the operator to a whole block."""
 
 
 def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_steps: int) -> TopEigenvalues:
-    """Run block Lanczos on all problems until a step gains less than `tol`, or `max_steps` are done."""
+    """Return the largest eigenvalues by block Lanczos; stop when a step gains less than `tol`, or at `max_steps`."""
     count, block, size = start.shape
     values, gains, steps = np.zeros(count), np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     rows = np.arange(count)
-    # A block as wide as the space leaves nothing to iterate on; one step more than fills it settles the rest.
+    # A block as wide as the space needs no iteration; one step beyond filling the space is enough.
     limit = min(max_steps, -(-size // block) + 1)
     v, p, _ = _orthonormal(start, operators.metric(start))
     before = np.zeros_like(v)
@@ -78,7 +78,7 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
         diagonal = (diagonal + diagonal.swapaxes(1, 2)) / 2
         end, begin = step * block, (step - 1) * block
         if end > projected.shape[1]:
-            # Grown in portions: room for every possible step would outweigh the vectors themselves.
+            # Grown in portions: space for all possible steps would take more memory than the vectors.
             grown = np.zeros((len(rows), *(min(limit, step + 5) * block,) * 2))
             grown[:, :begin, :begin] = projected[:, :begin, :begin]
             projected = grown
@@ -110,9 +110,9 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
 
 
 def _orthonormal(w: Blocks, image: Blocks) -> tuple[Blocks, Blocks, FloatArray]:
-    """Return v with w = c'v, v H v' = I on the directions that w has, its image H v, and the coupling c.
+    """Return v with w = c'v and v H v' = I on the directions of w, its image H v, and the coupling c.
 
-    By the Gram matrix, whose small eigenvalues are noise: such directions become zero vectors, which add nothing.
+    The Gram matrix gives them. Directions with a small eigenvalue are noise and become zero vectors, which add nothing.
     """
     gram = np.matmul(w, image.swapaxes(1, 2)).astype(np.float64)
     values, vectors = np.linalg.eigh((gram + gram.swapaxes(1, 2)) / 2)

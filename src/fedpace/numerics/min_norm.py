@@ -1,10 +1,11 @@
 """Fujishige-Wolfe minimum-norm point: minimises a submodular set function (Fujishige 1980, Wolfe 1976).
 
-The seed paper hands its g(S) to such a solver (Algorithm 2). For submodular f the answer is exact and the duality gap
-certifies it. The paper's g is not submodular (ERRATA A1, A3), so there is no base polytope, iterations may cycle and
-the gap certifies nothing: the cap on iterations is then part of the result, and we report it. Departures: f is scaled
-to max|f| = 1 so that tolerances mean the same everywhere, the affine minimiser is a rank-revealing least-squares solve,
-and the answer is the best prefix of the sorted minimum-norm point, which is never worse than {x < 0}.
+The DelayHet paper uses such a solver for its g(S) (Algorithm 2). For submodular f, the result is exact and the duality
+gap certifies it. The paper's g is not submodular (docs/errata.md, A1, A3). Then there is no base polytope, iterations
+may cycle, and the gap certifies nothing. The limit on iterations becomes part of the result, and we report it.
+
+Departures: f is scaled to max|f| = 1, so that tolerances have a fixed meaning. The affine minimiser is a rank-revealing
+least-squares solve. The result is the best prefix of the sorted minimum-norm point, which is never worse than {x < 0}.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, betw
 from fedpace._base.errors import InputError
 
 SetFunction = Callable[[BoolArray], float]
-"""Takes a read-only mask of the members, returns a finite number."""
+"""Takes a read-only mask of the members and returns a finite number."""
 
 Chain = Callable[[IntArray], FloatArray]
-"""Takes an order of all n elements, returns f of its n non-empty prefixes."""
+"""Takes an order of all n elements and returns f of its n non-empty prefixes."""
 
 
 @dataclass(frozen=True, eq=False)
 class MinNormSolution:
-    """The set found, and how far to trust it."""
+    """The set found, and the quality of the solution."""
 
     members: IntArray
     """Rows of the set, ascending."""
@@ -35,9 +36,9 @@ class MinNormSolution:
     iterations: int
     """Major steps taken."""
     gap: float
-    """Duality gap in units of f: f(S) is within it of the minimum if f is submodular (and empty sets are allowed)."""
+    """Duality gap in units of f. If f is submodular and empty sets are allowed, f(S) is within it of the minimum."""
     converged: bool
-    """False: the cap was reached, which a submodular f of this size hardly ever does."""
+    """False if the limit on iterations was reached, which hardly ever happens for a submodular f of this size."""
 
 
 def min_norm_minimiser(
@@ -49,16 +50,16 @@ def min_norm_minimiser(
     tol: float = 1e-10,
     allow_empty: bool = True,
 ) -> MinNormSolution:
-    """Minimise the set function f over subsets of n elements.
+    """Return a set that minimises f over subsets of n elements.
 
     Args:
-        f: the function; f(empty) may be anything and is subtracted inside.
+        f: the set function; f(empty) may be any finite number and is subtracted inside.
         n: number of elements.
-        chain: f of all prefixes of an order at once, where that is cheaper than n calls of f.
-        max_iter: cap on major steps.
+        chain: returns f of all prefixes of an order at once, if that is cheaper than n calls of f.
+        max_iter: limit on major steps.
         tol: stop when <x, x> - <x, q> <= tol max|q|^2.
-        allow_empty: False = return the best non-empty prefix of the sorted point, which is the best non-empty set
-            where some non-empty set is a minimiser at all.
+        allow_empty: False = return the best non-empty prefix of the sorted point, which is the best non-empty set if
+            some non-empty set is a minimiser.
     """
     between(n, 0, 2**31, "n")
     whole(n, 0, "n")
@@ -107,7 +108,7 @@ def min_norm_minimiser(
 def _min_norm_point(
     vertex: Callable[[FloatArray], FloatArray], first: FloatArray, max_iter: int, tol: float
 ) -> tuple[FloatArray, int, bool]:
-    """Wolfe's algorithm: the point of least norm in the convex hull of the vertices."""
+    """Return the point of least norm in the convex hull of the vertices (Wolfe's algorithm), steps, and convergence."""
     points, share, x = first[None, :], np.ones(1), first
     largest = float(first @ first)
     for iteration in range(1, max_iter + 1):
@@ -122,7 +123,7 @@ def _min_norm_point(
                 share = np.maximum(target, 0.0)
                 break
             falling = target < share
-            # Walk towards the affine minimiser until the first coefficient hits 0; that vertex leaves.
+            # Move toward the affine minimiser until the first coefficient reaches 0; its vertex leaves.
             ratio = share[falling] / (share[falling] - target[falling])
             step = float(min(1.0, ratio.min()))
             moved = share + step * (target - share)
@@ -140,7 +141,7 @@ def _min_norm_point(
 def _affine_minimiser(points: FloatArray) -> FloatArray:
     """Return coefficients, summing to 1, of the point of least norm in the affine hull."""
     base = points[-1]
-    # Least squares on differences: the Gram system of the textbook squares the condition number.
+    # Least squares on differences: the textbook's Gram system squares the condition number.
     coefficients, *_ = np.linalg.lstsq((points[:-1] - base).T, -base, rcond=1e-13)
     return np.append(coefficients, 1.0 - coefficients.sum())
 

@@ -1,11 +1,11 @@
-"""Expected round time of K clients drawn with replacement (the seed paper, Lemma 3 and Remark 3).
+"""Expected round time of K clients drawn with replacement (the DelayHet paper, Lemma 3 and Remark 3).
 
-With delays ascending and P_i = p_1 + ... + p_i, E[max] = sum_i (P_i^K - P_{i-1}^K) tau_i. The paper's Algorithm 3 lets
-both sums run to i, which makes the objective 0 (ERRATA A5). We sum by parts,
+With ascending delays and P_i = p_1 + ... + p_i, E[max] = sum_i (P_i^K - P_{i-1}^K) tau_i. In the paper's Algorithm 3
+both sums run to i, which makes the objective 0 (docs/errata.md, A5). We sum by parts,
 
     E[max] = tau_m - sum_{i<m} P_i^K (tau_{i+1} - tau_i),
 
-so that clients of equal delay cannot matter in which order they are sorted, in value or in gradient.
+so that the order of clients with equal delay affects neither the value nor the gradient.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from fedpace._base.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class ExpectedMax:
-    """The expected largest delay of k draws, and how it changes with the distribution."""
+    """The expected largest delay of k draws, and its gradient."""
 
     value: float
     gradient: FloatArray
-    """(n,) see `expected_max`: only its differences between clients have a meaning."""
+    """(n,) as in `expected_max`: only differences between clients are meaningful."""
 
 
 def expected_max(p: ArrayLike, delay: ArrayLike, k: int) -> ExpectedMax:
     """Return E[max of k draws with replacement from p] and its gradient.
 
-    The last cumulative sum is held at 1, so the gradient is d/dp_l = -k sum_{i>=l, i<m} P_i^(k-1) (tau_{i+1} - tau_i),
-    with every p_l free except that the slowest client takes what is missing: its own entry is 0. Along directions that
-    stay on the simplex (entries summing to 0) this is the exact derivative; the component along (1, ..., 1) is a
-    convention.
+    The last cumulative sum is fixed at 1, so the gradient is d/dp_l = -k sum_{i>=l, i<m} P_i^(k-1) (tau_{i+1} - tau_i).
+    Every p_l is free, and the slowest client takes the rest: its own entry is 0. Along directions that stay on the
+    simplex (entries summing to 0), this is the exact derivative. The component along (1, ..., 1) is a convention.
     """
     tau = delays(delay)
     probability = float_array(p, "probabilities")
@@ -42,7 +41,7 @@ def expected_max(p: ArrayLike, delay: ArrayLike, k: int) -> ExpectedMax:
         raise InputError(f"expected {tau.size} probabilities, one a delay, but {probability.size} came")
     whole(k, 1, "k")
     total = float(probability.sum())
-    # Solvers walk slightly off the simplex; more than rounding is a mistake of the caller.
+    # Solvers leave the simplex slightly; more than rounding is an error of the caller.
     if probability.min() < -1e-6 or abs(total - 1) > 1e-6:
         raise InputError(
             f"probabilities must be at least 0 and sum to 1, but the least is {probability.min():g} "

@@ -1,10 +1,8 @@
-"""The operators behind ||W_i - W_j||_2, W_i = F_i'(F_i A^-1), for many pairs at once; no d x d matrix per pair.
+"""Operators for ||W_i - W_j||_2, W_i = F_i'(F_i A^-1), for many pairs at once, without a d x d matrix per pair.
 
-`VectorPairs` works in d dimensions: it applies every W_i to the vectors of all pairs that client i is in, as one
-product, either through its factors or, where r > d/2, as a matrix. `GramPairs` works in r_i + r_j dimensions: with
-U = [F_i', -F_j'] and V = [F_i A^-1; F_j A^-1] the squared norm is the largest eigenvalue of (U'U)(VV') (ERRATA B9),
-from blocks of two Gram matrices. The second is cheaper for small ranks, but squares: it sees norms down to 1e-8 of
-|U||V|.
+`VectorPairs` works in d dimensions. It applies every W_i to the vectors of all pairs with client i, as one product,
+through its factors or, if r > d/2, as a matrix. `GramPairs` works in r_i + r_j dimensions: with U = [F_i', -F_j'] and V
+= [F_i A^-1; F_j A^-1], the squared norm is the largest eigenvalue of (U'U)(VV') (docs/errata.md, B9).
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ Matrix = NDArray[Any]
 
 
 class VectorPairs:
-    """x -> (W_i - W_j)'(W_i - W_j) x in d dimensions.
+    """The operators x -> (W_i - W_j)'(W_i - W_j) x in d dimensions.
 
-    `left` and `right` hold, for each client, either F and F A^-1, or W and None.
+    `left` and `right` contain, for each client, either F and F A^-1, or W and None.
     """
 
     def __init__(
@@ -32,7 +30,7 @@ class VectorPairs:
     ) -> None:
         self._left, self._right, self._first, self._second = left, right, first, second
         pairs = len(first)
-        # Each pair appears twice, under either client; sorted by client, so that a client's vectors lie together.
+        # Each pair appears twice, once per client, sorted by client, so that a client's vectors are contiguous.
         client = np.concatenate([first, second])
         order = np.argsort(client, kind="stable")
         place = np.empty(2 * pairs, dtype=np.int64)
@@ -45,13 +43,13 @@ class VectorPairs:
         self._other: Blocks | None = None
 
     def metric(self, blocks: Blocks) -> Blocks:
-        """Return the argument: plain inner products."""
+        """Return the argument: the inner product is the plain one."""
         return blocks
 
     def apply(self, blocks: Blocks) -> Blocks:
         """Return (W_i - W_j)'(W_i - W_j) x."""
         if self._wide is None or self._middle is None or self._middle.shape != blocks.shape:
-            # Kept between steps: fresh memory of this size costs as much as the arithmetic on it.
+            # Kept between steps: allocating memory of this size costs as much as the arithmetic on it.
             self._wide = np.empty((2 * len(blocks), *blocks.shape[1:]), blocks.dtype)
             self._middle, self._other = np.empty_like(blocks), np.empty_like(blocks)
         self._half(blocks, self._wide, self._middle, adjoint=False)
@@ -60,7 +58,7 @@ class VectorPairs:
         return result
 
     def restrict(self, keep: BoolArray) -> VectorPairs:
-        """Return the operators of the pairs kept."""
+        """Return the operators of the kept pairs."""
         return VectorPairs(self._left, self._right, self._first[keep], self._second[keep])
 
     def _half(self, blocks: Blocks, wide: Blocks, out: Blocks, *, adjoint: bool) -> None:
@@ -81,14 +79,14 @@ class VectorPairs:
 
 
 class GramPairs:
-    """c -> (U'U)(VV') c in r_i + r_j dimensions; both matrices of every pair are held, in float64."""
+    """The operators c -> (U'U)(VV') c in r_i + r_j dimensions; stores both matrices of every pair in float64."""
 
     def __init__(self, outer: FloatArray, inner: FloatArray) -> None:
         self._outer, self._inner = outer, inner
 
     @classmethod
     def build(cls, factors: FloatArray, images: FloatArray, first: IntArray, second: IntArray) -> GramPairs:
-        """Take the pairs' blocks out of F F' and F A^-1 (F A^-1)'; both arguments are (m, r, d), padded with zeros."""
+        """Return the operators of the pairs; both arguments are (m, r, d), padded with zeros: F, and F A^-1."""
         return cls(_blocks(factors, first, second, -1.0), _blocks(images, first, second, 1.0))
 
     def metric(self, blocks: Blocks) -> Blocks:
@@ -102,12 +100,12 @@ class GramPairs:
         return image
 
     def restrict(self, keep: BoolArray) -> GramPairs:
-        """Return the operators of the pairs kept."""
+        """Return the operators of the kept pairs."""
         return GramPairs(self._outer[keep], self._inner[keep])
 
 
 def _blocks(rows: FloatArray, first: IntArray, second: IntArray, sign: float) -> FloatArray:
-    """Return [[R_i R_i', s R_i R_j'], [s R_j R_i', R_j R_j']] of every pair."""
+    """Return [[R_i R_i', s R_i R_j'], [s R_j R_i', R_j R_j']] of every pair, with s = `sign`."""
     rank, width = rows.shape[1:]
     left, place_first = np.unique(first, return_inverse=True)
     right, place_second = np.unique(second, return_inverse=True)

@@ -1,9 +1,10 @@
-"""The set that minimises max delay / (1 - 2 h(S)^2), exactly, by one scan (ERRATA A1, A2, A8).
+"""Exact minimisation of max delay / (1 - 2 h(S)^2) over sets S of clients, by one scan.
 
-The seed paper minimises g(S) = max_{i in S} tau_i / (1 - B_S), B_S = 2 h(S)^2, h(S) = sum_j w_j min_{i in S} B_ij
-with a solver for submodular functions. g is not submodular, and needs no such solver: for a given largest delay, adding
-any client that is not slower cannot raise h, so some prefix of the delay order is optimal. We scan the prefixes with a
-running column minimum in O(m^2), and take 1 - B_S <= 0, where the paper's bound says nothing, as infeasible.
+The DelayHet paper minimises g(S) = max_{i in S} tau_i / (1 - B_S), with B_S = 2 h(S)^2 and h(S) = sum_j w_j min_{i in
+S} B_ij, by a solver for submodular functions. g is not submodular and needs no such solver (docs/errata.md, A1, A2,
+A8). For a given largest delay, adding a client that is not slower cannot raise h, so some prefix of the clients sorted
+by delay is optimal. The scan keeps a running column minimum and takes O(m^2). Sets with 1 - B_S <= 0, for which the
+paper's bound says nothing, are infeasible.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from fedpace._base.errors import InfeasibleError, InputError
 
 @dataclass(frozen=True, eq=False)
 class PrefixSolution:
-    """Whom to wait for, and what that costs."""
+    """The clients to wait for, their weights, and the objective."""
 
     clients: IntArray
     """(k,) rows, fastest first."""
     weights: FloatArray
-    """(k,) share of the clients that each stands for; positive, sums to 1."""
+    """(k,) total share of the clients that each member represents; positive, sums to 1."""
     heterogeneity: float
     """h(S) = sum_j share_j min_{i in S} B_ij."""
     bound: float
@@ -39,7 +40,7 @@ class PrefixSolution:
 
     @staticmethod
     def of_set(members: IntArray, weights: FloatArray, delay: FloatArray, heterogeneity: float) -> PrefixSolution:
-        """Return a set of rows, fastest first, with what each stands for; who stands for nobody is left out."""
+        """Return the solution for a set of rows, fastest first; members that represent no client are left out."""
         kept = weights > 0
         slowest, bound = float(delay[members[kept]].max()), 2 * heterogeneity * heterogeneity
         return PrefixSolution(
@@ -62,22 +63,22 @@ def best_prefix(
 ) -> PrefixSolution:
     """Return the set S that minimises max_{i in S} delay_i / (1 - 2 h(S)^2), and the weight of each member.
 
-    A client's weight is the sum of the shares of the clients whose nearest member it is; of equally near members the
-    fastest counts, then the lowest row. A client that would get weight 0 (one with share 0, or at distance 0 from a
-    faster one, that is nobody's nearest) is left out: it would train for nothing, and h and the weights stay the same.
+    Every client is represented by its nearest member. Ties go to the fastest member, then to the lowest row. A member's
+    weight is the total share of the clients that it represents. A member with weight 0 (with share 0, or at distance 0
+    from a faster member) is left out: it would train in vain, and h and the weights stay the same.
 
-    Clients of equal delay enter together, since one more of them costs nothing. So relabelling the clients relabels the
-    answer, up to exact ties in B. Of prefixes with equal objective the smallest is taken.
+    Clients with equal delay enter together, because one more of them costs no time. The result therefore does not
+    depend on the order of clients, up to exact ties in B. Among prefixes with equal objective, the smallest is taken.
 
     Args:
-        B: (m, m) heterogeneity: how badly client i (row) stands for client j (column). NaN is allowed where it cannot
-            matter: in rows that are no candidates and in columns with share 0.
-        delay: (m,) seconds; NaN is allowed for clients that are no candidates.
+        B: (m, m) heterogeneity: how badly client i (row) represents client j (column). NaN is allowed where it has no
+            effect: in rows that are not candidates and in columns with share 0.
+        delay: (m,) seconds; NaN is allowed for clients that are not candidates.
         shares: weights of the clients in the objective; equal if None.
-        max_clients: longest prefix to consider. Among sets of bounded size a prefix need not be optimal, so with this
-            option the answer is the best short prefix only; a group of equal delays that does not fit is cut after
-            its most central clients (least sum_j share_j B_ij), then by row.
-        candidates: rows or mask of the clients that may be chosen; everybody stays in the population. None = all.
+        max_clients: longest prefix to consider. Among sets of bounded size, a prefix need not be optimal, so the result
+            is only the best short prefix. A group of equal delays that does not fit is cut after its most central
+            clients (smallest sum_j share_j B_ij), then by row.
+        candidates: rows or mask of the clients that may be chosen; all clients stay in the population. None = all.
 
     Raises:
         InfeasibleError: no admissible prefix has 2 h^2 < 1.
@@ -114,7 +115,7 @@ def best_prefix(
 def scan_prefixes(
     block: FloatArray, delay: FloatArray, shares: FloatArray, *, max_clients: int | None = None
 ) -> PrefixSolution:
-    """Scan the prefixes of the rows of a rectangular B (rows: may be chosen, columns: the population), unchecked."""
+    """Return the best prefix for a rectangular B (rows: may be chosen, columns: population), without input checks."""
     if max_clients is not None and max_clients < 1:
         raise InputError(f"max_clients must be at least 1, but {max_clients!r} came")
     limit = len(delay) if max_clients is None else min(max_clients, len(delay))
@@ -124,7 +125,7 @@ def scan_prefixes(
     best, best_length, least = math.inf, 0, math.inf
     for position, row in enumerate(order[:limit]):
         if delay[row] >= best:
-            break  # the denominator is at most 1, so no slower prefix can win
+            break  # the denominator is at most 1, so no slower prefix can be better
         np.minimum(nearest, block[row], out=nearest)
         if position + 1 < limit and delay[order[position + 1]] == delay[row]:
             continue
@@ -142,15 +143,15 @@ def scan_prefixes(
 
 
 def solution_of_set(block: FloatArray, delay: FloatArray, shares: FloatArray, members: IntArray) -> PrefixSolution:
-    """Return weights and objective of a given set of rows of a rectangular B, feasible or not, unchecked."""
+    """Return the weights and objective of given rows of a rectangular B, feasible or not, without input checks."""
     members = members[np.lexsort((members, delay[members]))]
-    proxy = np.argmin(block[members], axis=0)  # the first of equals: the fastest, then the lowest row
+    proxy = np.argmin(block[members], axis=0)  # ties: the fastest, then the lowest row
     weights: FloatArray = np.bincount(proxy, weights=shares, minlength=len(members)).astype(np.float64)
     return PrefixSolution.of_set(members, weights, delay, float(block[members].min(axis=0) @ shares))
 
 
 def candidate_rows(candidates: ArrayLike | None, count: int) -> IntArray:
-    """Return the rows named by a mask, by a list of rows, or by None for all; ascending and unique."""
+    """Return the rows given by a mask, by a list of rows, or by None for all; ascending and unique."""
     if candidates is None:
         return np.arange(count)
     array = np.asarray(candidates)

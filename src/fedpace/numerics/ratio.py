@@ -1,7 +1,7 @@
-"""Minimise expected round time over progress a round: E[max delay of K draws] / (1 - bound), over distributions.
+"""Minimises expected round time per progress, E[max delay of K draws] / (1 - bound), over distributions.
 
-`steep_inverse` makes 1 / (1 - b) usable by solvers that step where b >= 1. `minimise_on_simplices` runs L-BFGS on
-logits, so every iterate is a distribution and no constraint is left.
+`steep_inverse` extends 1 / (1 - b) for solvers that step to b >= 1. `minimise_on_simplices` runs L-BFGS on logits, so
+that every iterate is a distribution and no constraint is needed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fedpace._base.errors import InputError
 from fedpace.numerics.order_stats import expected_max
 
 MARGIN = 0.05
-"""1 - bound below which 1 / (1 - bound) continues along its tangent."""
+"""If 1 - bound is smaller than this, 1 / (1 - bound) continues along its tangent."""
 
 FIRST_STEPS, POLISHED = 20, 3
-"""Iterations that every start gets, and how many starts go on from there."""
+"""Iterations for every start, and number of starts that continue."""
 DIMMEST = 1e-12
-"""Least probability of a start: a logit of minus infinity could never come back."""
+"""Smallest probability in a start: a logit of minus infinity could never recover."""
 
 
 def steep_inverse(bound: float) -> tuple[float, float]:
-    """Return 1 / (1 - bound) and its derivative; from 1 - MARGIN on, the tangent: steep, finite, and leading back."""
+    """Return 1 / (1 - bound) and its derivative; beyond 1 - MARGIN, the tangent: steep, finite, and increasing."""
     if bound <= 1 - MARGIN:
         return 1 / (1 - bound), 1 / (1 - bound) ** 2
     slope = 1 / MARGIN**2
@@ -34,16 +34,16 @@ def steep_inverse(bound: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class MomentRatio:
-    """E[max delay of K draws from p] / (1 - B_p) with the exact bias and variance of moments, B_p as below.
+    """E[max delay of K draws from p] / (1 - B_p), with the exact bias and variance of moments.
 
         B_p = (p - w)'G(p - w) + (p.diag(G) - p'Gp) / K
 
-    The mean of K draws misses the population by p - w on average, and scatters about p with one K-th of the variance of
-    a draw; G measures both in the norm of `whitened_gram`.
+    The mean of K draws differs from the population by p - w on average, and its variance is 1/K of the variance of one
+    draw. G measures both in the norm of `whitened_gram`.
     """
 
     gram: FloatArray
-    """(n, n) G between those that can be drawn."""
+    """(n, n) G between the candidates."""
     pull: FloatArray
     """(n,) G w over the whole population."""
     offset: float
@@ -68,34 +68,35 @@ class MomentRatio:
 
 @dataclass(frozen=True, eq=False)
 class TransportRatio:
-    """E[max delay of K draws from p] / (1 - B_p) with the bias bounded by what it costs to carry p to w.
+    """E[max delay of K draws from p] / (1 - B_p), with the bias bounded by the transport cost from p to w.
 
-        B_p = 2 (OT(p, w)^2 + p'B~p / (2K)),     B~ the squares of the ground cost B
+        B_p = 2 (OT(p, w)^2 + p'B~p / (2K)),     B~ the elementwise squares of the ground cost B
 
-    The argument is not p but the plan that carries it: column j of S says who stands for member j of the population,
-    and in which proportions. Then p = S w, the plan costs T = sum_ij w_j S_ij B_ij >= OT(p, w), and as the ratio grows
-    with T, its minimum over plans is its minimum over p with T = OT(p, w): the transport problem is solved on the way.
+    The argument is not p but the transport plan S. Column j of S says which candidates represent member j of the
+    population, and in which proportions. Then p = S w, and the plan costs T = sum_ij w_j S_ij B_ij >= OT(p, w). The
+    ratio grows with T, so its minimum over plans is its minimum over p with T = OT(p, w). The transport problem is thus
+    solved at the same time.
     """
 
     cost: FloatArray
-    """(n, m) B between those that can be drawn and the population."""
+    """(n, m) B between the candidates and the population."""
     squares: FloatArray
-    """(n, n) B~ between those that can be drawn."""
+    """(n, n) B~ between the candidates."""
     share: FloatArray
-    """(m,) w."""
+    """(m,) w, the shares of the population."""
     delay: FloatArray
     draws: int
 
     def drawn(self, plan: FloatArray) -> FloatArray:
-        """(n,) p of a plan S."""
+        """(n,) the distribution p of a plan S."""
         return np.asarray(plan @ self.share)
 
     def carried(self, plan: FloatArray) -> float:
-        """T, at least OT(p, w)."""
+        """Return the cost T of a plan, which is at least OT(p, w)."""
         return float(np.einsum("ij,ij,j->", plan, self.cost, self.share))
 
     def bound(self, p: FloatArray, transport: float) -> float:
-        """Return B_p, given the cost of carrying p to w."""
+        """Return B_p, given the transport cost from p to w."""
         return 2 * (transport**2 + float(p @ self.squares @ p) / (2 * self.draws))
 
     def value_and_gradient(self, plan: FloatArray) -> tuple[float, FloatArray]:
@@ -116,9 +117,9 @@ def minimise_on_simplices(
 ) -> tuple[FloatArray, float]:
     """Return the best distribution found from several starts, and its value.
 
-    An argument is (n,), one distribution, or (n, m), one a column. L-BFGS on logits: with x = softmax(t) column by
-    column, df/dt = x * (g - x.g), which does not see what the gradient g has along (1, ..., 1). What a start leaves out
-    stays out. All starts get a few steps, and the most promising ones the rest.
+    An argument is (n,), one distribution, or (n, m), one per column. The solver is L-BFGS on logits: with x =
+    softmax(t) per column, df/dt = x * (g - x.g), which ignores the component of the gradient g along (1, ..., 1).
+    Entries that are 0 in a start practically stay 0. All starts get a few steps, and the most promising ones continue.
     """
     from scipy.optimize import minimize
 
@@ -145,8 +146,9 @@ def minimise_on_simplices(
 def prefix_starts(delay: FloatArray) -> list[BoolArray]:
     """Return masks of the fastest clients: all of them, two thirds of them, and so on down to one.
 
-    The expected maximum hardly feels a client that is drawn rarely, so the ratio has a local minimum for every client
-    that could be the slowest. Its best distribution has a slowest client: starting at prefixes tries them in turn.
+    The expected maximum hardly depends on a client that is drawn rarely, so the ratio has a local minimum for every
+    client that could be the slowest. The best distribution has some slowest client, so the prefixes are tried in turn
+    as starts.
     """
     order = np.argsort(delay, kind="stable")
     masks, size = [], delay.size
@@ -160,6 +162,6 @@ def prefix_starts(delay: FloatArray) -> list[BoolArray]:
 
 
 def softmax(logits: FloatArray) -> FloatArray:
-    """Return the distribution of some logits, column by column."""
+    """Return the softmax of logits, per column."""
     weights = np.exp(logits - logits.max(axis=0))
     return np.asarray(weights / weights.sum(axis=0))

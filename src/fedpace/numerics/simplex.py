@@ -1,16 +1,17 @@
-"""The point of a convex hull that is nearest to the origin: which mixture of clients comes closest to the population.
+"""Finds the mixture of clients that is closest to the population: the point of a convex hull nearest to the origin.
 
-Each client is a point v_i whose inner products are the Gram matrix G of moment matching, so that the squared length of
-sum_i a_i v_i is a'Ga. Wolfe's method (P. Wolfe, "Finding the nearest point in a polytope", 1976) minimises it over the
-simplex exactly, in finitely many steps: a support is kept on which the affine minimiser is positive, the point that
-shortens the sum fastest enters, and those whose weight would turn negative leave. The inverse on the support is updated
-by bordering, O(p^2) a step.
+Each client is a point v_i. Inner products of points form the Gram matrix G of moment matching, so that the squared
+length of sum_i a_i v_i is a'Ga. Wolfe's method (P. Wolfe, "Finding the nearest point in a polytope", 1976) minimises it
+over the simplex exactly, in finitely many steps. It keeps a support on which the affine minimiser is positive. The
+point that shortens the sum fastest enters, and points whose weight would become negative leave. The inverse on the
+support is updated by bordering, at O(p^2) per step.
 
-A point may have a coordinate of its own, of squared length `own`, that no other point shares: noise that only averaging
-over more clients lowers. It adds own sum_i a_i^2 to the squared length, that is, own on the diagonal of G.
+Each point may have a coordinate of its own with squared length `own`, shared by no other point. It models noise that
+only averaging over more clients reduces. It adds own sum_i a_i^2 to the squared length, that is, own on the diagonal of
+G.
 
-`prefix_mixtures` solves it for every prefix of an order of clients: the solution of one prefix starts the next, and a
-client that shortens nothing costs one inner product.
+`prefix_mixtures` solves the problem for every prefix of an order of clients. The solution of one prefix starts the
+next, and a client that shortens nothing costs one inner product.
 """
 
 from __future__ import annotations
@@ -25,36 +26,37 @@ from fedpace._base.checks import FloatArray, IntArray, at_least, finite, float_a
 from fedpace._base.errors import InputError
 
 JITTER = 1e-9
-"""Added to squared lengths, in units of their mean: duplicates then share their weight instead of making G singular."""
+"""Added to squared lengths, in units of their mean, so that duplicates share their weight and G is not singular."""
 TOLERANCE = 1e-9
-"""A point enters when it shortens the squared sum by more than this share of the mean squared length."""
+"""A point enters if it shortens the squared sum by more than this part of the mean squared length."""
 REFRESH = 64
-"""Changes of the support after which its inverse is computed anew: rounding piles up over updates."""
+"""Number of changes of the support after which its inverse is recomputed, because rounding errors accumulate."""
 DRIFT = 1e-6
-"""How far a column of the inverse times the matrix may be from the identity's before that is done at once."""
+"""Largest error of a column of inverse times matrix, relative to the identity, before the inverse is recomputed at
+once."""
 
 MANY = 128
-"""Points from which on the first support is all of them less those that are in the way, not one that grows."""
+"""From this many points on, the first support starts with all points and shrinks, instead of growing from one."""
 
 NO_WEIGHT = np.zeros(1)
 EVERY = 200
-"""Prefixes up to this length are all tried; longer ones in steps of 2 %."""
+"""Prefixes up to this length are all tried; longer ones grow in steps of 2 %."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Weights on some points."""
+    """Weights on a subset of points."""
 
     clients: IntArray
     """(p,) rows with a positive weight, ascending."""
     weights: FloatArray
     """(p,) positive, summing to 1."""
     error: float
-    """Squared length of the weighted sum, own coordinates included."""
+    """Squared length of the weighted sum, including own coordinates."""
 
 
 def best_mixture(points: ArrayLike, *, own: float = 0.0, max_clients: int | None = None) -> Mixture:
-    """Return the mixture of the rows of `points` with the shortest sum, of at most `max_clients` rows."""
+    """Return the mixture of at most `max_clients` rows of `points` with the shortest sum."""
     table = _checked(points)
     return next(prefix_mixtures(table, np.arange(len(table)), [len(table)], own=own, max_clients=max_clients))
 
@@ -67,15 +69,16 @@ def prefix_mixtures(
     own: float = 0.0,
     max_clients: int | None = None,
 ) -> Iterator[Mixture]:
-    """Yield the best mixture of order[:length] for one length after the other; stop asking when satisfied.
+    """Yield the best mixture of order[:length] for each length; the caller may stop early.
 
     Args:
         points: (m, r) one row per client.
         order: rows of `points`, each at most once.
         lengths: prefixes to solve, ascending.
         own: squared length of each point's own coordinate.
-        max_clients: most rows with a weight. The problem is then combinatorial and the answer a good one, not the best:
-            the client whose leaving costs least makes room for one that gains more. None = no limit, and exact.
+        max_clients: largest number of rows with a weight. The problem is then combinatorial, and the result is good but
+            not always the best: a client leaves at the smallest cost if another one gains more. None = no limit, and
+            exact.
     """
     table = _checked(points)
     rows = np.asarray(order, dtype=np.int64)
@@ -90,7 +93,7 @@ def prefix_mixtures(
 
 
 def prefix_lengths(count: int) -> Iterator[int]:
-    """Yield the prefixes of `count` clients that are worth solving: all short ones, longer ones in steps of 2 %."""
+    """Yield the prefix lengths to solve for `count` clients: all short ones, longer ones in steps of 2 %."""
     length = 1
     while length < count:
         yield length
@@ -106,7 +109,7 @@ def _checked(points: ArrayLike) -> FloatArray:
 
 
 class _Support:
-    """Points with positive weights that are optimal among themselves, and the inverse of their Gram matrix."""
+    """Points with positive, mutually optimal weights, and the inverse of their Gram matrix."""
 
     def __init__(self, points: FloatArray, own: float) -> None:
         scale = float(np.einsum("ij,ij->", points, points)) / len(points) + own
@@ -116,12 +119,12 @@ class _Support:
         self._points = points
         self._rows: list[int] = []
         self._room = np.empty_like(points)
-        """The points of `_rows`, in their order, and room for more: to gather them anew costs more than to use them."""
+        """The points of `_rows`, in order, with space for more: gathering them again costs more than using them."""
         self._weights: FloatArray = np.zeros(0)
         self._inverse: FloatArray = np.zeros((0, 0))
         self._sum: FloatArray = np.zeros(points.shape[1])
         self.error = 0.0
-        """Squared length of the weighted sum, own coordinates included."""
+        """Squared length of the weighted sum, including own coordinates."""
         self._changes = 0
         self._count = 0
 
@@ -130,13 +133,13 @@ class _Support:
         return self._room[: len(self._rows)]
 
     def mixture(self, names: IntArray) -> Mixture:
-        """Return the current weights under the caller's rows."""
+        """Return the current weights, with the caller's row numbers."""
         clients = names[self._rows]
         ascending = np.argsort(clients)
         return Mixture(clients[ascending], self._weights[ascending], self.error)
 
     def admit(self, count: int, limit: int) -> None:
-        """Make the weights the best for rows 0 to count - 1, given those for the rows that were there before."""
+        """Make the weights optimal for rows 0 to count - 1, starting from those of the previous rows."""
         fresh, self._count = self._count, count
         if not self._rows:
             if not (MANY <= count <= limit and self._begin(count)):
@@ -146,7 +149,7 @@ class _Support:
         if not (self.error - self._points[fresh:count] @ self._sum > self._least_gain).any():
             return
         for _ in range(20 * count):
-            slopes = self._points[:count] @ self._sum  # of all: who left for an earlier prefix may be wanted again
+            slopes = self._points[:count] @ self._sum  # all rows: one that left earlier may return
             slopes[self._rows] = np.inf
             entering = int(slopes.argmin())
             if self.error - slopes[entering] <= self._least_gain:
@@ -158,10 +161,10 @@ class _Support:
                 return
 
     def _begin(self, count: int) -> bool:
-        """Take the affine minimiser over all points, again and again without those whose weight would be negative.
+        """Start from the affine minimiser over all points, and repeatedly drop points with negative weight.
 
-        Where noise makes most points count, that is close to the answer, and costs a few inverses in place of as many
-        entries as there are points; what it left out wrongly enters afterwards.
+        If noise makes most points count, this is close to the solution and costs a few inverses instead of one entry
+        per point. Points that were dropped wrongly enter afterwards. Returns whether it succeeded.
         """
         rows = np.arange(count)
         gram = self._points[:count] @ self._points[:count].T + self._diagonal * np.eye(count)
@@ -180,13 +183,13 @@ class _Support:
         return False
 
     def _exchange(self, row: int) -> bool:
-        """Let `row` take the place of another if that shortens the sum; return whether it does."""
+        """Replace another row by `row` if that shortens the sum; return whether it does."""
         before = list(self._rows), self._weights, self._inverse, self._sum, self.error
         size = len(self._rows)
         self._enter(row)
         self._settle()
         while len(self._rows) > size:
-            # Without row i the affine minimum is 1 / (sum of the inverse - (its column sum)^2 / its diagonal).
+            # Without row i, the affine minimum is 1 / (sum of the inverse - (its column sum)^2 / its diagonal).
             self._leave(int((self._inverse.sum(axis=1) ** 2 / np.diag(self._inverse)).argmin()))
             self._weights = np.full(len(self._rows), 1.0 / len(self._rows))
             self._settle()
@@ -197,7 +200,7 @@ class _Support:
         return False
 
     def _settle(self) -> None:
-        """Move to the affine minimiser of the support, leaving out whose weight would not stay positive."""
+        """Move to the affine minimiser of the support, dropping points whose weight would not stay positive."""
         while True:
             goal = np.add.reduce(self._inverse, axis=1)
             goal /= np.add.reduce(goal)
@@ -248,7 +251,7 @@ class _Support:
         self._check(column, len(self._rows) - 1)
 
     def _check(self, column: FloatArray, place: int) -> None:
-        """Compute the inverse anew in time, or at once where a column is off, as when points depend on each other."""
+        """Recompute the inverse regularly, or at once if a column is inaccurate, as with linearly dependent points."""
         self._changes += 1
         off = self._inverse @ column
         off[place] -= 1.0

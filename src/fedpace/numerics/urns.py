@@ -1,8 +1,8 @@
-"""K distributions over clients, one draw from each, so that client i is drawn K w_i times on average.
+"""Urns of clustered sampling: K distributions over clients, from each of which one client is drawn.
 
-Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling" (ICML 2021). An urn holds a mass of 1; client i brings K w_i
-and may be spread over several urns. Algorithm 1 fills the urns with the clients by size. Algorithm 2 gives similar
-clients the same urn, so that one draw speaks for all of them.
+Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling" (ICML 2021). On average, client i is drawn K w_i times. An urn
+holds a mass of 1. Client i has mass K w_i, which may be spread over several urns. Algorithm 1 fills the urns with
+clients by size. Algorithm 2 puts similar clients into the same urn, so that one draw represents all of them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
 
 FULL = 1e-12
-"""Mass below which an urn or a client counts as used up: rounding, not a part of anybody."""
+"""Mass below which an urn counts as full or a client as used up, to absorb rounding errors."""
 
 
 def urns_by_size(share: FloatArray, k: int) -> FloatArray:
-    """Return (k, n): row j is a distribution, and column i sums to k share_i. Algorithm 1, the largest share first."""
+    """Return (k, n) urns by Algorithm 1, largest share first: rows sum to 1, and column i sums to k share_i."""
     order = np.argsort(-share, kind="stable")
     urns = np.zeros((k, share.size))
     urns[:, order] = _poured(k * share[order], k)
@@ -27,16 +27,17 @@ def urns_by_size(share: FloatArray, k: int) -> FloatArray:
 
 
 def urns_by_cluster(share: FloatArray, k: int, distance: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return the same, with clients that are near one another in one urn. Algorithm 2.
+    """Return (k, n) urns by Algorithm 2, with similar clients in the same urn.
 
     Args:
         share: (n,) sums to 1.
-        k: urns.
-        distance: condensed, as `scipy.spatial.distance.pdist` gives it.
-        rng: shuffles the clients of the clusters that got no urn of their own before they fill the gaps.
+        k: number of urns.
+        distance: condensed distances, as from `scipy.spatial.distance.pdist`.
+        rng: shuffles the clients of clusters without an urn before they fill the gaps.
 
-    A client with k share >= 1 fills whole urns alone first; only the rest of it is clustered. The released code does
-    not, and is biased then. The tree is cut top-down: a branch whose mass fits into an urn is a cluster.
+    A client with k share >= 1 first fills whole urns alone, and only the rest of its mass is clustered. The released
+    code does not do this and is biased then. The tree is cut from the top: a branch whose mass fits into an urn is a
+    cluster.
     """
     mass = k * share
     whole = np.floor(mass + FULL)
@@ -58,7 +59,7 @@ def urns_by_cluster(share: FloatArray, k: int, distance: FloatArray, rng: np.ran
 
 
 def _clusters(mass: FloatArray, distance: FloatArray) -> list[list[int]]:
-    """Cut the Ward tree into branches of mass at most 1."""
+    """Return the branches of the Ward tree with mass at most 1."""
     if mass.size == 1:
         return [[0]]
     from scipy.cluster.hierarchy import linkage
@@ -91,7 +92,7 @@ def _leaves(tree: FloatArray, node: int, count: int) -> list[int]:
 
 
 def _poured(mass: FloatArray, k: int, capacity: FloatArray | None = None) -> FloatArray:
-    """Pour client after client into urn after urn: the overlaps of two subdivisions of one line."""
+    """Return (urns, clients) masses: the clients are poured one after the other into one urn after the other."""
     filled = np.arange(1.0, k + 1) if capacity is None else np.cumsum(np.clip(capacity, 0.0, None))
     used = np.cumsum(mass)
     high = np.minimum(filled[:, None], used[None, :])
@@ -100,7 +101,7 @@ def _poured(mass: FloatArray, k: int, capacity: FloatArray | None = None) -> Flo
 
 
 def _exact(urns: FloatArray, share: FloatArray) -> FloatArray:
-    """Check the two sums; rounding of the urns' sums is taken out, as drawing needs it."""
+    """Return the urns, normalised to remove rounding errors; raise InputError if their sums are wrong."""
     if not (np.abs(urns.sum(axis=1) - 1) < 1e-6).all() or not np.allclose(
         urns.sum(axis=0), len(urns) * share, atol=1e-6
     ):
@@ -109,9 +110,9 @@ def _exact(urns: FloatArray, share: FloatArray) -> FloatArray:
 
 
 def draw_from(urns: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Draw one column from each row."""
+    """Return one column drawn from each row."""
     level = rng.random(len(urns))[:, None]
     picks = (np.cumsum(urns, axis=1) <= level).sum(axis=1)
-    # Rounding may leave the last cumulative sum below the level: the last client with mass is meant then.
+    # Rounding may leave the last cumulative sum below the level: then take the last client with mass.
     last = urns.shape[1] - 1 - np.argmax(urns[:, ::-1] > 0, axis=1)
     return np.asarray(np.minimum(picks, last))

@@ -1,9 +1,9 @@
-"""Norms of differences of whitened moments W_i = F_i'F_i A^-1: which route, in which precision, in what portions.
+"""Norms of differences of whitened moments W_i = F_i'F_i A^-1, with a choice of method, precision and portions.
 
-Routes (`fedpace.numerics.pairs`), chosen by an estimate of their cost: "svd" for narrow features, "gram" for small
-ranks, "vectors" otherwise. "vectors" runs in float32 unless a tighter tolerance is asked; a pair whose difference is so
-small against its two terms that float32 could not resolve it to the tolerance is done again in float64. So is one of
-"gram" that squaring hid. What float64 cannot tell from 0 is 0: exact duplicates are at distance 0.
+Methods (`fedpace.numerics.pairs`) are chosen by estimated cost: "svd" for few features, "gram" for small ranks,
+"vectors" otherwise. "vectors" runs in float32, unless the tolerance is tighter. If a difference is too small against
+its two terms for float32, the pair is computed again in float64. The same holds for pairs in "gram" that lost precision
+by squaring. Norms that float64 cannot distinguish from 0 are 0, so that exact duplicates have distance 0.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from fedpace.numerics.pairs import GramPairs, VectorPairs
 Route = Literal["svd", "gram", "vectors"]
 
 BLOCK = 4
-"""Vectors a pair: half of them near the leading directions of either client."""
+"""Vectors per pair: two near the leading directions of each client."""
 GAIN = 0.5
-"""A pair stops when a step of Lanczos raises its squared norm by less than GAIN tol: the error is then below tol."""
+"""A pair stops when a Lanczos step raises its squared norm by less than GAIN tol: the error is then below tol."""
 MAX_STEPS = 60
 TILE_BYTES = 3_000_000
-"""Of one array of vectors: a handful of them should fit the cache."""
+"""Size of one array of vectors: a few of them should fit into the cache."""
 
 
 class Whitened:
-    """The clients' W_i, and the norms of their differences."""
+    """The clients' whitened moments W_i, and the norms of their differences."""
 
     def __init__(self, factors: Sequence[FloatArray], inverse: FloatArray) -> None:
         self.inverse = inverse
         self.factors = list(factors)
-        # Distances do not depend on the unit of the features; float32 depends on numbers of ordinary size.
+        # Distances do not depend on the unit of features, but float32 needs numbers of moderate size.
         largest = max((float(np.abs(factor).max(initial=0.0)) for factor in factors), default=0.0)
         self._unit = 1.0 / largest if largest > 0 else 1.0
         self._single: dict[int, tuple[NDArray[Any], NDArray[Any] | None]] = {}
         self._leading: dict[int, FloatArray] = {}
         self._size: dict[int, float] = {}
         self.operations = 0.0
-        """Floating-point operations in matrix products with the W_i, in all calls so far."""
+        """Floating-point operations in matrix products with the W_i, over all calls."""
 
     def replace(self, row: int, factor: FloatArray) -> None:
-        """Put another moment in place of client `row`'s; the inverse stays (a frozen reference)."""
+        """Replace the moment of client `row`; the inverse stays (a frozen reference)."""
         self.factors[row] = factor
         for cache in (self._single, self._leading, self._size):
             cache.pop(row, None)
 
     def keep(self, rows: IntArray) -> None:
-        """Drop all clients but these, in order."""
+        """Drop all clients except `rows`, and keep their order."""
         self.factors = [self.factors[row] for row in rows]
         for cache in (self._single, self._leading, self._size):
             moved = {place: cache[row] for place, row in enumerate(rows.tolist()) if row in cache}
@@ -61,7 +61,7 @@ class Whitened:
             cache.update(moved)  # type: ignore[arg-type]
 
     def norms(self, first: IntArray, second: IntArray, *, tol: float, route: Route | None = None) -> FloatArray:
-        """Return ||W_i - W_j||_2 of the pairs (first, second), each within `tol`, relatively."""
+        """Return ||W_i - W_j||_2 of the pairs (first, second), with relative error at most `tol`."""
         if not len(first):
             return np.zeros(0)
         if route is None:
@@ -140,7 +140,7 @@ class Whitened:
         return values
 
     def _maps(self, row: int, dtype: type) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return (F, F A^-1), or (W, None) where W has fewer entries than those two."""
+        """Return (F, F A^-1), or (W, None) if W has fewer entries than those two."""
         if dtype is np.float32 and row in self._single:
             return self._single[row]
         factor = self.factors[row] * self._unit
@@ -155,7 +155,7 @@ class Whitened:
         return pair
 
     def _leading_directions(self, row: int) -> FloatArray:
-        """Return about the leading right singular vectors of W_i, and note the size of the terms that make W_i."""
+        """Return approximate leading right singular vectors of W_i, and store the size of the terms that form W_i."""
         if row not in self._leading:
             left, right = self._maps(row, np.float32)
             block = _noise(BLOCK + 1, left.shape[1]).T.astype(np.float32)
@@ -179,7 +179,7 @@ class Whitened:
 
 
 def cheapest_route(rank: int, width: int) -> Route:
-    """Choose by floating-point operations a pair, weighted by how fast each kind runs (fitted on two cores)."""
+    """Return the method with the lowest estimated cost per pair; the speeds were fitted on two cores."""
     if width <= 20:
         return "svd"
     vectors = 20 * (16 * min(rank, width / 2) * width + 60 * width)
@@ -188,18 +188,18 @@ def cheapest_route(rank: int, width: int) -> Route:
 
 
 def tiles(first: IntArray, second: IntArray, pair_bytes: int) -> list[IntArray]:
-    """Split pairs into portions of bounded memory, each among few clients, so that products have many rows."""
-    # At least a few portions, so that all cores have one; not so small that products become thin.
+    """Return portions of pairs with bounded memory and few clients each, so that matrix products have many rows."""
+    # Enough portions for all cores, but not so small that matrix products become thin.
     pairs = max(64, min(TILE_BYTES // max(1, pair_bytes), -(-len(first) // 8)))
     side = max(8, int(np.sqrt(pairs)))
-    # By place among those present, not by row: an update's few clients must not end up one to a portion.
+    # Sorted by position among the clients present: a few updated clients must not be spread over all portions.
     left, right = (np.unique(rows, return_inverse=True)[1] for rows in (first, second))
     order = np.lexsort((right, left, right // side, left // side))
     return [order[start : start + pairs] for start in range(0, len(order), pairs)]
 
 
 def _places(first: IntArray, second: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the clients of the pairs, and the place of each pair's two among them."""
+    """Return the clients of the pairs, and the positions of both members of each pair among them."""
     clients, place = np.unique(np.concatenate([first, second]), return_inverse=True)
     return clients, place[: len(first)], place[len(first) :]
 

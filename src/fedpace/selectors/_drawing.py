@@ -1,4 +1,4 @@
-"""Ways to draw and to weigh clients that several schemes share."""
+"""Drawing and weighting functions that several schemes share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedpace.core.types import View
 
 
 def draw_distinct(rows: IntArray, weight: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
-    """Draw `k` of `rows` one after the other, each time in proportion to `weight`; in the order drawn.
+    """Return `k` of `rows` drawn one by one without replacement, in proportion to `weight`, in the order drawn.
 
-    Done with exponential clocks (the smallest of Exp(1) / weight rings first), which is the same distribution. Rows of
-    weight 0 come last, in random order: NumPy's `choice` refuses when fewer than k weights are above 0.
+    The function uses exponential clocks: sorting by Exp(1) / weight gives the same distribution. Rows of weight 0 come
+    last, in random order. NumPy's `choice` would raise if fewer than k weights are positive.
     """
     clocks = np.log(rng.standard_exponential(rows.size))
     positive = weight > 0
@@ -21,12 +21,12 @@ def draw_distinct(rows: IntArray, weight: FloatArray, k: int, rng: np.random.Gen
 
 
 def largest(rows: IntArray, value: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
-    """Return the `k` of `rows` with the largest value, largest first; equal ones in random order."""
+    """Return the `k` of `rows` with the largest values, largest first; ties are in random order."""
     return rows[np.lexsort((rng.random(rows.size), -value))[:k]]
 
 
 def share_weights(view: View, clients: IntArray) -> FloatArray:
-    """Return the shares of `clients` among themselves; equal where all of them are 0."""
+    """Return the clients' shares, scaled to sum to 1; equal weights if all shares are 0."""
     own = view.share[clients]
     return shares(own if own.any() else None, clients.size)
 
@@ -37,6 +37,6 @@ def even_weights(clients: IntArray) -> FloatArray:
 
 
 def slowest(view: View, clients: IntArray) -> float | None:
-    """Return the longest estimated delay among `clients`; None while one of them is unknown."""
+    """Return the longest estimated delay among `clients`; None if one of the delays is unknown."""
     seconds = view.delay[clients]
     return None if np.isnan(seconds).any() else float(seconds.max())

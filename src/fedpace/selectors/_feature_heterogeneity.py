@@ -1,9 +1,9 @@
-"""What both DelayHet schemes start from: the pairwise heterogeneity of the clients' features, made admissible.
+"""Computes the pairwise heterogeneity B of clients, scaled as the DelayHet schemes require.
 
-The paper asks for max_i sum_j w_j B_ij < 1/sqrt(2) (its Assumption 3) and says that it "ensures" it, without saying
-how. Its own Quadratic data violate it sixteenfold, so some rescaling was used (our errata, A9). Here it is
-explicit: B is scaled down, never up, until the largest mean equals the target c, and the factor is recorded with every
-cohort.
+The paper assumes max_i sum_j w_j B_ij < 1/sqrt(2) (Assumption 3) and says that it "ensures" this, without saying how.
+Its own Quadratic data violate the bound by a factor of sixteen, so B must have been rescaled (docs/errata.md, A9). Here
+the scaling is explicit: B is scaled down, never up, until the largest mean equals the target c. Every cohort records
+the factor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpace.moments.rescaling import ADMISSIBLE, rescaled
 
 @dataclass(frozen=True)
 class FeatureHeterogeneity:
-    """The part of the fleet whose moments are known, as a problem for the solvers. Index i is fleet row `rows[i]`."""
+    """The clients with known moments, as input for the solvers. Index i is fleet row `rows[i]`."""
 
     rows: IntArray
     matrix: FloatArray
@@ -30,15 +30,15 @@ class FeatureHeterogeneity:
     """Shares among `rows`, summing to 1."""
     delay: FloatArray
     candidates: BoolArray
-    """Who may be chosen."""
+    """True for clients that may be selected."""
     largest_mean: float
-    """max_i sum_j w_j B_ij before scaling: what Assumption 3 bounds."""
+    """max_i sum_j w_j B_ij before scaling, the quantity that Assumption 3 bounds."""
     scale: float
-    """What B was multiplied by; 1 = left alone."""
+    """Factor applied to B; 1 = not scaled."""
 
 
 def check_options(ridge: float, target_heterogeneity: float, scheme: str) -> None:
-    """Refuse a ridge or a target that makes no sense."""
+    """Raise InputError if the ridge or the target is invalid."""
     at_least(ridge, 0, f"ridge of {scheme}")
     finite(ridge, f"ridge of {scheme}")
     at_least(target_heterogeneity, 0, f"target_heterogeneity of {scheme}")
@@ -50,7 +50,7 @@ def check_options(ridge: float, target_heterogeneity: float, scheme: str) -> Non
 
 
 def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: str) -> FeatureHeterogeneity:
-    """Gather the known clients' B, scaled down to the target mean heterogeneity; target 0 = left as it is."""
+    """Return B of the clients with known moments, scaled down to the target; target 0 = not scaled."""
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     rows = np.flatnonzero(view.moments.known)

@@ -1,4 +1,4 @@
-"""What the schemes that draw with replacement by an optimised distribution q share."""
+"""Importance sampling with replacement from an optimised distribution q; shared by two schemes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpace.numerics.order_stats import expected_max
 
 
 def check_options(k: int, c: float, floor: float, clip: float, scheme: str) -> None:
-    """Refuse options that make no sense."""
+    """Raise InputError if an option is invalid."""
     at_least(k, 1, f"k of {scheme}")
     at_least(c, 0, f"c of {scheme}")
     at_least(clip, 0, f"clip of {scheme}")
@@ -24,10 +24,10 @@ def check_options(k: int, c: float, floor: float, clip: float, scheme: str) -> N
 
 
 def gradient_norms(view: View, rows: IntArray, share: FloatArray) -> FloatArray:
-    """Return G of `rows` in units of its root mean square over the shares.
+    """Return the gradient norms G of `rows`, divided by their root mean square under the shares.
 
-    It is the norm of the last update's sketch; that of a client without one is the median of the others. So c does not
-    depend on the learning rate, on the number of local steps, or on how updates are sketched.
+    A norm is that of the client's last update sketch. A client without a sketch gets the median of the others. The
+    scaling makes the option c independent of the learning rate, the number of local steps and the sketch.
     """
     norms = np.full(rows.size, np.nan) if view.updates is None else np.linalg.norm(view.updates[rows], axis=1)
     known = np.isfinite(norms)
@@ -37,18 +37,18 @@ def gradient_norms(view: View, rows: IntArray, share: FloatArray) -> FloatArray:
 
 
 def floors(share: FloatArray, floor: float) -> FloatArray:
-    """Return the least probability of each client: `floor` / clients, and 0 for those that count for nothing."""
+    """Return each client's smallest probability: `floor` / clients, or 0 for clients with share 0."""
     return np.where(share > 0, floor / share.size, 0.0)
 
 
 def solve(a: FloatArray, delay: FloatArray, c: float, least: FloatArray, solver: str, max_iter: int) -> FloatArray:
-    """Minimise (q.t)(sum a / q + c), exactly or as far as trust-constr gets from the uniform distribution."""
+    """Return the q that minimises (q.t)(sum a / q + c): exact, or as far as trust-constr gets from a uniform start."""
     if solver == "exact" or a.size == 1:
         return best_sampling(a, delay, c=c, floor=least)
     from scipy.optimize import Bounds, LinearConstraint, minimize
 
     t = delay / (float(delay.max()) or 1.0)
-    inside = np.maximum(least, 1e-7)  # the authors' bound, where a client of share 0 has no floor
+    inside = np.maximum(least, 1e-7)  # the authors' bound, for clients without a floor
 
     def value(q: FloatArray) -> tuple[float, FloatArray]:
         q = np.maximum(q, inside)
@@ -56,7 +56,7 @@ def solve(a: FloatArray, delay: FloatArray, c: float, least: FloatArray, solver:
         return float(sampling_cost(q, a, t, c)), t * spread - (q @ t) * a / np.square(q)
 
     with warnings.catch_warnings():
-        # trust-constr warns when it is stopped early or the objective looks linear; both are expected here.
+        # trust-constr warns if it stops early or if the objective looks linear; both are expected here.
         warnings.simplefilter("ignore", UserWarning)
         found = minimize(
             value,
@@ -82,9 +82,10 @@ def importance_cohort(
     rng: np.random.Generator,
     why: Diagnostics,
 ) -> Cohort:
-    """Draw k times with replacement by q; a client drawn m times weighs m share / (k q), cut off at `clip` if above 0.
+    """Return a cohort of k draws with replacement from q.
 
-    The facts in `why` are completed by what all these schemes want to show.
+    A client drawn m times has weight m share / (k q), cut at `clip` if that is above 0. The cohort's diagnostics extend
+    `why` by the facts that these schemes share.
     """
     drawn, counts = np.unique(rng.choice(rows.size, size=k, p=q), return_counts=True)
     weights = counts * share[drawn] / (k * q[drawn])

@@ -1,8 +1,9 @@
-"""The fastest clients whose mixture resembles the population: what `moment-match` and `pace` share.
+"""Finds the fastest clients whose mixture matches the population; shared by `moment-match` and `pace`.
 
-A client is a point whose distance from the origin says how far its moment is from the population's; a mixture of
-clients is as good as its weighted sum is short. The clients that are fast enough for a round of tau seconds form a
-prefix of the delay order, so that one scan over prefixes shows all there is to choose from: the frontier.
+A client is a point in moment space. The origin is the population, so that a point's length is the client's deviation
+from it. The error of a weighted mixture is the squared length of its weighted sum. Clients that are fast enough for a
+round of tau seconds form a prefix of the clients sorted by delay. One scan over prefixes therefore shows all trade-offs
+between time and error: the frontier.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from fedpace.core.types import Table, View
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 
 NEGLIGIBLE = 1e-4
-"""A client with less weight than this is not bothered."""
+"""Clients with less weight than this are left out."""
 SHOWN = 12
-"""Rows of the frontier that are recorded."""
+"""Largest number of frontier rows to record, besides the chosen one."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One prefix of the frontier."""
+    """One prefix on the frontier."""
 
     prefix: int
-    """Clients that are fast enough."""
+    """Number of clients in the prefix."""
     clients: int
-    """Those of them with a weight."""
+    """Number of these with a positive weight."""
     seconds: float
     error: float
-    """Relative squared error of the gradient, calibrated."""
+    """Relative squared error of the gradient, after calibration."""
     predicted: float
-    """seconds / (1 - error); infinite where the error is 1 or more."""
+    """seconds / (1 - error); infinite if the error is at least 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The chosen prefix, as a cohort."""
+    """The chosen prefix as a cohort."""
 
     clients: IntArray
     """Rows of the View, ascending."""
@@ -48,10 +49,10 @@ class Match:
     chosen: Point
     frontier: tuple[Point, ...]
     feasible: bool
-    """Whether any prefix had an error below 1. If not, this is the mixture with the least."""
+    """Whether a prefix had an error below 1. If not, the cohort is the mixture of the last prefix scanned."""
 
     def table(self) -> Table:
-        """Return the frontier as rows (prefix, clients, seconds, error, predicted), the chosen one among them."""
+        """Return rows (prefix, clients, seconds, error, predicted) of the frontier, including the chosen one."""
         points = list(self.frontier)
         if len(points) > SHOWN:
             places = np.unique(np.geomspace(1, len(points), SHOWN).astype(int) - 1).tolist()
@@ -63,7 +64,7 @@ class Match:
 
 
 def population_points(view: View, *, ridge: float, scheme: str) -> FloatArray:
-    """Return one point per client, whose inner products are the whitened Gram matrix; NaN where it is unknown."""
+    """Return one point per client; inner products of points form the whitened Gram matrix. NaN = unknown moment."""
     if view.moments is None:
         raise InputError(f"{scheme} needs feature moments, but no client has reported any")
     return view.moments.directions(ridge=ridge, shares=view.share)
@@ -72,14 +73,14 @@ def population_points(view: View, *, ridge: float, scheme: str) -> FloatArray:
 def match_population(
     view: View, points: FloatArray, *, own: float = 0.0, least: int = 1, max_clients: int = 0
 ) -> Match:
-    """Choose the prefix with the least seconds / (1 - squared length of its best mixture).
+    """Return the prefix with the smallest seconds / (1 - error), where the error is that of its best mixture.
 
     Args:
-        view: whom to choose from, and their delays.
+        view: the available clients and their delays.
         points: (n, r) one row per client.
-        own: squared length of each client's own coordinate, which only averaging over more clients shortens.
-        least: clients that a mixture must have, where there are that many.
-        max_clients: most clients in a mixture; 0 = no limit.
+        own: squared independent error of each client, which only averaging over more clients reduces.
+        least: smallest number of clients in a mixture, if there are that many.
+        max_clients: largest number of clients in a mixture; 0 = no limit.
     """
     rows = view.candidates
     order = rows[np.lexsort((rows, view.delay[rows]))]
@@ -91,7 +92,7 @@ def match_population(
     for length in lengths:
         seconds = float(view.delay[order[length - 1]])
         if best is not None and seconds >= best[1].predicted:
-            break  # no error is below 0, so that nothing slower can be better
+            break  # errors are at least 0, so no slower prefix can be better
         mixture = next(mixtures)
         if mixture.clients.size < min(least, order.size) and length < order.size:
             continue
@@ -103,7 +104,7 @@ def match_population(
         last = (mixture, point)
         if error < 1 and (best is None or predicted < best[1].predicted):
             best = last
-    assert last is not None  # the whole order is always a candidate
+    assert last is not None  # the prefix of all clients is never skipped
     mixture, point = best or last
     counts = mixture.weights >= min(NEGLIGIBLE, float(mixture.weights.max()))
     clients, weights = order[mixture.clients[counts]], mixture.weights[counts]
@@ -113,7 +114,7 @@ def match_population(
 
 
 def reasons(view: View, match: Match) -> dict[int, str]:
-    """Say of every candidate why it is in or out."""
+    """Return for every candidate the reason why it is in or out."""
     said = {
         int(row): f"in with {weight:.1%}: fast enough, and the mixture needs it"
         for row, weight in zip(match.clients, match.weights, strict=True)

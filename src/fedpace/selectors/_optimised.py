@@ -1,4 +1,4 @@
-"""What the repaired samplers share: draw K clients from an optimised distribution, or fall back to the population's."""
+"""Draws cohorts from an optimised distribution; shared by `moment-sampling` and `delayhet-transport`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def cohort_from(
     facts: Facts,
     rng: np.random.Generator,
 ) -> Cohort:
-    """Draw k of `rows` with replacement from p; where no distribution makes progress, from the population's shares.
+    """Return a cohort of k draws with replacement from p; if no distribution makes progress, draw by shares instead.
 
-    Where all who are there count for nothing, their shares are equal.
+    If all candidates have share 0, the fallback is uniform.
     """
     feasible = bound < 1
     q = p if feasible else shares(share if share.any() else None, share.size)
@@ -51,9 +51,9 @@ def cohort_from(
 
 
 def remember_last(solve: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember the last few answers: between two rounds of a fleet that stands still, nothing changes.
+    """Decorate `solve` to cache its last four results: the problem often stays the same from round to round.
 
-    `solve` is a pure function of arrays and hashable options; its arrays come back read-only.
+    `solve` must be a pure function of arrays and hashable options. It receives read-only float64 arrays.
     """
 
     @lru_cache(maxsize=4)

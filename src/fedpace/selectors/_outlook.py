@@ -1,4 +1,4 @@
-"""What a policy without rounds may expect: of those at work whether anything, and when; of those in hand agreement."""
+"""Forecasts for asynchronous policies: when clients in flight will answer, and how far the answers in hand agree."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness
 
 LATE = 2.0
-"""Times as long as is expected of a client, after which it is not waited for any more."""
+"""A client is no longer waited for after this many times its expected delay."""
 
 
 def nobody_else(view: View, fresh: IntArray) -> bool:
-    """Whether nobody works on the current model, nor is about to begin, but those who have answered to it.
+    """Return whether all possible answers to the current model are in hand, so that waiting brings nothing.
 
-    Who has failed on it does not count, although it is tried again: a client that fails every time would be waited for
-    for ever.
+    Clients that failed on the current model do not count, even if they are tried again. Otherwise the server would wait
+    forever for a client that always fails.
 
     Args:
-        view: what is known.
-        fresh: positions in hand of the answers to the current model.
+        view: the scheme's view of the fleet.
+        fresh: positions, among the answers in hand, of answers to the current model.
     """
     going = view.in_flight.clients[view.in_flight.step == view.step]
     failed = view.failed.clients[view.failed.step == view.step]
@@ -33,17 +33,17 @@ def nobody_else(view: View, fresh: IntArray) -> bool:
 
 
 def patience(view: View) -> float:
-    """Return for how long those that work on older models may be waited for: they begin on this one when they come."""
+    """Return how long to wait for clients that train on older models; each starts on this one when it answers."""
     flying = view.in_flight
     old = flying.step < view.step
     left = LATE * view.delay[flying.clients[old]] - (view.now - flying.began[old])
-    return float(np.nanmax(left, initial=0.0))  # of whom nothing is known nothing is expected
+    return float(np.nanmax(left, initial=0.0))  # clients with unknown delay count 0
 
 
 def remaining(view: View, going: IntArray) -> FloatArray:
-    """Return how long tasks are expected to take still, given that they have not ended yet."""
+    """Return the expected remaining seconds of the tasks `going`, given that they have not finished yet."""
     flying = view.in_flight
-    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # whoever nothing is known of may be last
+    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # unknown delays sort last
     passed = view.now - flying.began[going]
     answers = view.accumulated.get(AnswerLateness.name)
     if answers is None or len(answers) < LEAST:
@@ -53,14 +53,17 @@ def remaining(view: View, going: IntArray) -> FloatArray:
     moment = np.concatenate([np.cumsum((lateness.mass * lateness.ratios)[::-1])[::-1], [0.0]])
     ratio = np.divide(passed, expected, out=np.full(passed.size, math.inf), where=expected > 0)
     later = np.searchsorted(lateness.ratios, ratio, side="right")
-    # Beyond all that was ever seen, what has taken long will take as long again.
+    # A task later than all earlier answers is expected to take as long again as it has taken so far.
     seen = mass[later] > 0
     longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
     return np.maximum(np.where(seen, longest, passed), 0.0)
 
 
 def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
-    """Return the squared error of one client's update, in units of the squared length of what they agree on."""
+    """Return the squared error of one client's update, relative to the squared length of the common part.
+
+    Infinite with fewer than two updates, or if they have nothing in common; 1 if the host reports no updates.
+    """
     if updates is None:
         return 1.0
     told = updates[fresh]

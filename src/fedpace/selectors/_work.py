@@ -1,4 +1,4 @@
-"""How many clients are worth having at work, where their work has a price."""
+"""Chooses the number of clients in flight if client work has a price."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 
 STEP = 1.3
-"""Numbers of clients that are compared are this much apart: costs are flat around their minimum."""
+"""Ratio between the numbers of clients that are compared; costs are flat around their minimum."""
 
 
 def numbers(most: int) -> list[int]:
-    """Return numbers of clients up to `most`, all small ones and fewer of the large ones."""
+    """Return the numbers of clients to compare, up to `most`: all small numbers, and fewer of the large ones."""
     found = [1]
     while found[-1] < most:
         found.append(min(most, max(found[-1] + 1, int(found[-1] * STEP))))
@@ -21,17 +21,17 @@ def numbers(most: int) -> list[int]:
 
 
 def worth_having(price: float, delays: FloatArray, lengths: list[int], errors: FloatArray, fewest: int) -> int:
-    """Return the number n of clients at work that makes (1 + price n) t / (1 - rho) least: seconds and work together.
+    """Return the number n of clients in flight that minimises (1 + price n) t / (1 - rho): time plus priced work.
 
-    Who works takes turns, so that everybody is heard, the quick ones more often: of the l clients that answer within t
-    seconds, l n / m are at work at the right time.
+    Clients take turns, so that all are heard, fast ones more often. Of the l clients with a delay of at most t seconds,
+    l n / m are in flight at the right time.
 
     Args:
-        price: seconds that a second of one client's work counts for.
-        delays: (m,) expected ones, ascending.
-        lengths: numbers of clients whose error is known, ascending.
-        errors: rho of that many; those in between follow.
-        fewest: answers that a step needs.
+        price: seconds of training time that one second of a client's work is worth.
+        delays: (m,) expected delays, ascending.
+        lengths: numbers of clients with a known error, ascending.
+        errors: rho for these numbers; other values are interpolated.
+        fewest: smallest number of answers per step.
     """
     count = len(delays)
     prefixes = np.array(numbers(count))
@@ -43,7 +43,7 @@ def worth_having(price: float, delays: FloatArray, lengths: list[int], errors: F
         if not possible.any():
             continue
         seconds = np.min(delays[prefixes - 1][possible] / (1.0 - rho[possible]))
-        cost = _log(1.0 + price * at_work) + _log(float(seconds))  # of products: no price makes all of them infinite
+        cost = _log(1.0 + price * at_work) + _log(float(seconds))  # logarithms: no price overflows
         if cost < best:
             best, chosen = cost, at_work
     return max(chosen, min(fewest, count))

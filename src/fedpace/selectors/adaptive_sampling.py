@@ -1,17 +1,19 @@
-"""Adaptive client sampling: ApproxOptSampling with its constant measured in two pilot phases.
+"""Adaptive client sampling: ApproxOptSampling with a constant c that two pilot phases measure.
 
 Luo, Xiao, Wang, Huang and Tassiulas, "Tackling System and Statistical Heterogeneity for Federated Learning with
-Adaptive Client Sampling" (INFOCOM 2022). After R rounds by q the excess loss is at most A_q / R, A_q ~ M_q + c with
-M_q = sum_i (w_i G_i)^2 / q_i. Two pilots with different q show A_1 / A_2, and so c = (M_1 - rho M_2) / (rho - 1) with
-rho = A_1 / A_2 (their equation for uniform and weighted draws). Then q minimises (sum q_i t_i)(M_q + c).
+Adaptive Client Sampling" (INFOCOM 2022). After R rounds of draws from q, the excess loss is at most A_q / R, with A_q ~
+M_q + c and M_q = sum_i (w_i G_i)^2 / q_i. Two pilots with different q measure rho = A_1 / A_2, which gives c = (M_1 -
+rho M_2) / (rho - 1) (the paper's equation for uniform and weighted draws). Later rounds draw from the q that minimises
+(sum q_i t_i)(M_q + c).
 
 Where we depart, and why:
-- the paper runs both pilots from the initial model and compares the rounds to given losses. A running federation has
-  one model: our pilots follow each other. If excess = A / (R + R_0), then 1 / excess rises by 1 / A in each round
-  wherever one starts, so the slopes of 1 / (loss - best_loss) give rho all the same;
-- with equal shares, uniform and weighted draws are one: the second pilot then draws by w G ("statistical");
-- where the pilots tell nothing (noise, a rising loss, a negative estimate), `c` is used as it is;
-- G is the last norm, not the largest: nothing is kept per client. It is measured in units of its root mean square.
+- The paper runs both pilots from the initial model and compares the rounds needed to reach given losses. A running
+  federation has one model, so our pilots run one after the other. If excess = A / (R + R_0), then 1 / excess rises by 1
+  / A per round from any start. The slopes of 1 / (loss - best_loss) therefore still give rho.
+- With equal shares, uniform and weighted draws are the same. The second pilot then draws in proportion to w G.
+- If the pilots give no estimate (noise, a rising loss, a negative value), the option `c` is used.
+- G is the last norm instead of the largest, because the scheme keeps no state per client. G is divided by its root mean
+  square.
 """
 
 from __future__ import annotations
@@ -33,33 +35,33 @@ from fedpace.selectors._importance import check_options, floors, gradient_norms,
 
 @dataclass(frozen=True)
 class Pilots:
-    """What the pilots saw."""
+    """State: what the pilots measured."""
 
     losses: tuple[float, ...] = ()
-    """Estimated loss of the shared model at each round of both pilots."""
+    """Estimated loss of the shared model in each round of both pilots."""
     c: float = -1.0
-    """Estimated; -1 = not yet, -2 = could not be."""
+    """The estimate of c; -1 = not computed yet, -2 = no estimate possible."""
 
 
 @dataclass(frozen=True)
 class AdaptiveSampling(Scheme):
     """Prefers fast clients and large gradients, self-tuned.
 
-    How much it prefers them is set by what this federation reports.
+    Two pilot phases measure how strongly to prefer them.
 
     Args:
-        k: draws in a round; a client drawn twice trains once and weighs double.
+        k: draws per round; a client drawn twice trains once with double weight.
         pilot: rounds of each of the two pilots, at least 2.
-        c: used where the pilots give no estimate.
-        best_loss: the loss that training could reach; that of the pilots must stay above it.
-        floor: a client's least probability, in units of 1 / clients.
-        clip: largest weight; 0 = no limit. A limit lowers the variance and brings a bias.
+        c: used if the pilots give no estimate.
+        best_loss: the loss that training could reach; the losses of the pilots must stay above it.
+        floor: smallest probability of a client, in units of 1 / clients.
+        clip: largest weight; 0 = no limit. A limit lowers the variance and adds a bias.
     """
 
     name: ClassVar[str] = "adaptive-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS, Need.UPDATE})
-    """Of those who took part, if the host has it; without losses c stays as it is."""
+    """Losses and updates of participants, if the host reports them. Without losses, the option `c` is used."""
 
     k: int = 10
     pilot: int = 10
@@ -69,19 +71,19 @@ class AdaptiveSampling(Scheme):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         check_options(self.k, self.c, self.floor, self.clip, self.name)
         at_least(self.pilot, 2, f"pilot of {self.name}")
         if not math.isfinite(self.best_loss):
             raise InputError(f"best_loss of {self.name} must be finite, but {self.best_loss} came")
 
     def init(self) -> Pilots:
-        """Nothing seen yet."""
+        """Return the state before the first pilot."""
         return Pilots()
 
     def select(self, state: Pilots, view: View, rng: np.random.Generator) -> tuple[Cohort, Pilots]:
-        """Draw uniformly, then by the second pilot's distribution, then by the optimum."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        """Draw uniformly, then from the second pilot's distribution, then from the optimum."""
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         rows = view.candidates
         share = share_weights(view, rows)
         if view.step < self.pilot:
@@ -101,7 +103,7 @@ class AdaptiveSampling(Scheme):
         return importance_cohort(view, rows, q, share, k=self.k, clip=self.clip, rng=rng, why=why), state
 
     def observe(self, state: Pilots, report: Report) -> Pilots:
-        """Estimate the loss of the shared model from those who were drawn, while the pilots last."""
+        """During the pilots, record the estimated loss of the shared model, from the clients that were drawn."""
         known = report.finished & ~np.isnan(report.loss) & (report.weights > 0)
         if state.c != -1 or len(state.losses) >= 2 * self.pilot or not known.any():
             return state
@@ -110,7 +112,7 @@ class AdaptiveSampling(Scheme):
 
     def _second(self, view: View, rows: IntArray, share: FloatArray) -> FloatArray:
         q = share * gradient_norms(view, rows, share) if np.ptp(share) <= 1e-9 else share
-        # The floor keeps weights bounded here too, and everybody who counts possible.
+        # The floor bounds the weights in the pilot too, and gives every client with a share a positive probability.
         q = np.maximum(q / q.sum() if q.any() else share, floors(share, self.floor))
         return np.asarray(q / q.sum())
 
@@ -127,7 +129,7 @@ class AdaptiveSampling(Scheme):
 
 
 def estimate_c(first: FloatArray, second: FloatArray, spread_1: float, spread_2: float) -> float | None:
-    """Return c from the excess losses of two pilots and their M_q; None where they do not tell."""
+    """Return c from the excess losses of two pilots and their M_q; None if no estimate is possible."""
     if min(first.min(), second.min()) <= 0:
         return None
     slopes = [float(np.polyfit(np.arange(part.size), 1 / part, 1)[0]) for part in (first, second)]
@@ -141,5 +143,5 @@ def estimate_c(first: FloatArray, second: FloatArray, spread_1: float, spread_2:
 
 
 def _positive(share: FloatArray) -> FloatArray:
-    """Return the uniform distribution over those who count."""
+    """Return the uniform distribution over clients with a positive share."""
     return np.asarray((share > 0) / (share > 0).sum())

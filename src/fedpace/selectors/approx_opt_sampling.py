@@ -1,18 +1,19 @@
-"""ApproxOptSampling: clients drawn by a distribution that trades their delay against their gradient.
+"""ApproxOptSampling: importance sampling that trades the clients' delays against their gradients.
 
 Luo, Xiao, Wang, Huang and Tassiulas, "Adaptive Heterogeneous Client Sampling for Federated Learning over Wireless
-Networks" (TMC 2024): draw k clients with replacement by the q that minimises (sum q_i t_i)(sum (w_i G_i)^2 / q_i + c),
-each draw with weight w_i / (k q_i) in delta mode. This is the baseline of the paper that fedpace starts from: solved
-again in each round, c chosen by hand. `adaptive-sampling` estimates c.
+Networks" (TMC 2024): draw k clients with replacement from the q that minimises (sum q_i t_i)(sum (w_i G_i)^2 / q_i +
+c). Each draw has weight w_i / (k q_i) in delta mode. The DelayHet paper uses this method as a baseline, with q solved
+again in each round and c chosen by hand. `adaptive-sampling` estimates c.
 
 Where we depart, and why:
-- `solver="exact"` searches the one-parameter curve that holds every stationary point (`fedpace.numerics.importance`):
-  milliseconds instead of the hour that the paper grants to trust-constr, and never a worse value;
-- q has a floor of `floor` / clients. The authors' 1e-7 lets a weight w / (k q) reach thousands;
-- G is measured in units of its own root mean square, so that c = 5, the authors' value, means the same for every model;
-- G is the norm of the last update, where the paper takes the largest gradient norm over all rounds: nothing is kept of
-  a client but its last update;
-- w are the shares among those available, so that the step does not shrink when some are away.
+- `solver="exact"` searches the one-parameter curve that contains every stationary point
+  (`fedpace.numerics.importance`). It takes milliseconds, where the paper allows trust-constr an hour, and never returns
+  a worse value.
+- q has a floor of `floor` / clients. With the authors' 1e-7, a weight w / (k q) can reach thousands.
+- G is divided by its root mean square, so that the authors' c = 5 means the same for every model.
+- G is the norm of the last update; the paper uses the largest gradient norm over all rounds. fedpace stores only the
+  last update of a client.
+- w are the shares among the available clients, so that the step does not shrink when clients are away.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ class ApproxOptSampling(Stateless):
     """Draws that prefer fast clients and large gradients.
 
     Args:
-        k: draws in a round; a client drawn twice trains once and weighs double.
-        c: what a round brings however clients are drawn: larger = faster clients, more varied weights.
-        solver: `exact`, or `trust-constr` as the paper ran it.
+        k: draws per round; a client drawn twice trains once with double weight.
+        c: part of the number of rounds that does not depend on the draws. A larger c prefers faster clients, with more
+            varied weights.
+        solver: `exact`, or `trust-constr` as in the paper.
         max_iter: iterations of trust-constr.
-        floor: a client's least probability, in units of 1 / clients; above 0, or nobody could be weighed.
-        clip: largest weight; 0 = no limit. A limit lowers the variance and brings a bias.
+        floor: smallest probability of a client, in units of 1 / clients. It must be above 0, because weights divide by
+            it.
+        clip: largest weight; 0 = no limit. A limit lowers the variance and adds a bias.
     """
 
     name: ClassVar[str] = "approx-opt-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
-    """Of those who took part, if the host has it; without, all gradients count as equally long."""
+    """Updates of participants, if the host reports them. Without updates, all gradient norms count as equal."""
 
     k: int = 10
     c: float = 5.0
@@ -56,14 +59,14 @@ class ApproxOptSampling(Stateless):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         check_options(self.k, self.c, self.floor, self.clip, self.name)
         one_of(self.solver, ("exact", "trust-constr"), f"solver of {self.name}")
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         rows = view.candidates
         share = share_weights(view, rows)
         a = np.square(share * gradient_norms(view, rows, share))

@@ -1,18 +1,19 @@
-"""FedBuff with what every client sent last: CA2FL.
+"""CA2FL: FedBuff with a cache of every client's last update.
 
 Wang, Cao, Wu, Chen and Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
-Calibration" (ICLR 2024). Fast clients answer more often than slow ones, and a buffer of theirs pulls the model to their
-own optimum. So the server keeps the last update h_i of every client, and the answers in the buffer only correct their
-mean. With K answers, u_i = trained - received:
+Calibration" (ICLR 2024). Fast clients answer more often than slow ones, so that a plain buffer pulls the model toward
+the optimum of the fast clients. CA2FL keeps the last update h_i of every client, and the buffered answers only correct
+the mean of the cache. With K answers and u_i = trained - received:
 
-    v = h + 1/K sum_i (u_i - h_i),    x <- x + lr v,    then h_i <- u_i of those that answered, h <- mean of all h_i,
+    v = h + 1/K sum_i (u_i - h_i),    x <- x + lr v,    then h_i <- u_i if client i answered, h <- mean of all h_i.
 
-all of them 0 at first. The cache is that of the server's rule `calibrated`: as many models as there are clients. Who is
-at work is as in FedBuff: so many clients, replaced at random as they answer. Answers are not discounted by their age.
+All h_i are 0 at first. The server step `calibrated` holds the cache, which is as large as one model per client. As in
+FedBuff, a fixed number of clients is in flight, and random clients replace those that answer. Stale answers are not
+discounted.
 
-Where we depart, and why: where shares of clients differ, corrections are multiplied by share x clients and h is
-weighted by shares, so that the expected step is that of FedAvg; the authors count all clients alike. They let Adam or
-AMSGrad make the step too, which is any other rule of [server], without the cache.
+Departures: if the clients' shares differ, corrections are multiplied by share x clients, and h is weighted by shares,
+so that the expected step is that of FedAvg. The paper weights all clients equally. The paper also combines the cache
+with Adam or AMSGrad. Here, another rule in [server] replaces the cache.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Ca2fl(Stateless):
     """A full buffer, corrected by everybody's last update.
 
     Args:
-        buffer: answers that make a step; the authors' 10.
-        in_flight: clients at work at any time; 0 = all that can be reached.
+        buffer: number of answers per step; 10 in the paper.
+        in_flight: number of clients that train at a time; 0 = all that can be reached.
         lr: the server's step size.
     """
 
@@ -49,7 +50,7 @@ class Ca2fl(Stateless):
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.buffer, 1, "buffer of ca2fl")
         whole(self.in_flight, 0, "in_flight of ca2fl")
         above(self.lr, 0, "lr of ca2fl")
@@ -57,11 +58,11 @@ class Ca2fl(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Calibrated(self.lr)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step where the buffer is full, and let others take the places of those that answered."""
+        """Step if the buffer is full, and start clients in the place of those that answered."""
         return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
 
     def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:

@@ -1,13 +1,14 @@
-"""Clustered sampling: one client from each of K urns; unbiased as K draws by share are, with less variance.
+"""Clustered sampling: draws one client from each of K urns; unbiased, with less variance than K draws by share.
 
 Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for Clients
-Selection in Federated Learning" (ICML 2021), algorithms 1 (`size`) and 2 (`similarity`): see `fedpace.numerics.urns`.
+Selection in Federated Learning" (ICML 2021), algorithms 1 (`size`) and 2 (`similarity`). `fedpace.numerics.urns` fills
+the urns. As in the paper, a client with an unknown update has a sketch of 0.
 
 Where we depart, and why:
-- the released code is biased where a share exceeds 1/K in algorithm 2; here such a client gets urns of its own first;
-- it hands SciPy a square matrix of distances, whose rows SciPy then takes for points; here the distances are clustered;
-- its "L2" is the square of the distance; here it is the distance.
-A client whose update is unknown has the sketch 0, as in the paper.
+- In algorithm 2, the released code is biased if a share exceeds 1/K. Here, such a client first gets urns of its own.
+- The released code passes SciPy a square matrix of distances, and SciPy treats its rows as points. Here, the distances
+  are clustered.
+- The released code's "L2" is the squared distance. Here, it is the distance.
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ class ClusteredSampling(Stateless):
     """One draw from each of k groups of clients.
 
     Args:
-        k: groups, and draws; a client drawn twice trains once and weighs double.
-        algorithm: `similarity`: groups of clients whose last updates are alike (algorithm 2). `size`: groups by share
+        k: number of groups, and of draws; a client drawn twice trains once with double weight.
+        algorithm: `similarity`: groups of clients with similar last updates (algorithm 2). `size`: groups by share
             alone (algorithm 1).
-        measure: of similarity: the `angle` between two updates, or their distance in the norm `l2` or `l1`.
+        measure: distance for `similarity`: the `angle` between two updates, or the norm `l2` or `l1` of their
+            difference.
     """
 
     name: ClassVar[str] = "clustered-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset()
     ignores_delays: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
-    """Of those who took part, if the host has it."""
+    """Updates of participants, if the host reports them."""
 
     k: int = 10
     algorithm: Literal["similarity", "size"] = "similarity"
     measure: Literal["angle", "l2", "l1"] = "angle"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.algorithm, ("similarity", "size"), f"algorithm of {self.name}")
         one_of(self.measure, ("angle", "l2", "l1"), f"measure of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Fill the urns, then draw from each."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; several urns may draw the same client
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; several urns may draw the same client
         rows = view.candidates
         own = share_weights(view, rows)
         if self.algorithm == "size":
@@ -77,9 +79,10 @@ class ClusteredSampling(Stateless):
             return np.asarray(pdist(sketches, "euclidean" if self.measure == "l2" else "cityblock"))
         length = np.linalg.norm(sketches, axis=1, keepdims=True)
         unit = np.divide(sketches, length, out=np.zeros_like(sketches), where=length > 0)
-        # From the chord 2 sin(angle / 2): arccos of the product would lose half the digits of small angles.
+        # Computed from the chord 2 sin(angle / 2): arccos of the inner product would lose half the digits of small
+        # angles.
         chord = pdist(unit)
-        # A sketch of 0 has no direction: it is at a right angle to those that have one, as arccos would have it.
+        # A sketch of 0 has no direction; as with arccos, it is at a right angle to every other sketch.
         nothing = length[:, 0] == 0
         first, second = np.triu_indices(rows.size, 1)
         angle = 2 * np.arcsin(np.minimum(chord / 2, 1.0))

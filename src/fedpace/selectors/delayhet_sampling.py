@@ -1,15 +1,16 @@
-"""DelayHetSampling: a distribution over clients that minimises the predicted time to the target.
+"""DelayHetSampling: draws clients from the distribution that minimises the predicted time to the target.
 
 Harshvardhan, Yu, Rosing and Mazumdar, "Client Selection in Federated Learning with Data Heterogeneity and Network
-Latencies", Algorithm 3: minimise g(p) = E[max delay of K draws] / (1 - B_p), B_p = 2 (p'B~w + p'B~p / K) with B~ the
-squares of B, draw K clients with replacement, each draw with weight 1/K.
+Latencies", Algorithm 3: minimise g(p) = E[max delay of K draws] / (1 - B_p), with B_p = 2 (p'B~w + p'B~p / K) and B~
+the elementwise squares of B. Then draw K clients with replacement, each draw with weight 1/K.
 
 Where we depart from the paper, and why (docs/errata.md has the numbers):
-- The exact minimiser of g is a single client for every K (A4). What the paper ran is SciPy's trust-constr from the
-  uniform distribution, stopped early: the number of iterations is a hidden parameter. Here it is `max_iter`.
-- The numerator of Algorithm 3 is misprinted and identically 0 (A5); Lemma 3 has the right one.
-- B_p < 1 does not follow from the paper's assumptions (A6). Where B_p nears 1 the objective goes on linearly, steep but
-  finite, so that the solver finds its way back from an infeasible start.
+- The exact minimiser of g is a single client for every K (A4). The paper ran SciPy's trust-constr from the uniform
+  distribution and stopped it early, so the number of iterations is a hidden parameter. Here it is the option
+  `max_iter`.
+- The numerator in Algorithm 3 is misprinted and identically 0 (A5). Lemma 3 has the correct one.
+- B_p < 1 does not follow from the paper's assumptions (A6). Near B_p = 1 the objective continues linearly, steep but
+  finite, so that the solver can leave an infeasible start.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class DelayhetSampling(Stateless):
     """Clients drawn from an optimised distribution.
 
     Args:
-        k: draws in a round; a client drawn twice trains once and weighs double.
-        max_iter: iterations of trust-constr from the uniform distribution. More is not better: the limit
-            is a point mass.
+        k: draws per round; a client drawn twice trains once with double weight.
+        max_iter: iterations of trust-constr from the uniform distribution. More is not better: the limit is a single
+            client.
         full_objective: optimise with the true K. The paper's approximation sets K = 1 in the objective.
         ridge: added to the mean moment A before it is inverted, in units of its mean eigenvalue.
-        target_heterogeneity: c below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c; 0 = B as it is. The
-            scheme has no meaning where B_p >= 1, and with K = 1 a uniform start has B_p = 4 c^2 when all B are equal:
-            hence a default below 1/2.
+        target_heterogeneity: c, below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c; 0 = not scaled. The
+            scheme is undefined if B_p >= 1. With K = 1 and all B equal, the uniform start has B_p = 4 c^2, hence a
+            default below 1/2.
     """
 
     name: ClassVar[str] = "delayhet-sampling"
@@ -54,14 +55,14 @@ class DelayhetSampling(Stateless):
     target_heterogeneity: float = 0.4
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
         check_options(self.ridge, self.target_heterogeneity, self.name)
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         problem = feature_heterogeneity(view, ridge=self.ridge, target=self.target_heterogeneity, scheme=self.name)
         draws = self.k if self.full_objective else 1
         objective = SamplingObjective.of(problem, draws)
@@ -98,13 +99,13 @@ class SamplingObjective:
     squares: FloatArray
     """B~ between candidates."""
     reach: FloatArray
-    """r_i = sum_j w_j B~_ij over the whole population."""
+    """r_i = sum_j w_j B~_ij over all clients with known moments."""
     delay: FloatArray
     draws: int
 
     @classmethod
     def of(cls, problem: FeatureHeterogeneity, draws: int) -> SamplingObjective:
-        """Restrict the problem to its candidates."""
+        """Return the objective restricted to the candidates."""
         squares = np.square(problem.matrix[problem.candidates])
         return cls(
             squares=squares[:, problem.candidates],
@@ -132,17 +133,17 @@ class SamplingObjective:
         return numerator.value * inverse, gradient
 
     def minimise(self, max_iter: int) -> tuple[FloatArray, int]:
-        """Run trust-constr from the uniform distribution for at most `max_iter` iterations."""
+        """Return where trust-constr gets from the uniform start in at most `max_iter` iterations, and their number."""
         from scipy.optimize import Bounds, LinearConstraint, minimize
 
         count = self.delay.size
         start = np.full(count, 1 / count)
         if count == 1:
             return start, 0
-        # Delays in units of their mean: the solver's steps and tolerances then do not depend on the unit of time.
+        # Delays are divided by their mean, so that the solver's steps and tolerances do not depend on the time unit.
         scaled = SamplingObjective(self.squares, self.reach, self.delay / max(self.delay.mean(), 1e-12), self.draws)
         with warnings.catch_warnings():
-            # trust-constr warns when it is stopped early or the objective looks linear; both are expected here.
+            # trust-constr warns if it stops early or if the objective looks linear; both are expected here.
             warnings.simplefilter("ignore", UserWarning)
             result = minimize(
                 scaled.value_and_gradient,
@@ -157,6 +158,6 @@ class SamplingObjective:
 
 
 def _on_simplex(p: FloatArray) -> FloatArray:
-    """Interior-point iterates stray from the simplex by rounding; the draw must not."""
+    """Return p clipped and scaled to sum to 1: interior-point iterates leave the simplex by rounding errors."""
     clipped = np.clip(p, 0.0, None)
     return np.asarray(clipped / clipped.sum())

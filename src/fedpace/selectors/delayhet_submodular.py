@@ -1,15 +1,18 @@
-"""DelayHetSubmodular: the set of clients, with proxy weights, that minimises the predicted time to the target.
+"""DelayHetSubmodular: selects the weighted set of clients that minimises the predicted time to the target.
 
 Harshvardhan, Yu, Rosing and Mazumdar, "Client Selection in Federated Learning with Data Heterogeneity and Network
-Latencies", Algorithm 2: minimise g(S) = max_{i in S} tau_i / (1 - B_S), B_S = 2 (sum_j w_j min_{i in S} B_ij)^2, then
-weigh each chosen client by the shares of those whose nearest chosen client it is.
+Latencies", Algorithm 2: minimise g(S) = max_{i in S} tau_i / (1 - B_S), with B_S = 2 (sum_j w_j min_{i in S} B_ij)^2.
+Every client is represented by its nearest member of S, and a member's weight is the total share of the clients that it
+represents.
 
 Where we depart from the paper, and why (docs/errata.md has the numbers):
-- g is not submodular (A1), but some prefix of the delay order minimises it (A2). `solver="exact"` scans the prefixes;
-  `solver="min-norm"` is the paper's Fujishige-Wolfe, which has no guarantee here and is often far off (A3).
-- B_S >= 1 makes g negative, and would be chosen first (A8): such sets are infeasible here.
+- g is not submodular (A1), but some prefix of the clients sorted by delay minimises it (A2). `solver="exact"` scans the
+  prefixes. `solver="min-norm"` is the paper's Fujishige-Wolfe algorithm, which has no guarantee here and is often far
+  from the minimum (A3).
+- B_S > 1 makes g negative, so that the minimisation would prefer such sets (A8). Here, sets with B_S >= 1 are
+  infeasible.
 - B must be rescaled for the theory to apply, which the paper does not describe (A9): see `target_heterogeneity`.
-- 1/m becomes the client's share (C11), and only clients with a known moment count.
+- The client's share replaces 1/m (C11), and only clients with a known moment count.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from fedpace.numerics.prefix import solution_of_set
 from fedpace.selectors._feature_heterogeneity import check_options, feature_heterogeneity
 
 LEAST_MARGIN = 1e-6
-"""Min-norm needs a finite value for every set: an infeasible one costs its delay times a million."""
+"""Lower bound of 1 - B_S in min-norm, which needs a finite value for every set."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,13 @@ class DelayhetSubmodular(Stateless):
     """The fastest clients that represent the rest well.
 
     Args:
-        solver: `exact` (prefix scan) or `min-norm` (as in the paper, with g(empty) = the largest singleton value).
+        solver: `exact` (prefix scan) or `min-norm` (as in the paper, with g(empty) = the largest value of a single
+            client).
         ridge: added to the mean moment A before it is inverted, in units of its mean eigenvalue.
-        target_heterogeneity: c below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c, as the paper's
-            Assumption 3 demands; a hidden parameter there. Small sets then look better than they are. 0: B as it is,
-            with infeasible sets excluded, which is what the theorem speaks of: cautious, but it does not stall.
+        target_heterogeneity: c, below 0.7071. B is scaled down until max_i sum_j w_j B_ij <= c, as the paper's
+            Assumption 3 requires; in the paper this is a hidden parameter. Small sets then look better than they are. 0
+            = not scaled, with infeasible sets excluded, as the theorem assumes: this is cautious, but training does not
+            stall.
         max_clients: the longest prefix that the exact solver considers; 0 = no limit.
         max_iter: major steps of min-norm, which need not converge on a function that is not submodular.
     """
@@ -56,7 +61,7 @@ class DelayhetSubmodular(Stateless):
     max_iter: int = 300
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         one_of(self.solver, ("exact", "min-norm"), f"solver of {self.name}")
         check_options(self.ridge, self.target_heterogeneity, self.name)
         at_least(self.max_iter, 1, f"max_iter of {self.name}")
@@ -65,7 +70,7 @@ class DelayhetSubmodular(Stateless):
             raise InputError("min-norm cannot bound the number of clients: set max_clients = 0 or use solver='exact'")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Minimise g over the available clients."""
+        """Minimise g over the available clients, and return the minimiser as a cohort."""
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         choice: PrefixChoice
@@ -102,12 +107,13 @@ class DelayhetSubmodular(Stateless):
     def _min_norm(self, view: View) -> tuple[RescaledPrefix, str]:
         problem = feature_heterogeneity(view, ridge=self.ridge, target=self.target_heterogeneity, scheme=self.name)
         rows = np.flatnonzero(problem.candidates)
-        # Where g is not submodular the answer depends on the first vertex: start from one that no labelling changes.
+        # If g is not submodular, the result depends on the first vertex. Start from one that does not depend on row
+        # order.
         rows = rows[np.lexsort((problem.matrix[rows] @ problem.share, problem.delay[rows]))]
         block, delay = problem.matrix[rows], problem.delay[rows]
 
         def chain(order: IntArray) -> FloatArray:
-            """g of every prefix of `order`, with running maxima and minima instead of m evaluations from scratch."""
+            """Return g of every prefix of `order`, by running maxima and minima."""
             nearest = np.minimum.accumulate(block[order], axis=0)
             return _cost(np.maximum.accumulate(delay[order]), nearest @ problem.share)
 

@@ -1,15 +1,16 @@
-"""DivFL: the clients whose gradients stand best for everybody's.
+"""DivFL: selects clients whose gradients best represent the gradients of all clients.
 
 Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via Submodular
 Maximization" (ICLR 2022): minimise sum_j w_j min_{i in S} |g_i - g_j| over |S| = k by greedy facility location.
 
 Where we depart, and why:
-- g_i is the sketch that the ledger holds: with `exact` that of the gradient at the shared model, with `no-overhead`
-  that of the client's last local update (the paper's code computes a gradient before training, at additional cost).
-- with `every-q` the sketches of participants are updates and the others gradients, whose lengths cannot be compared:
-  there, and only there, directions are compared instead (every sketch is scaled to length 1).
-- the released code has a switch for `exact` that never fires with k > 1: what it runs is `no-overhead`, our default.
-- 1/m becomes the client's share. Unavailable clients are not chosen, but they still want to be represented.
+- g_i is the sketch in the ledger. With `exact` it is the sketch of the gradient at the shared model. With `no-overhead`
+  it is the sketch of the client's last local update. The paper's code computes a gradient before training, at
+  additional cost.
+- With `every-q`, some sketches are updates (of participants) and others are gradients, and their lengths cannot be
+  compared. In this mode only, sketches are scaled to length 1, so that directions are compared.
+- The released code has a switch for `exact` that never takes effect if k > 1. It runs `no-overhead`, our default.
+- The client's share replaces 1/m. Unavailable clients cannot be selected, but they still count as clients to represent.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Divfl(Scheme):
 
     Args:
         k: clients in a cohort.
-        mode: when gradients are asked for. `exact`: of everybody, before every round. `every-q`: of everybody, every q
-            rounds. `no-overhead`: never; who takes part refreshes its own, and a warm-up gives the first.
-        q: rounds between two askings with `every-q`.
-        method: of the greedy search: `lazy` and `plain` return the same, `stochastic` looks at a random tenth.
-        weights: `share`: the members' shares among themselves, as in the released code. `proxy`: the shares of those
-            whose nearest member it is, as in the theory.
+        mode: when clients are asked for gradients. `exact`: all, before every round. `every-q`: all, every q rounds.
+            `no-overhead`: never; participants refresh their sketch, and a warm-up gives the first ones.
+        q: rounds between two requests with `every-q`.
+        method: greedy search: `lazy` and `plain` give the same result, `stochastic` examines a random tenth.
+        weights: `share`: the members' shares, scaled to sum to 1, as in the released code. `proxy`: the total share of
+            the clients that each member is nearest to, as in the theory.
     """
 
     name: ClassVar[str] = "divfl"
@@ -52,7 +53,7 @@ class Divfl(Scheme):
     weights: Literal["share", "proxy"] = "share"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.q, 1, f"q of {self.name}")
         one_of(self.mode, ("exact", "every-q", "no-overhead"), f"mode of {self.name}")
@@ -63,12 +64,12 @@ class Divfl(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask everybody who can be reached for a gradient, when it is time."""
+        """Ask all reachable clients for a gradient, if the mode says so in this round."""
         due = self.mode == "exact" or (self.mode == "every-q" and view.step % self.q == 0)
         return Probe(view.candidates, kind="gradient") if due else None
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Run the greedy search over the available clients."""
+        """Run the greedy search over the available clients, and return the cohort."""
         size = cohort_size(self.k, view, self.name)
         if view.updates is None:
             raise InputError(f"{self.name} needs update sketches, but no client has reported any")
@@ -99,7 +100,7 @@ class Divfl(Scheme):
         return Cohort(clients[order], weights[order], why=why), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
 
 def _distances(chosen: FloatArray, everybody: FloatArray) -> FloatArray:

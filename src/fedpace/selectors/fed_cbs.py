@@ -1,16 +1,17 @@
-"""Fed-CBS: clients drawn one after the other so that their labels together are balanced.
+"""Fed-CBS: draws clients one by one so that the cohort's labels are balanced.
 
 Zhang et al., "Fed-CBS: A Heterogeneity-Aware Client Sampling Mechanism for Federated Learning via Class-Imbalance
 Reduction" (ICML 2023). QCID(S) = sum_b (sum_S n_i a_ib / sum_S n_i - 1/C)^2 measures the imbalance of a set. The first
-client is drawn by 1 / QCID({c})^b_1 + lambda sqrt(3 ln r / (2 T_c)), the j-th by QCID(S)^b_{j-1} / QCID(S + c)^b_j,
-with b_j = j, T_c the times that c took part and r the round.
+client is drawn in proportion to 1 / QCID({c})^b_1 + lambda sqrt(3 ln r / (2 T_c)), the j-th in proportion to
+QCID(S)^b_{j-1} / QCID(S + c)^b_j. Here b_j = j, T_c is the number of rounds that client c took part in, and r is the
+round.
 
 Notes:
-- everything but the last factor is the same for all candidates and drops out, so the second formula of the paper, whose
-  denominator re-implementations read in two ways, needs no reading at all;
-- QCID^j underflows for balanced sets and large j: we work in logarithms, with a floor under QCID;
-- clients are drawn without replacement (one re-implementation does with), and T_c starts at 1.
-The histograms are in the clear here; the paper computes the products n_i n_j <a_i, a_j> under encryption.
+- In the second formula, everything except QCID(S + c)^b_j is the same for all candidates and cancels.
+  Re-implementations disagree on how to read the rest, which therefore does not matter.
+- QCID^j underflows for balanced sets and large j. The code uses logarithms, with a floor under QCID.
+- Clients are drawn without replacement (one re-implementation draws with replacement), and T_c starts at 1.
+- The server sees the histograms in the clear. The paper computes the products n_i n_j <a_i, a_j> under encryption.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights, slowest
 
 FLOOR = 1e-9
-"""Added to every QCID: a perfectly balanced set is very likely rather than infinitely."""
+"""Added to every QCID, so that the probability of a perfectly balanced set stays finite."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class FedCbs(Stateless):
 
     Args:
         k: clients in a cohort.
-        exploration: lambda; how much clients that seldom took part are preferred as the first of a cohort.
+        exploration: lambda; how strongly the first draw prefers clients that seldom took part.
     """
 
     name: ClassVar[str] = "fed-cbs"
@@ -47,12 +48,12 @@ class FedCbs(Stateless):
     exploration: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.exploration, 0, f"exploration of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Draw client after client."""
+        """Draw the clients one by one."""
         size = cohort_size(self.k, view, self.name)
         if view.labels is None:
             raise InputError(f"{self.name} needs label histograms, but no client has reported any")
@@ -64,7 +65,7 @@ class FedCbs(Stateless):
         together = np.zeros(labels.shape[1])
         for position in range(1, size + 1):
             score = first if position == 1 else -position * np.log(imbalance(together + labels) + FLOOR)
-            # The largest of score + Gumbel noise is a draw in proportion to exp(score).
+            # The argmax of score + Gumbel noise is a draw in proportion to exp(score).
             score = score + rng.gumbel(size=rows.size)
             score[picks] = -np.inf
             picks.append(int(np.argmax(score)))
@@ -81,7 +82,7 @@ class FedCbs(Stateless):
 
 
 def imbalance(counts: FloatArray) -> FloatArray:
-    """Return QCID of label counts along the last axis; without any label it is that of a single class, the worst."""
+    """Return the QCID of label counts along the last axis; without any labels, the largest value, of a single class."""
     total = counts.sum(axis=-1, keepdims=True)
     classes = counts.shape[-1]
     part = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)

@@ -1,15 +1,15 @@
-"""FedCS: of some candidates drawn at random, all that can make the deadline.
+"""FedCS: draws random candidates and keeps all that can meet the deadline.
 
 Nishio and Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge" (ICC 2019):
 ask ceil(m C) random clients for their resources, and take as many as fit into a round of T_round seconds.
 
-The paper knows training and upload times apart and lets uploads queue on one channel, which needs a greedy search. A
-View knows one delay a client and rounds last as long as the slowest: the largest admissible set is then exactly "all
-candidates whose delay is at most the deadline". Where nobody can make it, the fastest candidate is taken and waited
-for: a cohort cannot be empty.
+The paper knows training and upload times separately, and uploads queue on one channel, which requires a greedy search.
+A View has one delay per client, and a round lasts as long as its slowest client. The largest admissible set is then
+exactly "all candidates with a delay of at most the deadline". If no candidate can meet the deadline, the fastest one is
+taken without a deadline, because a cohort cannot be empty.
 
-Where we depart: `quantile`, ours, gives the deadline relative to the delays of the fleet. The paper's 3 minutes are for
-its own network: under delays that are all below it this is random selection, and under long ones a single client.
+Where we depart: `quantile`, ours, sets the deadline relative to the delays of the fleet. The paper's 3 minutes suit its
+own network. If all delays are shorter, the scheme becomes random selection; if all are longer, it selects one client.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class FedCs(Stateless):
 
     Args:
         k: candidates drawn, and so the largest cohort.
-        deadline: seconds that a client may take by its estimated delay.
-        quantile: of the estimated delays of those that can be reached, in place of seconds; 0 = `deadline` counts.
-        enforce: wait no longer than the deadline for those chosen either; who is late then counts as failed.
+        deadline: largest estimated delay of a selected client, in seconds.
+        quantile: use this quantile of the reachable clients' estimated delays as the deadline; 0 = use `deadline`.
+        enforce: also end the round at the deadline; clients that are late then count as failed.
     """
 
     name: ClassVar[str] = "fed-cs"
@@ -46,13 +46,13 @@ class FedCs(Stateless):
     quantile: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         above(self.deadline, 0, f"deadline of {self.name}")
         between(self.quantile, 0, 1, f"quantile of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Draw the candidates and keep those who can make it."""
+        """Draw the candidates and keep those that can meet the deadline."""
         size = cohort_size(self.k, view, self.name)
         candidates = np.sort(rng.choice(view.candidates, size=size, replace=False))
         limit = self._limit(view)
@@ -72,8 +72,8 @@ class FedCs(Stateless):
         return Cohort(clients, share_weights(view, clients), deadline=deadline, why=why), None
 
     def _limit(self, view: View) -> float:
-        """Return the seconds that a client may take."""
+        """Return the deadline in seconds."""
         if not self.quantile:
             return self.deadline
-        # The delay of a client, not one between two: which clients are in then does not depend on rounding.
+        # inverted_cdf returns an actual client's delay, so that rounding does not decide which clients are in.
         return float(np.quantile(view.delay[view.candidates], self.quantile, method="inverted_cdf"))

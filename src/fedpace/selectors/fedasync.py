@@ -1,19 +1,19 @@
-"""No rounds and no buffer: every answer moves the model, the less the older it is.
+"""FedAsync: asynchronous training without a buffer; every answer moves the model, stale ones less.
 
-Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019): FedAsync. So many clients are at work at any time;
-who has answered is replaced at once by one drawn at random, which is given the current model. Every answer x_i is mixed
-into the model as it comes, whole, however much the model has moved since it was sent:
+Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019). A fixed number of clients is in flight. When a
+client answers, a random client takes its place and receives the current model. The server mixes each trained model x_i
+into the current model when it arrives, however far the model has moved meanwhile:
 
     x <- (1 - a) x + a x_i,    a = alpha s(lag),    lag = steps made since the client received its model,
 
     s = 1 (constant), (1 + lag)^-power (polynomial), or 1 / (slope max(lag - tolerated, 0) + 1) (hinge).
 
-Mixing is the server's rule `mixing`. A round of the records is a step, of one client.
+The server step is `mixing`. The records count each step, of one client, as a round.
 
-Where we depart, and why: the authors' clients have a proximal term, which is the clients' business and not the
-scheme's: algorithm = "fedprox" of [training], with mu = 0.005 as theirs. Where shares of clients differ, a is
-multiplied by share x clients, 1 at the most, so that steps are towards the same objective as FedAvg's. The authors let
-staleness be drawn at random up to 4 or 16; here it is what delays make it.
+Where we depart, and why: the authors' clients train with a proximal term. Here, that is an option of the host:
+algorithm = "fedprox" in [training]; the authors use mu = 0.005. If the clients' shares differ, a is multiplied by share
+x clients, up to a = 1, so that steps follow the same objective as FedAvg. The authors draw the staleness at random up
+to 4 or 16; here it follows from the delays.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Fedasync(Stateless):
     """Every answer is mixed into the model as it comes.
 
     Args:
-        alpha: what an answer to the current model counts for; the model keeps the rest.
-        in_flight: clients at work at any time; 0 = all that can be reached.
-        discount: how less an old answer counts.
-        power: of `polynomial`: what 1 + lag is raised to.
-        slope: of `hinge`: how fast answers lose beyond `tolerated`.
-        tolerated: of `hinge`: the lag up to which answers count in full.
+        alpha: weight of an answer to the current model; the model keeps the rest.
+        in_flight: number of clients that train at a time; 0 = all that can be reached.
+        discount: how the weight of stale answers falls with their lag.
+        power: for `polynomial`: the weight is divided by 1 + lag to this power.
+        slope: for `hinge`: how fast the weight falls beyond `tolerated`.
+        tolerated: for `hinge`: the largest lag with full weight.
     """
 
     name: ClassVar[str] = "fedasync"
@@ -59,7 +59,7 @@ class Fedasync(Stateless):
     tolerated: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         if not 0 < self.alpha <= 1:
             raise InputError(f"alpha of fedasync must lie in (0, 1], but {self.alpha!r} came")
         whole(self.in_flight, 0, "in_flight of fedasync")
@@ -71,11 +71,11 @@ class Fedasync(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Mixing()
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Mix the next answer in, and let somebody else take the place of whoever sent it."""
+        """Mix the next answer in, and start a client in the place of its sender."""
         return buffered(view, rng, buffer=1, in_flight=self.in_flight, weigh=self._weigh), None
 
     def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:

@@ -1,14 +1,17 @@
-"""No rounds: clients train all the time, and every so many answers make a step.
+"""FedBuff: asynchronous training with a buffer; the model steps whenever the buffer holds K answers.
 
-Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS 2022): FedBuff. So many clients are
-at work at any time; who has answered is replaced at once by one drawn at random, which is given the current model. When
-the buffer holds K answers, the model steps and the buffer is emptied:
+Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS 2022). A fixed number of clients is
+in flight. When a client answers, a random client takes its place and receives the current model. When the buffer holds
+K answers, the model steps and the buffer is emptied:
 
-    x <- x + lr / K sum_i (1 + lag_i)^-1/2 u_i,    u_i = trained - received, lag_i = steps made since it was received.
+    x <- x + lr / K sum_i (1 + lag_i)^-1/2 u_i,    u_i = trained - received, lag_i = steps since the client received x.
 
-A round of the records is a step. Where shares of clients differ, updates are multiplied by share x clients, whose mean
-is 1, so that steps are towards the same objective as FedAvg's; the authors count all clients alike. A buffer as large
-as the fleet is FedAvg exactly where all clients take equally long.
+The records count each step as a round.
+
+Departure: if the clients' shares differ, updates are multiplied by share x clients, which has mean 1. Steps then follow
+the same objective as FedAvg. The paper weights all clients equally.
+
+With a buffer as large as the fleet and equal delays, the method is exactly FedAvg.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ class Fedbuff(Stateless):
     """A step whenever the buffer is full; without rounds.
 
     Args:
-        buffer: answers that make a step; the authors' K = 10.
-        in_flight: clients at work at any time; 0 = all that can be reached.
-        staleness: power of 1 + lag that an update is divided by; 0 = old answers count as much as new ones.
+        buffer: number of answers per step; K = 10 in the paper.
+        in_flight: number of clients that train at a time; 0 = all that can be reached.
+        staleness: an update is divided by 1 + lag to this power; 0 = stale answers count in full.
         lr: the server's step size.
-        momentum: of the server's steps.
+        momentum: momentum of the server step (FedAvgM).
     """
 
     name: ClassVar[str] = "fedbuff"
@@ -50,7 +53,7 @@ class Fedbuff(Stateless):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.buffer, 1, "buffer of fedbuff")
         whole(self.in_flight, 0, "in_flight of fedbuff")
         at_least(self.staleness, 0, "staleness of fedbuff")
@@ -62,11 +65,11 @@ class Fedbuff(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return None if (self.lr, self.momentum) == (1, 0) else Fedavgm(self.momentum, self.lr)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step where the buffer is full, and let others take the places of those that answered."""
+        """Step if the buffer is full, and start clients in the place of those that answered."""
         return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
 
     def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:

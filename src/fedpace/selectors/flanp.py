@@ -1,19 +1,20 @@
-"""FLANP: begin with the fastest clients, and double their number whenever they have learnt what they can.
+"""FLANP: starts with the fastest clients, and doubles their number when they stop improving.
 
 Reisizadeh, Tziotis, Hassani, Mokhtari and Pedarsani, "Straggler-Resilient Federated Learning: Leveraging the Interplay
 Between Statistical Accuracy and System Heterogeneity" (2020). Stage s trains the n_s fastest clients to their
-statistical accuracy |grad L|^2 <= 2 mu V_{n_s}, V_n ~ 1/n; then n_{s+1} = min(2 n_s, m). All members weigh 1/n_s.
+statistical accuracy |grad L|^2 <= 2 mu V_{n_s}, V_n ~ 1/n; then n_{s+1} = min(2 n_s, m). All members have weight 1/n_s.
 
 Where we depart, and why:
-- mu and V are unknown in practice, and the released code's rule reads the gradient on all training data, which no
-  server sees. We use the norm of the members' average update (proportional to the gradient for a fixed learning rate
-  and number of local steps; all our rules compare norms with norms, so the factor drops out);
-- the paper solves each stage by FedGATE, whose clients correct their local steps by what they disagreed on before. What
-  runs here is the host's: FedAvg unless it is another. With several local steps and data that differ, clients drift,
-  which FedGATE would prevent. The paper calls FLANP a meta-algorithm, in which other solvers may take its place;
-- the released code divides the clients' learning rate by 1.3 or 1.4 at a doubling and multiplies the server's by it. A
-  Cohort cannot ask for either, so steps stay as they are from stage to stage;
-- delays are sorted anew in each round, so a client that became slow drops back. The number of clients never falls.
+- mu and V are unknown in practice, and the released code's rule needs the gradient on all training data, which no
+  server has. We use the norm of the members' average update. For a fixed learning rate and number of local steps, it is
+  proportional to the gradient, and our rules compare norms only with norms.
+- The paper trains each stage with FedGATE, which corrects local steps for client drift. Here, the host's algorithm
+  trains, FedAvg by default. With several local steps and heterogeneous data, clients drift, which FedGATE would
+  prevent. The paper calls FLANP a meta-algorithm that allows other solvers.
+- At each doubling, the released code divides the clients' learning rate by 1.3 or 1.4 and multiplies the server's by
+  the same factor. A Cohort cannot set learning rates, so they stay the same.
+- Clients are sorted by delay in every round, so that a client that becomes slow drops out. The number of clients never
+  falls.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ RULES = ("released", "period", "statistical", "plateau")
 
 @dataclass(frozen=True)
 class Stage:
-    """What FLANP remembers. A norm of -1 is unknown."""
+    """State of FLANP. A norm of -1 is unknown."""
 
     size: int
     rounds: int = 0
-    """Finished in this stage."""
+    """Rounds finished in this stage."""
     norm: float = -1.0
     """Squared norm of the last average update."""
     first_norm: float = -1.0
     threshold: float = -1.0
     losses: tuple[float, ...] = ()
-    """The last of this stage, oldest first."""
+    """The newest mean losses of this stage, oldest first."""
     due: bool = False
-    """The stage is over."""
+    """Whether the stage is over."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,23 @@ class Flanp(Scheme):
 
     Args:
         k: clients in the first stage.
-        growth: factor from one stage to the next.
+        growth: factor on the number of clients per stage.
         stop: when a stage ends. `released` (the authors' code): after `period` rounds, or as soon as the squared norm
-            of the average update falls below a threshold, which is its value at the end of the first stage and is
-            halved at every doubling; without update sketches only the period counts. `period`: after `period` rounds.
-            `statistical` (the theory): when the squared norm falls to `accuracy` times its very first value, times
-            k / clients. `plateau`: when the members' loss fell by less than the fraction `tolerance` in `window`
-            rounds.
+            of the average update falls below a threshold. The threshold is the norm at the end of the first stage, and
+            is halved at every doubling. Without update sketches, only the period counts. `period`: after `period`
+            rounds. `statistical` (the theory): when the squared norm falls to `accuracy` times its very first value,
+            times k / clients in the stage. `plateau`: when the members' loss fell by less than the fraction `tolerance`
+            in `window` rounds.
         period: T0 of the released code: 20 for MNIST and CIFAR-10, 50 for FEMNIST.
-        accuracy: see `statistical`.
-        tolerance: see `plateau`.
-        window: see `plateau`.
+        accuracy: used by `statistical`.
+        tolerance: used by `plateau`.
+        window: used by `plateau`.
     """
 
     name: ClassVar[str] = "flanp"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
-    """Of those who take part, if the host has it."""
+    """Updates of participants, if the host reports them."""
 
     k: int = 1
     growth: float = 2.0
@@ -82,7 +83,7 @@ class Flanp(Scheme):
     window: int = 5
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         above(self.growth, 1, f"growth of {self.name}")
         one_of(self.stop, RULES, f"stop of {self.name}")
@@ -92,11 +93,11 @@ class Flanp(Scheme):
         whole(self.window, 1, f"window of {self.name}")
 
     def init(self) -> Stage:
-        """The first stage."""
+        """Return the first stage."""
         return Stage(size=self.k)
 
     def select(self, state: Stage, view: View, rng: np.random.Generator) -> tuple[Cohort, Stage]:
-        """Take the fastest, after the next stage has begun if it is time."""
+        """Begin the next stage if the last one is over, and select the fastest clients."""
         check_k(self.k, view.clients, self.name)
         if state.due:
             threshold = state.threshold / 2 if state.threshold >= 0 else -1.0
@@ -116,7 +117,7 @@ class Flanp(Scheme):
         return Cohort(clients, even_weights(clients), why=why), state
 
     def observe(self, state: Stage, report: Report) -> Stage:
-        """Decide whether the stage is over."""
+        """Record the norm and the loss of the round, and decide whether the stage is over."""
         norm = _squared_norm(report)
         loss = _mean_loss(report)
         losses = state.losses if loss is None else (*state.losses, loss)[-(self.window + 1) :]
@@ -144,7 +145,7 @@ class Flanp(Scheme):
 
 
 def _squared_norm(report: Report) -> float:
-    """Return that of the finished clients' average update; -1 where nobody reported a sketch."""
+    """Return the squared norm of the finished clients' average update; -1 without any sketch."""
     if report.updates is None:
         return -1.0
     known = report.finished & ~np.isnan(report.updates).any(axis=1)

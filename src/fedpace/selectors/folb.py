@@ -1,16 +1,17 @@
-"""FOLB: a uniform draw, in which those weigh most whose gradients point where all of them point.
+"""FOLB: uniform draws; clients weigh more if their gradient agrees with the mean gradient.
 
-Nguyen, Sehwag, Hosseinalipour, Brinton, Chiang and Poor, "Fast-Convergent Federated Learning" (JSAC 39(1), 2021):
-draw S uniformly, G = mean of their gradients, I_i = <g_i, G>, and x <- x + sum_S I_i d_i / sum_S |I_j|. Weights may be
-negative, so the mode is delta. The theory takes the denominator from a second, independent draw: `sets="two"`.
+Nguyen, Sehwag, Hosseinalipour, Brinton, Chiang and Poor, "Fast-Convergent Federated Learning" (JSAC 39(1), 2021): draw
+S uniformly, let G be the mean of the gradients in S, I_i = <g_i, G>, and x <- x + sum_S I_i d_i / sum_S |I_j|. Weights
+may be negative, so the mode is delta. The theory takes the denominator from a second, independent draw: `sets="two"`.
 
 Where we depart, and why:
-- inner products are those of the gradient sketches that the probe brings;
-- the correction I_i - psi gamma_i |G|^2 for inexact local solvers is left out: no host reports gamma_i;
-- `probe` and `select` must draw the same clients from different random streams. The state therefore carries a key,
-  drawn in the round before; the first round has none, asks nobody and averages by share as FedAvg does;
-- where the denominator vanishes (gradients that cancel), and for want of gradients, the weights are equal;
-- with two sets the weights' sizes sum to at most 2: a second draw at right angles to G would blow them up.
+- Inner products are computed between the gradient sketches from the probe.
+- The correction I_i - psi gamma_i |G|^2 for inexact local solvers is left out, because no host reports gamma_i.
+- `probe` and `select` must draw the same clients but have different random streams. The state therefore carries a key,
+  drawn in the previous round. The first round has no key: it probes nobody and averages by share as FedAvg does.
+- If the denominator vanishes (gradients cancel), or if no gradients arrived, the weights are equal.
+- With two sets, the absolute weights sum to at most 2. Otherwise a second draw nearly orthogonal to G would make them
+  explode.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 
 VANISHING = 1e-12
-"""Of the largest possible value: where inner products sum to less, they say nothing."""
+"""If the inner products sum to less than this part of their largest possible sum, they are treated as 0."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What FOLB remembers: the name of the random stream of the next draw."""
+    """State of FOLB: the key of the random stream for the next draw."""
 
     key: int = -1
     """-1 = none yet."""
@@ -44,7 +45,8 @@ class Folb(Scheme):
 
     Args:
         k: clients in a cohort.
-        sets: `one`: the cohort itself gives the denominator. `two`: k other draws, asked for gradients too.
+        sets: `one`: the cohort itself gives the denominator. `two`: a second draw of k clients gives it; they are asked
+            for gradients too.
     """
 
     name: ClassVar[str] = "folb"
@@ -55,22 +57,22 @@ class Folb(Scheme):
     sets: Literal["one", "two"] = "one"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.sets, ("one", "two"), f"sets of {self.name}")
 
     def init(self) -> Key:
-        """No key yet."""
+        """Return the state without a key."""
         return Key()
 
     def probe(self, state: Key, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask those who will be chosen for their gradients."""
+        """Ask the clients that `select` will draw for their gradients."""
         if state.key < 0:
             return None
         return Probe(np.unique(np.concatenate(self._draws(state, view))), kind="gradient")
 
     def select(self, state: Key, view: View, rng: np.random.Generator) -> tuple[Cohort, Key]:
-        """Weigh the draw by its inner products with its mean gradient."""
+        """Return the drawn clients, weighted by inner products with their mean gradient, and the next key."""
         following = Key(int(rng.integers(2**62)))
         if state.key < 0:
             size = cohort_size(self.k, view, self.name)
@@ -93,11 +95,11 @@ class Folb(Scheme):
         return Cohort(clients, weights, mode="delta", why=why), following
 
     def observe(self, state: Key, report: object) -> Key:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _draws(self, state: Key, view: View) -> tuple[IntArray, IntArray]:
-        """Return the cohort and the clients of the denominator; the same in `probe` and in `select`."""
+        """Return the cohort, and the clients for the denominator; both are the same in `probe` and in `select`."""
         size = cohort_size(self.k, view, self.name)
         rng = stream(state.key, self.name)
         order = rng.permutation(view.candidates), rng.permutation(view.candidates)
@@ -106,9 +108,10 @@ class Folb(Scheme):
 
 
 def agreement(gradients: FloatArray, others: FloatArray) -> tuple[FloatArray, float | None]:
-    """Return I_i / sum |I_j| with I_i = <g_i, G>, i among `gradients`, j among `others`, G the mean of the former.
+    """Return the weights I_i / sum |I_j|, and the mean of |I_j| / |G|^2.
 
-    And the mean |I_j| / |G|^2; equal weights and None where the sum vanishes.
+    G is the mean of `gradients`, I_i = <g_i, G>; i runs over `gradients` and j over `others`. If the sum vanishes,
+    return equal weights and None. The sum counts as at least half of sum |I_i|.
     """
     mean = gradients.mean(axis=0)
     inner, scale = gradients @ mean, np.abs(others @ mean)

@@ -1,28 +1,30 @@
-"""HACCS: clusters of clients with like labels, each stood for by its fastest members.
+"""HACCS: clusters clients by their label distribution, and selects the fastest clients of each cluster.
 
 Wolfrath, Sreekumar, Kumar, Wang and Chandra, "HACCS: Heterogeneity-Aware Clustered Client Selection for Accelerated
-Federated Learning" (IPDPS 2022), and the authors' code (NS-PhD-Research/HACCS) where the paper leaves things open. What
-must take part is every distribution of data, not every client: clients are clustered by their label histograms, and who
-is alone in its corner is a cluster of its own. A cluster weighs
+Federated Learning" (IPDPS 2022). Where the paper leaves details open, we follow the authors' code
+(NS-PhD-Research/HACCS). Every data distribution must take part, but not every client. Clients are clustered by their
+label histograms, and a client without similar ones is its own cluster. The weight of a cluster is
 
     rho (1 - t_c / max t) + (1 - rho) f_c / sum f,      t_c its mean delay, f_c its mean squared loss.
 
-Cluster c, with the part p_c of all the weight, sends its floor(p_c k) fastest clients; what is left of the k is drawn,
-cluster by cluster in proportion to the weights, each time the fastest that is not yet in.
+A cluster with the part p_c of the total weight contributes its floor(p_c k) fastest clients. The remaining places are
+filled one by one: a cluster is drawn in proportion to the weights, and its fastest unused client joins.
 
 Notes, and where we depart:
-- the paper compares histograms by Hellinger's distance, the released code by the Euclidean one of frequencies, cut at
-  0.25: both are here, the latter as the default since its radius is known. OPTICS, read out as DBSCAN with at least two
-  clients to a cluster, is single linkage cut at the radius, which SciPy has. The paper's other summary, histograms of
-  features for each label, is left out: no host reports those;
-- the released code evaluates the model at every client after every round, free of charge, and takes the error rate for
-  the loss. `losses="probed"` asks everybody for a loss; `"last"`, the default, asks nobody: of each cluster those count
-  that reported last, since its members have the same distribution, and the others' losses are of older models. A
-  cluster of which no loss is known has the mean of the others;
-- it divides by all members of a cluster where some are away; here means are over those that can be reached;
-- all weights 0 (one cluster, without loss) would stop it; here all clusters are then as likely;
-- the released code averages models evenly; here they weigh as their shares do, which is the same for equal shares.
-Clients without a histogram cannot be chosen (`needs`): the scheme is for classification.
+- The paper compares histograms by Hellinger distance. The released code uses the Euclidean distance of frequencies, cut
+  at 0.25. Both are available; the latter is the default, because its radius is known. OPTICS, read out as DBSCAN with
+  at least two clients per cluster, equals single linkage cut at the radius, which SciPy provides. The paper's other
+  summary, feature histograms per label, is left out, because no host reports them.
+- The released code evaluates the model on every client after every round at no cost, and uses the error rate as the
+  loss. `losses="probed"` asks all clients for a loss. `"last"`, the default, asks nobody: a cluster's loss comes from
+  its members that reported last. The members share a distribution, and older losses belong to older models. A cluster
+  without any loss gets the mean of the others.
+- If members of a cluster are away, the released code still divides by all members. Here, means are over reachable
+  members.
+- The released code fails if all weights are 0 (one cluster, no loss). Here, all clusters are then equally likely.
+- The released code averages models evenly. Here, they are weighted by shares, which is the same for equal shares.
+
+Clients without a histogram cannot be selected (`needs`): the scheme is for classification.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ class Haccs(Scheme):
         k: clients in a cohort.
         rho: part of a cluster's weight that its speed decides; its loss decides the rest.
         distance: between label histograms: `euclidean`, as in the released code, or `hellinger`, as in the paper.
-        radius: clients at most this far apart are in one cluster, and so are those that a chain of them connects.
-        losses: `last`: as they were reported last. `probed`: everybody is asked before each round.
+        radius: clients at most this far apart share a cluster, also through a chain of such clients.
+        losses: `last`: the losses reported last. `probed`: all clients are asked before each round.
     """
 
     name: ClassVar[str] = "haccs"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.LABELS})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS})
-    """Of those who took part, if the host has it; without, speed alone decides."""
+    """Losses of participants, if the host reports them. Without losses, speed alone decides."""
 
     k: int = 10
     rho: float = 0.5
@@ -66,7 +68,7 @@ class Haccs(Scheme):
     losses: Literal["last", "probed"] = "last"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         between(self.rho, 0, 1, f"rho of {self.name}")
         one_of(self.distance, DISTANCES, f"distance of {self.name}")
@@ -77,11 +79,11 @@ class Haccs(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask everybody who can be reached, or nobody."""
+        """Ask all reachable clients for a loss with `probed`, else nobody."""
         return Probe(view.candidates) if self.losses == "probed" else None
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Share the cohort among the clusters."""
+        """Divide the cohort among the clusters, and take the fastest clients of each."""
         size = cohort_size(self.k, view, self.name)
         if view.labels is None:
             raise InputError(f"{self.name} needs label histograms, but no client has reported any")
@@ -110,7 +112,7 @@ class Haccs(Scheme):
         return Cohort(clients, share_weights(view, clients), why=why), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
 
 @remember_last
@@ -121,21 +123,21 @@ def clusters(labels: FloatArray, distance: str, radius: float) -> IntArray:
     if len(labels) == 1:
         return np.zeros(1, dtype=np.int64)
     total = labels.sum(axis=1, keepdims=True)
-    points = np.divide(labels, total, out=np.zeros_like(labels), where=total > 0)  # no data at all: a kind of its own
+    points = np.divide(labels, total, out=np.zeros_like(labels), where=total > 0)  # clients without data form a cluster
     if distance == "hellinger":
         points = np.sqrt(points / 2)
     return np.asarray(fcluster(linkage(points, "single"), radius, "distance"), dtype=np.int64)
 
 
 def by_speed(rows: IntArray, delay: FloatArray, cluster: IntArray) -> list[IntArray]:
-    """Return the clusters of `rows`, each with its fastest first, the one with the fastest client of all first."""
+    """Return the clusters of `rows`, sorted by their fastest client; within a cluster, the fastest comes first."""
     order = rows[np.lexsort((rows, delay[rows]))]
     _, first = np.unique(cluster[order], return_index=True)
     return [order[cluster[order] == label] for label in cluster[order[np.sort(first)]]]
 
 
 def cluster_weights(seconds: FloatArray, losses: FloatArray, rho: float) -> FloatArray:
-    """Return rho (1 - t_c / max t) + (1 - rho) f_c / sum f, scaled to sum to 1; equal where all are 0."""
+    """Return rho (1 - t_c / max t) + (1 - rho) f_c / sum f, scaled to sum to 1; equal weights if all are 0."""
     longest, total = float(seconds.max()), float(losses.sum())
     speed = 1 - seconds / longest if longest > 0 else np.ones(seconds.size)
     useful = losses / total if total > 0 else np.full(losses.size, 1 / losses.size)
@@ -144,7 +146,7 @@ def cluster_weights(seconds: FloatArray, losses: FloatArray, rho: float) -> Floa
 
 
 def allotted(weight: FloatArray, sizes: IntArray, k: int, rng: np.random.Generator) -> IntArray:
-    """Return how many of its clients each cluster sends: floor(weight k), and what is left over by draws."""
+    """Return the number of clients per cluster: floor(weight k), plus random draws for the remaining places."""
     counts = np.minimum((weight * k + 1e-9).astype(np.int64), sizes)
     while counts.sum() < k:
         open_ = counts < sizes
@@ -155,7 +157,7 @@ def allotted(weight: FloatArray, sizes: IntArray, k: int, rng: np.random.Generat
 
 
 def _losses(view: View, members: list[IntArray]) -> FloatArray:
-    """Return the mean squared loss of each cluster, over those that reported last."""
+    """Return the mean squared loss of each cluster, over its members that reported last."""
     found = np.full(len(members), np.nan)
     for place, rows in enumerate(members):
         measured = rows[~np.isnan(view.loss[rows])]

@@ -1,14 +1,15 @@
-"""Moment matching: the fastest clients, weighted so that together they look like the population.
+"""Moment matching: selects the fastest clients whose weighted mixture matches the population.
 
-Ours, the repair of the seed paper's set objective (docs/theory.md). For squared loss a client's gradient at any model
-is linear in its second moment of features and targets, so that weights which match the population's moment give its
-gradient, at every model. The error in a typical direction is rho = |sum_i a_i M_i|_F^2 / D with whitened deviations
-M_i. Each prefix of the delay order gets the weights that make rho least (a convex problem on the simplex), and the
-prefix with the least max delay / (1 - rho) is chosen: exactly up to 200 clients, beyond which prefixes are tried in
-steps of 2 % of their length.
+Ours; repairs the set objective of the DelayHet paper (docs/theory.md). For squared loss, a client's gradient at any
+model is linear in its second moment of features and targets. Weights that match the population's moment therefore give
+the population's gradient at every model. The error in a typical direction is rho = |sum_i a_i M_i|_F^2 / D with
+whitened deviations M_i. For each prefix of the clients sorted by delay, the scheme finds the weights with the smallest
+rho (a convex problem on the simplex). It then selects the prefix with the smallest max delay / (1 - rho). The scan is
+exact up to 200 clients; beyond, prefix lengths grow in steps of 2 %.
 
-Without a constant to rescale B, and with an optimum that converges where the population's does. What it lacks is the
-scale between moments and updates, which differs from model to model and as training goes on: `pace` measures it.
+The scheme needs no constant to rescale B, and training converges to the population's optimum. It does not know the
+ratio between distances of moments and of updates, which depends on the model and changes during training. `pace`
+measures it.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ class MomentMatch(Stateless):
 
     Args:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
-        max_clients: most clients in a cohort; 0 = no limit.
+        max_clients: largest number of clients in a cohort; 0 = no limit.
     """
 
     name: ClassVar[str] = "moment-match"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
-    """Without targets in the moments only the speed is matched, not the optimum."""
+    """If moments lack targets, the cohort matches the curvature of the population, but not its optimum."""
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
 
     ridge: float = RIDGE
     max_clients: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Scan the prefixes."""
+        """Scan the prefixes, and return the best one as a cohort."""
         points = population_points(view, ridge=self.ridge, scheme=self.name)
         match = match_population(view, points, max_clients=self.max_clients)
         why = Diagnostics(

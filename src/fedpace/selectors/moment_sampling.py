@@ -1,14 +1,15 @@
-"""Moment sampling: the distribution over clients with the least expected time to the target, by an honest bound.
+"""Moment sampling: draws clients from the distribution with the smallest expected time to the target.
 
-Ours, the repair of the seed paper's sampling objective, whose exact minimiser is a single client for every K
+Ours; repairs the sampling objective of the DelayHet paper, whose exact minimiser is a single client for every K
 (docs/errata.md, A4). With the whitened Gram matrix G of moment matching (docs/theory.md), the mean of K draws from p
 has the squared error
 
     B_p = (p - w)'G(p - w) + (p.diag(G) - p'Gp) / K
 
-in a typical direction: bias and variance, both exact. Minimised over the simplex: E[max delay of K draws] / (1 - B_p),
-by L-BFGS on logits with exact gradients. At p = w the bias is 0, and a single client pays for all that it lacks.
-Needs no constant; where K is too small for any distribution to make progress, it says so and draws by the shares.
+in a typical direction: bias plus variance, both exact. The scheme minimises E[max delay of K draws] / (1 - B_p) over
+the simplex, by L-BFGS on logits with exact gradients. At p = w the bias is 0, and a single client has the full error of
+its deviation. There is no constant to tune. If K is too small for any distribution to make progress, the scheme reports
+it and draws by shares.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ class MomentSampling(Stateless):
     """Draws that balance speed, bias and variance.
 
     Args:
-        k: draws in a round; a client drawn twice trains once and weighs double.
+        k: draws per round; a client drawn twice trains once with double weight.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
     """
 
     name: ClassVar[str] = "moment-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
-    """Without targets in the moments only the speed is matched, not the optimum."""
+    """If moments lack targets, the cohort matches the curvature of the population, but not its optimum."""
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
 
     k: int = 10
     ridge: float = RIDGE
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster; draws with replacement need no cap
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet; draws with replacement need no cap
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
         known = np.flatnonzero(view.moments.known)
@@ -79,9 +80,9 @@ def _best(
     gram: FloatArray, pull: FloatArray, share: FloatArray, delay: FloatArray, offset: float, k: int
 ) -> tuple[FloatArray, float]:
     """Return the best distribution and its B_p."""
-    # Delays in units of their mean: the solver's tolerances then do not depend on the unit of time.
+    # Delays are divided by their mean, so that the solver's tolerances do not depend on the time unit.
     ratio = MomentRatio(gram, pull, offset, delay / max(delay.mean(), 1e-12), k)
-    # Who counts for nothing may still stand for others, but what a start leaves out stays out.
+    # Clients with share 0 may still represent others, so they start positive: a weight that starts at 0 stays 0.
     first = np.where(share > 0, share, 1 / share.size)
     starts = [shares(first * mask, mask.size) for mask in prefix_starts(delay)]
     p, _ = minimise_on_simplices(ratio.value_and_gradient, starts)

@@ -1,19 +1,20 @@
-"""Oort: clients that are both useful and fast, with room for those not tried yet.
+"""Oort: selects clients that are both useful and fast, and explores new clients.
 
-Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
-A client's utility is U_i = size x root mean square loss. Explored clients are scored by U scaled to [0, 1] plus
-sqrt(0.1 ln r / L_i), L_i the round in which they took part last, times (T / t_i)^alpha if slower than T. A part epsilon
-of the cohort, which decays, goes to clients not tried yet, by size and speed. The pacer moves T: while utility is
-steady T is raised (slower clients are let in), and lowered when utility jumps.
+Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021). A
+client's utility is U_i = size x root mean square loss. The score of an explored client is U scaled to [0, 1], plus
+sqrt(0.1 ln r / L_i), where L_i is the round in which it last took part. Clients slower than T have their score
+multiplied by (T / t_i)^alpha. A decaying part epsilon of the cohort goes to new clients, by size and speed. The pacer
+moves T: it raises T while utility is steady, to admit slower clients, and lowers T when utility jumps.
 
 Where we depart, and why:
-- hosts report mean losses instead of root mean squares: U_i = samples_i x loss_i. Shares stand in for samples where a
-  host tells nobody's, and the mean of the others where it does not tell a client's;
-- while nobody is new, the part epsilon of a cohort is drawn at random, as the authors' code does. A warm-up with all
-  clients leaves nobody new: lower `epsilon` then;
-- nothing is kept per client: "explored" is read off the ledger (took part, with a loss), and so is the utility that the
-  pacer sums (clients whose loss is of the last round, and who had taken part before: the exploited ones);
-- failed clients keep their last loss (the authors' code gives them the mean); the blacklist, off there, is left out.
+- Hosts report mean losses instead of root mean squares: U_i = samples_i x loss_i. If the host reports no sample counts,
+  shares replace them. If only some counts are missing, the mean of the others replaces them.
+- While no client is new, the part epsilon of a cohort is drawn at random, as in the authors' code. After a warm-up with
+  all clients no client is new, so lower `epsilon` then.
+- The scheme keeps no state per client. The ledger shows which clients are explored (they took part and have a loss). It
+  also gives the utility for the pacer: the clients with a loss from the last round that had taken part before.
+- Failed clients keep their last loss (the authors' code assigns the mean). The blacklist, off in the authors' code, is
+  left out.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 
 STALENESS = 0.1
 STEADY, JUMP = 0.1, 5.0
-"""Relative changes of utility between two windows at which the pacer acts."""
+"""Relative changes of utility between two windows: at most STEADY raises the threshold, at least JUMP lowers it."""
 
 
 @dataclass(frozen=True)
 class Pacer:
-    """What Oort remembers."""
+    """State of Oort."""
 
     epsilon: float
     threshold: float
-    """Percentile of the delays above which clients are slow."""
+    """Percentile of the delays; clients above it count as slow."""
     before: float = 0.0
-    """Utility summed over the window before."""
+    """Utility summed over the previous window."""
     now: float = 0.0
-    """And over the current one."""
+    """Utility summed over the current window so far."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,19 @@ class Oort(Scheme):
     """Useful and fast clients, and new ones.
 
     Args:
-        k: clients whose answers are wanted.
-        overcommit: clients asked for each one wanted; the round ends when k of them have answered.
-        alpha: how hard slowness is punished.
-        epsilon: part of the first cohort for clients not tried yet, or drawn at random where all were.
-        epsilon_decay: factor on it after every round.
-        epsilon_least: where the decay ends.
-        cutoff: explored clients are drawn from those with at least this fraction of the k-th best score.
-        threshold: percentile of the delays that counts as fast enough at first. The authors' 10 is for fleets of which
-            a cohort is a small part: where so many are fewer than are asked, the others are asked for their speed.
-        pacer_step: rounds between two looks of the pacer.
+        k: number of answers wanted per round.
+        overcommit: clients asked per answer wanted; the round ends after k answers.
+        alpha: exponent of the penalty for slow clients.
+        epsilon: part of the first cohort for new clients, or for random ones if no client is new.
+        epsilon_decay: factor on epsilon per round.
+        epsilon_least: smallest epsilon.
+        cutoff: explored clients are drawn from those with at least this fraction of the score of the last place.
+        threshold: percentile of the delays that counts as fast enough at first. The authors' 10 suits fleets much
+            larger than a cohort. If fewer clients than asked are that fast, speed decides about the others.
+        pacer_step: rounds per window of the pacer.
         pacer_delta: percentiles by which the pacer moves the threshold.
-        clip: quantile of the utilities at which they are cut off.
-        window: new clients are drawn from this many times as many, those with the best prospects.
+        clip: quantile at which utilities are cut.
+        window: new clients are drawn from the best candidates, this many times as many as needed.
     """
 
     name: ClassVar[str] = "oort"
@@ -85,7 +86,7 @@ class Oort(Scheme):
     window: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.overcommit, 1, f"overcommit of {self.name}")
         finite(self.overcommit, f"overcommit of {self.name}")
@@ -103,11 +104,11 @@ class Oort(Scheme):
             )
 
     def init(self) -> Pacer:
-        """The exploration and the threshold to begin with."""
+        """Return the initial exploration part and threshold."""
         return Pacer(self.epsilon, self.threshold)
 
     def select(self, state: Pacer, view: View, rng: np.random.Generator) -> tuple[Cohort, Pacer]:
-        """Exploit, explore, and fill up at random."""
+        """Select explored clients by score, then new clients, then random ones, and return the cohort."""
         wanted = cohort_size(self.k, view, self.name)
         state = self._paced(state, view)
         rows = view.candidates
@@ -144,7 +145,7 @@ class Oort(Scheme):
         return cohort, replace(state, epsilon=epsilon)
 
     def observe(self, state: Pacer, report: object) -> Pacer:
-        """Learn nothing here: the next View holds it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _exploit(self, view: View, rows: IntArray, count: int, limit: float, rng: np.random.Generator) -> IntArray:
@@ -186,7 +187,7 @@ class Oort(Scheme):
 
 
 def sizes(view: View) -> FloatArray:
-    """Return what each client holds: its samples, or in their place its share."""
+    """Return each client's number of samples, or the shares if the host reports no counts."""
     if view.samples is None or np.isnan(view.samples).all():
         return view.share
     return np.where(np.isnan(view.samples), np.nanmean(view.samples), view.samples)
@@ -206,7 +207,7 @@ def penalty(delay: FloatArray, limit: float, alpha: float) -> FloatArray:
 
 
 def scores(utility: FloatArray, *, last: IntArray, now: int, slowdown: FloatArray, clip: float) -> FloatArray:
-    """Return the scores of explored clients; `last` and `now` count rounds from 1."""
+    """Return the scores of explored clients; `last` and `now` are rounds, counted from 1."""
     low, high = float(utility.min()), float(utility.max())
     cut = float(np.sort(utility)[min(int(utility.size * clip), utility.size - 1)])
     scaled = (np.minimum(utility, cut) - low) / (high - low) if high > low else np.ones_like(utility)

@@ -1,16 +1,17 @@
-"""Optimal client sampling: each client flips its own coin, the more likely the more its update matters.
+"""Optimal client sampling: each client takes part independently, more likely if its update is large.
 
 Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (TMLR 2022): client i takes part with
-probability p_i, independently, and weighs w_i / p_i in delta mode; p from the norms u_i = w_i |d_i| as in
-`fedpace.numerics.inclusion`. The weights are never renormalised over those drawn: that would bias the sum.
+probability p_i, independently, and has weight w_i / p_i in delta mode. `fedpace.numerics.inclusion` computes p from the
+norms u_i = w_i |d_i|. The weights are never renormalised over the drawn clients, because that would bias the sum.
 
 Where we depart, and why:
-- In the paper everybody trains, and only the upload is saved. `norms="probed"` asks everybody for the sketch of a
-  gradient step, the cheapest stand-in for d_i; `norms="last"` uses the sketch of the last update and asks nobody. The
-  estimate is unbiased either way, since p enters the weights; stale norms only cost variance.
-- The coins may all fall the wrong way. A Cohort cannot be empty, so they are flipped again until somebody is drawn,
-  and the weights are multiplied with the probability 1 - prod(1 - p_i) that somebody is, which keeps them unbiased.
-- w are the shares among those available, so that the step does not shrink when some are away.
+- In the paper all clients train, and only uploads are saved. `norms="probed"` asks all clients for the sketch of a
+  gradient step, the cheapest substitute for d_i. `norms="last"` uses the sketch of the last update and asks nobody.
+  Both estimates are unbiased, because the weights contain p. Stale norms only increase the variance.
+- It can happen that no client is drawn, but a Cohort cannot be empty. The draw is then repeated until a client is
+  drawn. The weights are multiplied by the probability 1 - prod(1 - p_i) that a draw is not empty, which keeps them
+  unbiased.
+- w are the shares among the available clients, so that the step does not shrink when clients are away.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ class OptimalClientSampling(Scheme):
     """Independent draws, likeliest where updates are large.
 
     Args:
-        k: clients in a cohort on average.
-        method: `closed-form`: the optimum. `aocs`: nearly the same, from sums that secure aggregation can give.
-        rounds: exchanges of sums in `aocs`; with few of them and long-tailed norms it is far from the optimum.
-        norms: `probed`: everybody computes a gradient before each round. `last`: that of the last update counts.
+        k: expected number of clients in a cohort.
+        method: `closed-form`: the optimum. `aocs`: nearly the same, from sums that secure aggregation can provide.
+        rounds: exchanges of sums in `aocs`. With few exchanges and long-tailed norms, the result is far from the
+            optimum.
+        norms: `probed`: all clients compute a gradient before each round. `last`: use the norm of the last update.
     """
 
     name: ClassVar[str] = "optimal-client-sampling"
@@ -49,7 +51,7 @@ class OptimalClientSampling(Scheme):
     norms: Literal["probed", "last"] = "probed"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         at_least(self.rounds, 0, f"rounds of {self.name}")
         one_of(self.method, ("closed-form", "aocs"), f"method of {self.name}")
@@ -59,12 +61,12 @@ class OptimalClientSampling(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask everybody who can be reached for a gradient."""
+        """Ask all reachable clients for a gradient with `probed`, else nobody."""
         return Probe(view.candidates, kind="gradient") if self.norms == "probed" else None
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Flip the coins until somebody is drawn."""
-        cohort_size(self.k, view, self.name)  # refuses a k beyond the roster
+        """Draw each client independently, and repeat until the cohort is not empty."""
+        cohort_size(self.k, view, self.name)  # raises if k exceeds the fleet
         if view.updates is None:
             raise InputError(f"{self.name} needs update sketches, but no client has reported any")
         rows = view.candidates
@@ -88,10 +90,10 @@ class OptimalClientSampling(Scheme):
         return Cohort(clients, somebody * own[drawn] / p[drawn], mode="delta", why=why), None
 
     def probabilities(self, norms: FloatArray) -> FloatArray:
-        """Return each client's probability for the norms w_i |d_i|."""
+        """Return each client's probability from the norms w_i |d_i|."""
         if self.method == "closed-form":
             return optimal_inclusion(norms, self.k)
         return aggregated_inclusion(norms, self.k, self.rounds)
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""

@@ -1,25 +1,27 @@
-"""pace: moment matching that measures its own error, pays back what it left out, and gathers speed.
+"""pace: synchronous moment matching with measured errors, repayment, deadlines and momentum.
 
-Ours; docs/theory.md derives it and docs/results.md shows what it is worth. In every round the fastest clients that
-can be weighted to match the population are chosen, as in `moment-match`, with four additions:
+Ours; docs/theory.md derives it, docs/results.md reports results. As in `moment-match`, each round selects the fastest
+clients whose weighted mixture matches the population. pace adds four parts:
 
-- Calibration. Moments live in one metric and updates in another, the ratio changes as training goes on, and moments say
-  nothing of what is random in an update. Both are measured on pairs of clients that trained from one model: relative to
-  the averaged update, |u_i - u_j|^2 = s |p_i - p_j|^2 + 2 nu, slope and intercept (`fedpace.numerics.calibration`). The
-  error of weights a is then s a'Ga + nu sum a_i^2. Early on clients agree, both are small, and few fast clients do;
-  near the optimum |u| shrinks, they grow, and so does the set: training converges where a fixed set would stall.
-- Repayment. What earlier cohorts had too much or too little of, sum over rounds of 2^-age (a - share), is added to the
-  deviation that the next weights must cancel. Slow clients with rare data then come in now and then, with the weight
-  that they are owed, instead of in every round or never.
-- Deadlines. Answers are late by chance, and one of them holds up the whole cohort. How late answers came so far says
-  what each end of the round would cost in expectation, and bring: it ends where seconds / (1 - error) is least
-  (`fedpace.numerics.arrivals`). Who is late is owed its weight from then on.
-- Speed. The shared model carries on with what earlier rounds moved, unless clients go all of the way by themselves, and
-  while that builds up the step is as long as the cohort's disagreement and the curvature allow (`server.nesterov`).
-  Both carry errors on as well as progress, which matched cohorts can afford. What they add up to is finite, so that
-  training ends where plain averaging would.
+- Calibration. Distances between moments and distances between updates have different units, their ratio changes during
+  training, and moments do not show the noise in an update. pace measures ratio and noise on pairs of clients that
+  trained from the same model. Relative to the averaged update, |u_i - u_j|^2 = s |p_i - p_j|^2 + 2 nu, where p_i is a
+  client's point in moment space (`fedpace.numerics.calibration`). The relative squared error of weights a is then s
+  a'Ga + nu sum a_i^2. Early in training, clients agree, s and nu are small, and a few fast clients are enough. Near the
+  optimum |u| shrinks, s and nu grow, and so does the cohort. Training therefore converges where a fixed cohort would
+  stall.
+- Repayment. The deviation of earlier cohorts from the population, the sum over rounds of 2^-age (a - share), is added
+  to the deviation that the next weights must cancel. Slow clients with rare data therefore take part now and then, with
+  the weight that they are owed, instead of in every round or never.
+- Deadlines. A single straggler delays the whole cohort. From the lateness of earlier answers, pace predicts the cost
+  and benefit of every possible end of the round, and ends the round where seconds / (1 - error) is smallest
+  (`fedpace.numerics.arrivals`). Repayment then makes up for the clients that missed the deadline.
+- Speed. The server step uses Nesterov momentum, unless a plain average already reaches the minimum along the path.
+  While momentum builds up, the step is as long as the cohort's disagreement and the curvature allow
+  (`server.nesterov`). Both amplify errors as well as progress, which matched cohorts can afford. The total extra length
+  is finite, so that training ends where plain averaging would.
 
-There is nothing to tune: what is owed halves from round to round, and s and nu keep 0.7 of what they were.
+There are no constants to tune: repayment halves per round, and s and nu keep 0.7 of their old value per round.
 """
 
 from __future__ import annotations
@@ -45,41 +47,42 @@ from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
 
 SUMS_KEPT = 0.7
-"""What the sums over pairs keep in a round."""
+"""Part of the sums over pairs that is kept per round."""
 JUMP = 10.0
-"""One round may raise or lower the disagreement by this factor at most: u can be 0 by accident."""
+"""Largest factor by which one round may change the measured disagreement; |u| can be close to 0 by accident."""
 UNKNOWN = -1.0
 LEAST_OWN = 1e-4
-"""nu is taken for at least this part of what moments explain: clients that look the same then share their weight."""
+"""Lower bound of nu, as a part of the disagreement that moments explain. It makes clients with equal moments share
+their weight."""
 NOTHING = 1e-9
-"""Stands for that part where moments explain nothing."""
+"""Lower bound of nu if moments explain nothing."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What pace remembers."""
+    """State of pace. A value of -1 is unknown, except in `fresh`."""
 
     x: float = UNKNOWN
-    """Sums over pairs (`PairSums`), as are the next three."""
+    """Sums over pairs of clients (`PairSums`): x, y, xx, xy."""
     y: float = UNKNOWN
     xx: float = UNKNOWN
     xy: float = UNKNOWN
     square: float = 0.0
-    """|u|^2 of the last round, whose pairs are still to be looked at; 0 = there is nothing to look at."""
+    """|u|^2 of the last round if its pairs are not in the sums yet; 0 = no such round."""
     step: int = -1
-    """The selection that it is about."""
+    """The step of that round."""
     fresh: int = UNBROKEN
-    """How many of the newest answers tell how late answers come at present (`fedpace.numerics.arrivals.present`)."""
+    """Number of newest answers that show the current lateness; -1 = all (`fedpace.numerics.arrivals.present`)."""
     arrivals: float = UNKNOWN
-    """Clients that were expected before the deadline of the cohort that is out; unknown where it has none."""
+    """Expected number of answers before the current cohort's deadline; unknown without a deadline."""
 
     @property
     def sums(self) -> PairSums | None:
-        """The sums; None while nothing is measured."""
+        """The sums over pairs; None before the first measurement."""
         return PairSums(self.x, self.y, self.xx, self.xy) if self.x >= 0 else None
 
     def with_sums(self, sums: PairSums) -> Measured:
-        """Return this with other sums, and nothing left to look at."""
+        """Return the state with new sums, and with no round left to measure."""
         return replace(self, x=sums.x, y=sums.y, xx=sums.xx, xy=sums.xy, square=0.0)
 
 
@@ -87,26 +90,27 @@ class Measured:
 class Pace(Scheme):
     """The fastest clients that match everybody well enough.
 
-    How well that is depends on the stage of training, and is measured as it goes on.
+    The tolerated error depends on the stage of training, and pace measures it during training.
 
     Args:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
-        max_clients: most clients in a cohort; 0 = no limit.
-        repay: take what earlier cohorts left out into account.
-        deadlines: end a round when those that are missing are not worth waiting for.
-        momentum: carry steps on from round to round.
-        fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
-            0 = not at all.
+        max_clients: largest number of clients in a cohort; 0 = no limit.
+        repay: compensate for the deviation of earlier cohorts from the population.
+        deadlines: end a round when waiting for the missing clients no longer pays.
+        momentum: use Nesterov momentum in the server step.
+        fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
+            part of the factor. 0 = do not lengthen steps.
     """
 
     name: ClassVar[str] = "pace"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS, Need.UPDATE})
-    """Without targets only the speed is matched, not the optimum; without updates s stays 1 and nu 0."""
+    """Without targets, the cohort matches the population's curvature, but not its optimum. Without updates, s = 1, nu =
+    0."""
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
 
     ridge: float = RIDGE
@@ -117,7 +121,7 @@ class Pace(Scheme):
     fedexp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.ridge, 0, f"ridge of {self.name}")
         finite(self.ridge, f"ridge of {self.name}")
         at_least(self.max_clients, 0, f"max_clients of {self.name}")
@@ -125,17 +129,17 @@ class Pace(Scheme):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None
 
     def init(self) -> Measured:
-        """Nothing is measured yet."""
+        """Return the state before the first round."""
         return Measured()
 
     def select(self, state: Measured, view: View, rng: np.random.Generator) -> tuple[Cohort, Measured]:
-        """Scan the prefixes with the error as it was measured last."""
+        """Return the best prefix of clients by delay, under the error measured last, and the state."""
         points = population_points(view, ridge=self.ridge, scheme=self.name)
         state = measured(state, view, points)
         typical = float(np.nanmean(np.square(points).sum(axis=1)))
@@ -166,7 +170,7 @@ class Pace(Scheme):
         return Cohort(match.clients, match.weights, deadline=deadline, why=why), replace(state, arrivals=arrivals)
 
     def _end(self, state: Measured, view: View, match: Match, points: FloatArray, own: float) -> Deadline | None:
-        """Return how long to wait for the cohort; None while too little is known about lateness."""
+        """Return when to end the round; None while too few answers show the lateness, or if `deadlines` is off."""
         answers = view.accumulated.get(AnswerLateness.name)
         if not self.deadlines or answers is None or len(answers) < LEAST:
             return None
@@ -176,7 +180,7 @@ class Pace(Scheme):
         return best_deadline(view.delay[rows], match.weights, points[rows], lateness, own=own)
 
     def observe(self, state: Measured, report: Report) -> Measured:
-        """Note how long the averaged update was, and whether fewer came than the deadline was to let in."""
+        """Record the length of the averaged update, and whether fewer answers arrived than expected by the deadline."""
         new, finished = int((report.seconds > 0).sum()), int(report.finished.sum())
         if state.arrivals >= 0:
             state = replace(state, fresh=present(state.fresh, new, arrivals=state.arrivals, finished=finished))
@@ -186,19 +190,22 @@ class Pace(Scheme):
             return state
         reported = report.finished & ~np.isnan(report.updates).any(axis=1) & (report.weights > 0)
         weights = report.weights[reported]
-        # One client shows no disagreement, and the minority of a cohort not the cohort's.
+        # One client shows no disagreement, and less than half of the cohort's weight does not represent the cohort.
         if weights.size < 2 or weights.sum() < 0.5 * report.weights.sum():
             return state
         return replace(state, square=squared(report.updates[reported], weights / weights.sum()), step=report.step)
 
 
 def measured(state: Measured, view: View, points: FloatArray) -> Measured:
-    """Return the state with the pairs of the last round in it, or with those of a warm-up where it was the first."""
+    """Return the state after measuring the pairs of the last round.
+
+    Before the first measurement, use the newest step with enough updates instead.
+    """
     if view.updates is None or view.update_step is None:
         return state
     reported = ~np.isnan(view.updates).any(axis=1) & ~np.isnan(points).any(axis=1)
     if state.sums is None:
-        # The newest updates that at least two clients made from one model, such as those of a warm-up.
+        # Use the newest step in which at least two clients trained from the same model, such as a warm-up.
         for step in np.unique(view.update_step[reported])[::-1]:
             rows = np.flatnonzero(reported & (view.update_step == step))
             square = squared(view.updates[rows], share_weights(view, rows))
@@ -221,7 +228,7 @@ def squared(updates: FloatArray, weights: FloatArray) -> float:
 
 
 def outstanding(view: View, points: FloatArray) -> FloatArray:
-    """Return the deviation from the population that recent rounds add up to."""
+    """Return the decaying sum of earlier cohorts' deviations from the population, as a point in moment space."""
     weights = view.accumulated.get(RecentWeight.name)
     if weights is None:
         return np.zeros(points.shape[1])

@@ -1,22 +1,25 @@
-"""pace-async: pace without rounds. Nobody is waited for that the next step does not need, and nothing is thrown away.
+"""pace-async: the asynchronous form of pace. The server waits only for answers that the next step needs.
 
-Ours; docs/theory.md derives it. Everybody works all the time. Who answers to the current model counts in the next step,
-and the step is made when waiting for one more answer no longer pays; who answers to an older one tells how its update
-differs from the others', which is remembered (`fedpace.server.remembering`) and taken off the updates of those that
-count. So the few fastest clients speak for everybody, and the slow ones are heard when they come.
+Ours; docs/theory.md derives it. All clients train all the time. Answers to the current model count in the next step,
+and the server makes the step as soon as waiting for one more answer no longer pays. A late answer, to an older model,
+is not wasted: it shows how the client's update differs from the others. The server remembers this difference and
+subtracts it from the client's later updates (`fedpace.server.remembering`). So a few fast clients can represent all
+clients, and slow clients contribute whenever they answer.
 
-- When to step. A step of weights a after t seconds since the last brings 1 - rho(a), and t / (1 - rho) is to be least,
-  as in `pace`: over what is in hand, and over what would be if one waited for the next of those that train on the
-  current model, by how long they are expected to take still.
-- Error. rho = s a'Ga + nu sum a_i^2, with s and nu measured on pairs of clients as in `pace`, times the part of their
-  disagreement that the memory leaves. The memory's own error adds to nu: what it holds of a client is as old as the
-  client's last answer, and what all are compared with moves as those move who count. Late answers tell by how much.
-- The first steps. Nothing is known at first, neither moments nor what clients agree on: the first answers are the
-  warm-up. A client that was never heard has no point to match and counts for its own error, that of the pairs.
-- Server steps are those of `pace`: Nesterov's momentum and FedExP's length, with their limits.
+- When to step. A step with weights a, made t seconds after the last one, brings progress 1 - rho(a). As in `pace`, the
+  server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers to the current
+  model, at their expected arrival times.
+- Error. rho = s a'Ga + nu sum a_i^2, with s and nu measured on pairs of clients as in `pace`, times the part of the
+  disagreement that the memory does not explain. The memory's own error adds to nu. It grows with the age of the
+  remembered differences, because their common reference follows only the clients that counted. Late answers show by how
+  much.
+- First steps. At first the server knows neither moments nor the clients' disagreement, so the first answers serve as a
+  warm-up. A client that never answered has no point in moment space. Its error is the mean disagreement of pairs.
+- Server step. As in `pace`: Nesterov momentum and FedExP's step length, with the same limits.
 
-There is nothing to tune. Where busy clients cost something, `work_price` says how much, and `in_flight` bounds how many
-work at a time; they take turns then, those whose answers are most overdue per second of their work first.
+There are no constants to tune. If client work costs something, set `work_price` to its price. `in_flight` limits how
+many clients train at a time. With a limit, clients take turns: those with the most overdue answers per second of work
+go first.
 """
 
 from __future__ import annotations
@@ -41,52 +44,52 @@ from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, Pace, measured
 from fedpace.server.remembering import Remembering
 
 FEWEST = 2
-"""Answers in a step: one client shows no disagreement."""
+"""Smallest number of answers per step: one client shows no disagreement."""
 ENDLESS = 1e6
-"""Stands for the error of clients that agree on nothing."""
+"""Upper bound of the error, for clients that agree on nothing."""
 PATIENCE = 0.1
-"""Of the time since the last step, what is waited at least before everything is looked at again."""
+"""Wait at least this part of the time since the last step before planning again."""
 GROWTH = 0.2
-"""Where no number of answers would do yet, so many more are awaited before everything is looked at again."""
+"""If no number of answers gives an error below 1 yet, wait for this fraction more of them before planning again."""
 LONGEST = 256
-"""Most clients whose joint error is looked at: so many are worth no more than some fewer."""
+"""Largest number of clients for which the joint error is computed; more clients hardly reduce it."""
 AHEAD = 64
-"""Of those that are still at work, so many are looked at: the step is made long before the others come."""
+"""Number of clients in flight that a plan considers; the step is made long before the others answer."""
 
 
 @dataclass(frozen=True)
 class Known(Measured):
-    """What is remembered from step to step."""
+    """State of pace-async."""
 
     left: float = 1.0
-    """Part of the clients' squared disagreement that the server's memory leaves."""
+    """Part of the clients' squared disagreement that the server's memory does not explain."""
     mean_age: float = 0.0
-    """Steps since clients were heard."""
+    """Mean number of steps since the clients' last answers."""
     drift: float = 0.0
-    """Squared error that remembered differences have in common, per sum of squared weights."""
+    """Squared error that all remembered differences share, per sum of squared weights."""
     remembered: int = -1
-    """Clients that the server's memory holds; -1 = nobody says."""
+    """Number of clients in the server's memory; -1 = unknown."""
     last: float = 0.0
-    """When the last step was made."""
+    """Time of the last step."""
     most: int = 0
-    """Clients that may be at work until the next step; 0 = not decided yet."""
+    """Largest number of clients in flight until the next step; 0 = not decided yet."""
     awaited: int = 0
-    """Answers to the current model before which there is nothing to look at, unless time passes."""
+    """Number of answers to the current model at which to plan again."""
     look: float = 0.0
-    """When to look although they have not come."""
+    """Time at which to plan again even with fewer answers."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The best moment for the next step."""
+    """Whether to step now, and if not, when to plan again."""
 
     mixture: Mixture
-    """Weights on the fresh answers in hand."""
+    """Weights of the fresh answers in hand."""
     now: bool
     awaited: int
-    """With how many of them to look again."""
+    """Number of fresh answers at which to plan again."""
     seconds: float
-    """How long to wait for them at the most."""
+    """Longest time to wait for them."""
 
 
 @dataclass(frozen=True)
@@ -94,25 +97,26 @@ class PaceAsync(Scheme):
     """A step whenever waiting for more replies does not pay.
 
     Args:
-        in_flight: most clients at work at a time; 0 = all that can be reached.
-        work_price: seconds of training that one second of a client's work counts for: so many clients work at a time
-            that the two together are least; 0 = work is free.
+        in_flight: largest number of clients that train at a time; 0 = all that can be reached.
+        work_price: price of one second of a client's work, in seconds of training time. The scheme chooses the number
+            of clients in flight that minimises time and work together; 0 = work is free.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
-        fedexp_exponent: exponent of FedExP's factor, by which disagreement lets steps be lengthened, momentum included:
-            0 = not at all.
-        memory_gib: room for what is remembered of clients, 4 bytes per client and parameter, and as much for past
-            models' averages; beyond it those that were heard of longest ago are forgotten.
+        fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
+            part of the factor. 0 = do not lengthen steps.
+        memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter, and the same again
+            for the references of past models. When it is full, the server forgets the clients that it heard from
+            longest ago.
     """
 
     name: ClassVar[str] = "pace-async"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS, Need.UPDATE})
-    """Without updates it cannot tell how far clients disagree, and takes s for 1 and nu for 0."""
+    """Without updates, the disagreement of clients cannot be measured: s = 1, nu = 0."""
     rounds: ClassVar[bool] = False
     first_moments: ClassVar[bool] = True
-    """Moments are compared with one another, so they must be of one model: the one that the client first met."""
+    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
 
     in_flight: int = 0
@@ -122,7 +126,7 @@ class PaceAsync(Scheme):
     memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.in_flight, 0, f"in_flight of {self.name}")
         for option in ("ridge", "work_price"):
             at_least(getattr(self, option), 0, f"{option} of {self.name}")
@@ -133,15 +137,15 @@ class PaceAsync(Scheme):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         return Remembering(self.fedexp_exponent, self.memory_gib)
 
     def init(self) -> Known:
-        """Nothing is measured yet."""
+        """Return the state before the first step."""
         return Known()
 
     def decide(self, state: Known, view: View, rng: np.random.Generator) -> tuple[Move, Known]:
-        """Step if that is best now; let everybody work who does nothing."""
+        """Step if waiting does not pay, and start the idle clients."""
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
         plan = None
@@ -166,7 +170,7 @@ class PaceAsync(Scheme):
         if apply is not None or not state.most:
             state = self._with_most(state, view)
         rows = view.candidates
-        if apply is None:  # who has answered to this model has nothing to add to it
+        if apply is None:  # clients that answered this model wait for the next one
             answered = np.zeros(view.clients, dtype=np.bool_)
             answered[hand.clients[fresh]] = True
             rows = rows[~answered[rows]]
@@ -182,9 +186,9 @@ class PaceAsync(Scheme):
         return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
 
     def _with_most(self, state: Known, view: View) -> Known:
-        """Return the state with how many may be at work."""
+        """Return the state with the largest number of clients in flight until the next step."""
         most = self.in_flight or view.clients
-        known = np.flatnonzero(view.delay > 0)  # nan = unknown
+        known = np.flatnonzero(view.delay > 0)  # NaN = unknown
         if not self.work_price or not known.size:
             return replace(state, most=most)
         points, state = self._points(state, view)
@@ -198,17 +202,20 @@ class PaceAsync(Scheme):
 
     @staticmethod
     def _starting(view: View, rows: IntArray, most: int) -> IntArray:
-        """Return who starts: all, or of more than may be at work those whose answers are most overdue per second."""
+        """Return the clients to start: all, or if too many, those with the most overdue answers per second."""
         room = max(0, most - len(view.in_flight))
         if room >= rows.size:
             return rows
         heard = np.full(rows.size, -1) if view.update_step is None else view.update_step[rows]
-        known = view.delay[rows] > 0  # others are asked first: it costs nothing, or says what it costs
+        known = view.delay[rows] > 0  # clients with unknown delay go first
         overdue = np.divide(view.step + 1.0 - heard, view.delay[rows], out=np.full(rows.size, math.inf), where=known)
         return np.sort(rows[np.lexsort((rows, -overdue))[:room]])
 
     def _points(self, state: Known, view: View) -> tuple[FloatArray, Known]:
-        """Return a point per client, 0 where it is unknown, and the state with the newest pairs in it."""
+        """Return a point per client in moment space, and the state after measuring the newest pairs.
+
+        A point is NaN if the client's moment is unknown. Without any moments, all points are 0.
+        """
         if view.moments is None:
             return np.zeros((view.clients, 1)), state
         points = view.moments.directions(ridge=self.ridge, shares=view.share)
@@ -216,7 +223,7 @@ class PaceAsync(Scheme):
         return points, state
 
     def _plan(self, state: Known, view: View, points: FloatArray, fresh: IntArray) -> _Plan:
-        """Find when the next step is best made: now, or after one of the answers that may still come."""
+        """Return whether to step now, or after which of the next answers to plan again."""
         hand, flying = view.in_hand, view.in_flight
         going = np.flatnonzero(flying.step == view.step)
         left = remaining(view, going)
@@ -236,18 +243,19 @@ class PaceAsync(Scheme):
             in_hand = in_hand or mixture
             seconds = spent + float(after[length - 1])
             if seconds >= best:
-                break  # no error is below 0, so that nothing slower can be better
+                break  # errors are at least 0, so no longer wait can be better
             cost = seconds / (1.0 - mixture.error) if mixture.error < 1 else math.inf
             if length >= FEWEST and cost < best:
                 best, chosen = cost, length
         assert in_hand is not None
-        # Nobody else works on this model, nor can begin to: waiting brings nothing, whatever the error.
+        # No other client trains or can start on this model, so waiting brings nothing, whatever the error.
         ended = nobody_else(view, fresh) and (fresh.size >= FEWEST or not len(flying))
         if ended or (chosen == fresh.size and math.isfinite(best)):
             return _Plan(in_hand, now=True, awaited=0, seconds=0.0)
         if not math.isfinite(best):
             return _Plan(in_hand, False, fresh.size + max(1, int(GROWTH * fresh.size)), patience(view) or math.inf)
-        # Half of those that it takes say how far off the others are; who is awaited may be late, so time counts too.
+        # Plan again at half of the missing answers: they show how late the others will be. An awaited client may fail,
+        # so a time limit applies too.
         halfway = fresh.size + -(-(chosen - fresh.size) // 2)
         longest = max(float(after[chosen - 1]), PATIENCE * spent)
         return _Plan(in_hand, False, halfway, longest if longest > 0 else math.inf)
@@ -255,7 +263,7 @@ class PaceAsync(Scheme):
     def _errors(
         self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
     ) -> tuple[FloatArray, float]:
-        """Return points for `numerics.simplex`, the squared length of a mixture being its error, and their `own`."""
+        """Return the points and `own` for `numerics.simplex`; the squared length of a mixture is its error."""
         known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
         lengths = np.square(points[known]).sum(axis=1)
         typical = float(lengths.mean()) if known.any() else 0.0
@@ -268,7 +276,7 @@ class PaceAsync(Scheme):
         squares = np.clip(np.where(heard, own, whole_error) + state.drift, NOTHING, ENDLESS)
         shared = float(squares.min())
         table = math.sqrt(s * state.left) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
-        # Who was never heard errs on its own, and by more: in a coordinate that no other has.
+        # A client that was never heard has a larger, independent error: give it a coordinate of its own.
         extra = np.flatnonzero(squares > shared)
         apart = np.zeros((rows.size, extra.size))
         apart[extra, np.arange(extra.size)] = np.sqrt(squares[extra] - shared)
@@ -276,7 +284,7 @@ class PaceAsync(Scheme):
 
     @staticmethod
     def _remembered(state: Known, view: View) -> BoolArray:
-        """(n,) of whom the server's memory tells something: without room for all, those that were heard last."""
+        """(n,) True for clients in the server's memory: if not all fit, those that were heard last."""
         heard = np.asarray(view.participations > 0)
         if view.update_step is None or not 0 <= state.remembered < int(heard.sum()):
             return heard
@@ -284,7 +292,7 @@ class PaceAsync(Scheme):
         return heard & np.isin(np.arange(heard.size), newest)
 
     def observe(self, state: Known, report: Report) -> Known:
-        """Take over what the server step measured."""
+        """Copy what the server step measured into the state."""
         facts = report.step_facts
         state = replace(
             state,

@@ -1,23 +1,22 @@
-"""No rounds, and no client at random: those work whose answers will be useful and fresh. Pisces.
+"""Pisces: asynchronous training that starts clients whose answers will be useful and fresh.
 
-Jiang, Wang, Li and Li, "Pisces: Efficient Federated Learning via Guided Asynchronous Training" (SoCC 2022). So many
-clients are at work at any time. A place that falls free goes to the client with the highest utility,
+Jiang, Wang, Li and Li, "Pisces: Efficient Federated Learning via Guided Asynchronous Training" (SoCC 2022). A fixed
+number C of clients is in flight. A free place goes to the client with the highest utility,
 
     U_i / (1 + mean lag_i)^discount,    U_i = size x root mean square loss, as in Oort,
 
-the mean being that of its last five lags; a part epsilon of the places, which decays, goes to clients not tried yet.
-When to step is paced so that no answer is much older than C steps, C the clients at work: once the seconds since the
-last step are at least the longest latency of those at work over C. All answers in hand then make the step,
+where the mean is over the client's last five lags. A decaying part epsilon of the places goes to new clients. The pace
+of steps keeps answers from being much older than C steps: the server steps when the time since the last step is at
+least the longest latency in flight divided by C. The step uses all answers in hand,
 
     x <- x + sum_i a_i u_i,    a_i proportional to samples_i (1 + lag_i)^-staleness,    sum a_i = 1.
 
 Where we depart, and why:
-- hosts report mean losses instead of root mean squares, as for Oort: U_i = samples_i x loss_i;
-- a part epsilon of the places: each of them with that chance, to a client drawn at random from those not tried yet;
-  epsilon decays with every step;
-- samples count as shares do: equally where the objective counts clients equally;
-- latencies are the View's delays, of clients that nothing is known of none: they do not hold a step up;
-- the authors leave out clients whose losses are outliers in their cluster, against corrupted data: left out here.
+- Hosts report mean losses instead of root mean squares, as for Oort: U_i = samples_i x loss_i.
+- Each free place goes with probability epsilon to a random new client. Epsilon decays per step.
+- In the weights, shares replace samples. They are equal if the objective counts clients equally.
+- Latencies are the View's delays. Clients with unknown delay do not hold up a step.
+- The authors exclude clients with outlying losses as a defence against corrupted data. This is left out.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from fedpace.selectors._drawing import largest
 from fedpace.selectors.oort import sizes
 
 LAGS = 5
-"""Of each client, so many lags are remembered."""
+"""Number of lags remembered per client."""
 ROUNDING = 1e-9
-"""Of the seconds between two steps: a wait that ends on time must not be found to be a rounding error short."""
+"""Relative tolerance on the time between steps, so that rounding errors do not delay a step that is due."""
 
 
 class RecentLags(Accumulator):
-    """(n, 5) how many steps were made while each client worked, in its last tasks, the newest last; NaN = none yet."""
+    """(n, 5) the lags of each client's last answers: steps made while it trained; newest last, NaN = none yet."""
 
     name: ClassVar[str] = "recent_lags"
     per_client: ClassVar[bool] = True
     shape: ClassVar[tuple[int, ...]] = (LAGS,)
 
     def empty(self, entries: int) -> FloatArray:
-        """Nothing is known."""
+        """Return a table of NaN."""
         return np.full((entries, LAGS), np.nan)
 
     def answered(self, values: FloatArray, settled: Settled) -> FloatArray:
-        """Note the lags of those that answered; each row is there once."""
+        """Record the lags of the clients that answered."""
         rows = settled.rows[settled.finished]
         after = values.copy()
         after[rows] = np.column_stack([values[rows, 1:], np.full(rows.size, float(settled.lag))])
@@ -63,11 +62,11 @@ class RecentLags(Accumulator):
 
 @dataclass(frozen=True)
 class Paced:
-    """What Pisces remembers."""
+    """State of Pisces."""
 
     epsilon: float
     last: float = 0.0
-    """When the last step was made."""
+    """Time of the last step."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,12 @@ class Pisces(Scheme):
     """Useful, fresh clients; the slowest of them paces steps.
 
     Args:
-        in_flight: C: clients at work at any time, 0 = all that can be reached; the authors' 20 of 200.
-        discount: power of 1 + mean lag that a client's utility is divided by.
-        staleness: power of 1 + lag that an answer's weight is divided by.
-        epsilon: chance at first that a place goes to a client not tried yet.
-        epsilon_decay: factor on it after every step.
-        epsilon_least: where the decay ends.
+        in_flight: C, number of clients that train at a time; 0 = all that can be reached. The authors use 20 of 200.
+        discount: a client's utility is divided by 1 + mean lag to this power.
+        staleness: an answer's weight is divided by 1 + lag to this power.
+        epsilon: initial probability that a free place goes to a new client.
+        epsilon_decay: factor on epsilon per step.
+        epsilon_least: smallest epsilon.
     """
 
     name: ClassVar[str] = "pisces"
@@ -97,7 +96,7 @@ class Pisces(Scheme):
     epsilon_least: float = 0.3
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.in_flight, 0, "in_flight of pisces")
         for option in ("discount", "staleness"):
             at_least(getattr(self, option), 0, f"{option} of pisces")
@@ -110,19 +109,19 @@ class Pisces(Scheme):
             )
 
     def init(self) -> Paced:
-        """No step was made."""
+        """Return the state before the first step."""
         return Paced(self.epsilon)
 
     def observe(self, state: Paced, report: Report) -> Paced:
-        """Learn nothing here: the next View holds it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def decide(self, state: Paced, view: View, rng: np.random.Generator) -> tuple[Move, Paced]:
-        """Step if it is time, and fill free places."""
+        """Step if it is time, and start clients in the free places."""
         hand = view.in_hand
         capacity = self.in_flight or view.clients
         start = self._starting(view, max(0, capacity - len(view.in_flight)), state.epsilon, rng)
-        # Who has just answered was at work as well, and its slowness does not count any more.
+        # Clients that have just answered are no longer in flight, so their latency does not count.
         interval = _longest(view, view.in_flight.clients) / capacity
         apply, facts, left = None, {}, len(hand)
         if len(hand) and view.now - state.last >= interval * (1.0 - ROUNDING):
@@ -131,14 +130,14 @@ class Pisces(Scheme):
             facts = {"mean lag": float(lag.mean()), "largest lag": int(lag.max()), "epsilon": state.epsilon}
             epsilon = max(self.epsilon_least, state.epsilon * self.epsilon_decay)
             state, left = replace(state, last=view.now, epsilon=epsilon), 0
-        # It is asked after every answer, to fill the place; and at the time of the step, which it may be alone for.
+        # Decide again after every answer, to fill its place, and at the time of the next step, even without an answer.
         going = _longest(view, np.concatenate([view.in_flight.clients, start])) / capacity
         until = state.last + going - view.now
         wait = Wait(left + 1, until if left and until > 0 else math.inf)
         return Move(start, np.zeros(start.size), apply, wait=wait, why=Diagnostics(facts=facts)), state
 
     def _starting(self, view: View, room: int, epsilon: float, rng: np.random.Generator) -> IntArray:
-        """Return who takes the free places, rows ascending."""
+        """Return the clients that take the free places; rows are ascending."""
         rows = view.candidates
         count = min(room, rows.size)
         tried = (view.participations[rows] > 0) & ~np.isnan(view.loss[rows])
@@ -149,7 +148,7 @@ class Pisces(Scheme):
         return np.sort(np.concatenate([best, rng.choice(new, size=explored, replace=False)]))
 
     def utility(self, view: View) -> FloatArray:
-        """(n,) what clients are worth: NaN where none was heard yet."""
+        """(n,) utility of each client; NaN if its loss is unknown."""
         lags = view.accumulated[RecentLags.name]
         seen = ~np.isnan(lags)
         mean = np.where(seen, lags, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
@@ -162,6 +161,6 @@ class Pisces(Scheme):
 
 
 def _longest(view: View, rows: IntArray) -> float:
-    """Return the longest latency among clients: 0 where none is known."""
+    """Return the longest known latency among the clients; 0 if none is known."""
     seconds = view.delay[rows]
     return float(np.max(seconds, initial=0.0, where=~np.isnan(seconds)))

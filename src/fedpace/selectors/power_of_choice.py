@@ -1,13 +1,15 @@
-"""Power-of-Choice: of some candidates drawn at random, those with the highest loss.
+"""Power-of-Choice: draws random candidates and selects those with the highest loss.
 
 Jee Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): draw d
-candidates without replacement by share, ask each for its loss at the shared model, take the k largest, weight 1/k.
+candidates without replacement by share, ask each for its loss at the shared model, take the k largest, weight 1/k. As
+in the authors' code, the first round draws k clients uniformly and asks nobody.
 
-The first round draws k clients uniformly and asks nobody, as the authors' code does. Where we depart from it:
-- only the candidates are asked; the code evaluates everybody and then uses d of them;
-- candidates are drawn in `probe`, and `select` recognises them as those whose loss is of this step. Who does not answer
-  is no candidate; if fewer than k answer, the rest of the cohort is drawn by share;
-- the paper lowers d "gradually" in its adaptive variant; as in re-implementations, here it falls once, from all to k.
+Where we depart from the code, and why:
+- Only the candidates are asked. The code evaluates all clients and then uses d of them.
+- `probe` draws the candidates, and `select` recognises them by a loss from the current step. Clients that do not answer
+  are not candidates. If fewer than k answer, the rest of the cohort is drawn by share.
+- The paper lowers d "gradually" in its adaptive variant. Here, as in re-implementations, d falls once, from all clients
+  to k.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ class PowerOfChoice(Scheme):
 
     Args:
         k: clients in a cohort.
-        d: candidates, at least k; 0 = twice k. Fewer where fewer are available.
+        d: number of candidates, at least k; 0 = twice k. Fewer if fewer clients are available.
         variant: `pow-d`: candidates report their loss on all their data. `cpow-d`: on one mini-batch. `rpow-d`: nobody
-            is asked; the loss of the last participation counts, and who never took part comes first. `adapow-d`:
-            everybody is a candidate in the first `switch` rounds, then d = k, which is drawing by share.
-        batch: samples in the mini-batch of cpow-d.
-        switch: rounds of adapow-d with everybody as a candidate: half of those planned.
+            is asked; the loss of the last participation counts, and clients that never took part come first.
+            `adapow-d`: all clients are candidates in the first `switch` rounds; then d = k, which is drawing by share.
+        batch: samples in the mini-batch of `cpow-d`.
+        switch: rounds of `adapow-d` with all clients as candidates; the intended value is half of all rounds.
     """
 
     name: ClassVar[str] = "power-of-choice"
@@ -51,7 +53,7 @@ class PowerOfChoice(Scheme):
     switch: int = 150
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         at_least(self.k, 1, f"k of {self.name}")
         one_of(self.variant, VARIANTS, f"variant of {self.name}")
         at_least(self.batch, 1, f"batch of {self.name}")
@@ -63,7 +65,7 @@ class PowerOfChoice(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask the candidates for their loss, unless all of them will be chosen anyway."""
+        """Ask random candidates for their loss, unless all of them would be selected anyway."""
         size = cohort_size(self.k, view, self.name)
         count = self._candidates(view)
         if view.step == 0 or self.variant == "rpow-d" or count <= size:
@@ -72,7 +74,7 @@ class PowerOfChoice(Scheme):
         return Probe(rows, samples=self.batch if self.variant == "cpow-d" else 0)
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Take the k largest losses among the candidates."""
+        """Return the k candidates with the largest losses."""
         size = cohort_size(self.k, view, self.name)
         rows = view.candidates
         if view.step == 0:
@@ -94,7 +96,7 @@ class PowerOfChoice(Scheme):
         return self._cohort(view, clients, status, candidates.size), None
 
     def observe(self, state: None, report: object) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
 
     def _candidates(self, view: View) -> int:
         d = self.d or 2 * self.k

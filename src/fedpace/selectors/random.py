@@ -1,13 +1,14 @@
-"""Random selection, in the three variants that the literature calls by one name.
+"""Random selection, in three variants that the literature calls by one name.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017);
-Li et al., "On the Convergence of FedAvg on Non-IID Data" (ICLR 2020), schemes I and II;
-Bonawitz et al., "Towards Federated Learning at Scale: System Design" (MLSys 2019), section 4.2, for over-selection.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017); Li et al.,
+"On the Convergence of FedAvg on Non-IID Data" (ICLR 2020), schemes I and II; Bonawitz et al., "Towards Federated
+Learning at Scale: System Design" (MLSys 2019), section 4.2, for over-selection.
 
-The paper that fedpace starts from says only "samples clients uniformly"; our default is the common reading.
+The DelayHet paper says only "samples clients uniformly". Our default is the common reading.
 
-Over-selection is what production systems do about stragglers: more clients are asked than are wanted, and the round
-goes on with the first that answer. It favours the fast, whose data then count for more: a bias that the authors accept.
+Over-selection is the usual remedy for stragglers in production systems: the server asks more clients than it wants, and
+the round ends with the first answers. It favours fast clients, so that their data count for more. Bonawitz et al.
+accept this bias.
 """
 
 from __future__ import annotations
@@ -36,20 +37,21 @@ class Random(Stateless):
 
     Args:
         k: clients in a cohort; 0 = all that can be reached.
-        variant: `uniform-wor`: k distinct clients, each as likely; they weigh as their shares do among themselves
-            (biased where shares differ, but the common default). `md`: k draws with replacement by share, weight =
-            times drawn / k; unbiased. `uniform-unbiased`: k distinct clients, each as likely, in delta mode with
-            weight share x clients / k; unbiased, but the weights need not sum to 1.
-        fedexp_exponent: power of the factor by which the cohort's disagreement lets the step be lengthened
-            (`fedpace.core.extrapolation`): 1 is FedExP with random cohorts, which `pace` must be compared with.
-        momentum: carry steps on from round to round (`fedpace.core.acceleration`), for the same reason.
-        overcommit: clients asked for each one wanted; the round ends when k of them have answered. The authors ask 1.3.
-            Only with `uniform-wor`: the others' weights are for those drawn, not for the fastest of them.
+        variant: `uniform-wor`: k distinct clients, all equally likely, weighted by their shares scaled to sum to 1
+            (biased if shares differ, but the common default). `md`: k draws with replacement by share, weight = times
+            drawn / k; unbiased. `uniform-unbiased`: k distinct clients, all equally likely, in delta mode with weight
+            share x clients / k; unbiased, but the weights need not sum to 1.
+        fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree
+            (`fedpace.core.extrapolation`). 1 is FedExP with random cohorts, a fair baseline for `pace`.
+        momentum: use Nesterov momentum (`fedpace.core.acceleration`), also as a baseline for `pace`.
+        overcommit: clients asked per client wanted; the round ends after k answers. Bonawitz et al. ask 1.3. Only with
+            `uniform-wor`: the weights of the other variants are valid for all drawn clients, not for the fastest of
+            them.
     """
 
     name: ClassVar[str] = "random"
     renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
-    """What options were called once: older experiments and records name them so."""
+    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: int = 10
@@ -59,7 +61,7 @@ class Random(Stateless):
     overcommit: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.k, 0, "k of random")
         at_least(self.overcommit, 1, "overcommit of random")
         finite(self.overcommit, "overcommit of random")
@@ -78,22 +80,22 @@ class Random(Stateless):
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise."""
+        """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None
 
     @property
     def ignores_delays(self) -> bool:
-        """Whether delays cannot change what is trained: not where the first to answer are taken."""
+        """Whether delays cannot influence training: False with over-selection, which takes the first answers."""
         return self.overcommit == 1
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
-        """Draw the cohort."""
+        """Draw the cohort, and return it."""
         rows = view.candidates
         size = cohort_size(self.k, view, self.name) if self.k else rows.size
         if self.variant == "md":
-            # Draws with replacement: k of them are possible however few clients are reachable.
+            # Draws with replacement: k draws are possible even if fewer clients are reachable.
             clients, weights = draw_multiset(rows, share_weights(view, rows), self.k or size, rng)
             return Cohort(clients, weights), None
         asked = over_asked(size, self.overcommit, rows.size)

@@ -1,19 +1,23 @@
-"""Rounds that end with the first answers, and use the late ones later: REFL.
+"""REFL: rounds end with the first answers, and late answers join a later round.
 
 Abdelmoniem, Sahu, Canini and Fahmy, "REFL: Resource-Efficient Federated Learning" (EuroSys 2023). A round asks
-overcommit x k clients and ends with k answers, or at its deadline. Who is late is not stopped: its answer joins the
-round in which it comes, with the weight
+overcommit x k clients and ends after k answers, or at its deadline. Late clients are not stopped. A late answer joins
+the round in which it arrives, with the weight
 
-    (1 - beta) / (lag + 1) + beta (1 - exp(-r_i / r_max)),        lag = rounds since it was given its model,
+    (1 - beta) / (lag + 1) + beta (1 - exp(-r_i / r_max)),        lag = rounds since the client received its model,
 
-where r_i is the squared distance of its update from the mean of the fresh ones over the squared length of that mean,
-and r_max the largest among the late. A fresh answer has weight 1; then all weights are divided by their sum.
+where r_i is the squared distance of its update from the mean of the fresh updates, divided by the squared length of
+that mean, and r_max is the largest r_i of the late answers. A fresh answer has weight 1. All weights are then divided
+by their sum.
 
-Where we depart, and why: the authors prefer those clients that will be available least in the time to come, by
-forecasts that clients make; a View has none, so clients are drawn uniformly from those that are there and idle. Their
-target of answers adapts to the late answers that are expected; here it is k. Their r_i is of the mean that the late
-update would make with the n fresh ones, which is ours over (n + 1)^2: r_i / r_max is the same. Where clients' shares
-differ, weights are multiplied by them, as in FedAvg. Distances are taken between sketches.
+Where we depart, and why:
+- The authors prefer clients that will be available least, by the clients' own forecasts. A View has no forecasts, so
+  clients are drawn uniformly from those that are available and idle.
+- The authors adapt the target number of answers to the late answers that they expect. Here it is k.
+- The authors' r_i uses the mean of the late update with the n fresh ones, which is our r_i / (n + 1)^2. The ratio r_i /
+  r_max is the same.
+- If the clients' shares differ, weights are multiplied by them, as in FedAvg.
+- Distances are between sketches.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ from fedpace.selectors._drawing import share_weights
 
 @dataclass(frozen=True)
 class Begun:
-    """Which round is out."""
+    """State of REFL: the open round."""
 
     step: int = -1
-    """The version of the model that its clients were given; -1 = there was none."""
+    """The model version that its clients received; -1 = no round yet."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ class Refl(Scheme):
     """Rounds of the first k replies; late ones join later.
 
     Args:
-        k: answers on the current model that end a round.
-        overcommit: clients asked for each one wanted; the authors ask 1.3.
-        beta: what a late answer gains by being unlike the fresh ones; the rest of its weight falls with its lag.
-        deadline: seconds after which a round ends with those that have answered, at least one.
+        k: number of answers to the current model that end a round.
+        overcommit: clients asked per answer wanted; 1.3 in the paper.
+        beta: part of a late answer's weight that grows with its distance from the fresh ones; the rest falls with its
+            lag.
+        deadline: seconds after which a round ends with the answers so far, at least one.
     """
 
     name: ClassVar[str] = "refl"
@@ -61,7 +66,7 @@ class Refl(Scheme):
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         whole(self.k, 1, "k of refl")
         at_least(self.overcommit, 1, "overcommit of refl")
         finite(self.overcommit, "overcommit of refl")
@@ -69,7 +74,7 @@ class Refl(Scheme):
         above(self.deadline, 0, "deadline of refl")
 
     def init(self) -> Begun:
-        """No round is out."""
+        """Return the state without an open round."""
         return Begun()
 
     def probe(self, state: Begun, view: View, rng: np.random.Generator) -> Probe | None:
@@ -77,17 +82,17 @@ class Refl(Scheme):
         return None
 
     def observe(self, state: Begun, report: Report) -> Begun:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def decide(self, state: Begun, view: View, rng: np.random.Generator) -> tuple[Move, Begun]:
-        """End the round that is out, where there is one, and begin the next."""
+        """End the open round, if there is one, and begin the next."""
         ends = state.step == view.step
         late = int((view.in_hand.step < view.step).sum())
         facts = {"late": late, "fresh": len(view.in_hand) - late}
         apply = Apply(view.in_hand.ids, self._weights(view)) if ends else None
         rows = view.candidates
-        if not rows.size:  # everybody is at work or away: whoever answers next may begin again
+        if not rows.size:  # no idle client: try again after the next answer
             return Move(apply=apply, wait=Wait(len(view.in_hand) * (not ends) + 1)), state
         size = cohort_size(self.k, view, self.name)
         clients = np.sort(rng.choice(rows, size=over_asked(size, self.overcommit, rows.size), replace=False))
@@ -101,7 +106,7 @@ class Refl(Scheme):
         return move, Begun(view.step + ends)
 
     def _weights(self, view: View) -> FloatArray:
-        """Return what the answers in hand weigh."""
+        """Return the weights of the answers in hand."""
         hand = view.in_hand
         if not len(hand):
             return np.zeros(0)
@@ -118,7 +123,7 @@ class Refl(Scheme):
 
 
 def _deviations(updates: FloatArray | None, late: BoolArray, share: FloatArray) -> FloatArray:
-    """Return r_i / r_max of the late answers; 0 where there is nothing to compare."""
+    """Return r_i / r_max for late answers; 0 if there is nothing to compare with."""
     none = np.zeros(late.size)
     if updates is None:
         return none

@@ -1,14 +1,15 @@
-"""TiFL: clients in tiers of like speed; a round takes its clients from one tier.
+"""TiFL: sorts clients into tiers of similar speed, and draws each round's cohort from one tier.
 
 Chai et al., "TiFL: A Tier-based Federated Learning System" (HPDC 2020). Tier 0 is the fastest. The adaptive policy
-(their algorithm 2) draws the tier by probabilities that start equal. Every `interval` rounds it looks whether the tier
-drawn last has improved; if not, the tiers that do worst get the largest probabilities: with the n tiers that have
-credits left in ascending order of accuracy, the i-th gets (n - i) / (n (n - 1) / 2). A round costs its tier a credit.
+(their algorithm 2) draws the tier by probabilities that start equal. Every `interval` rounds, it checks whether the
+tier drawn last has improved. If not, the worst tiers get the largest probabilities: of the n tiers with credits left,
+in ascending order of accuracy, the i-th gets (n - i) / (n (n - 1) / 2). A round costs its tier one credit.
 
 Where we depart, and why:
-- a tier does badly if the mean of its clients' last reported losses is high: the server has no test data by tier;
-- tiers are equal parts of the available clients by delay, found anew in each round, so nothing is kept per client;
-- when all credits are spent, everybody gets new ones: training goes on for as long as the host asks.
+- A tier is bad if the mean of its clients' last reported losses is high, because the server has no test data per tier.
+- Tiers are equal parts of the available clients sorted by delay, formed again in every round, so that no state is kept
+  per client.
+- When all credits are spent, all tiers get new ones, so that training can continue as long as the host asks.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 
 MOST_TIERS = 10_000
-"""Something is kept of each."""
+"""Limit on the number of tiers, because the state keeps numbers per tier."""
 UNKNOWN = 1e300
-"""Loss of a tier that nobody has heard of: worse than any, and unlike infinity it can be saved as JSON."""
+"""Loss of a tier without any reported loss: worse than any other, and JSON can store it, unlike infinity."""
 
 
 @dataclass(frozen=True)
 class Tiers:
-    """What TiFL remembers: one number a tier."""
+    """State of TiFL: one number per tier."""
 
     credits: tuple[int, ...]
     probabilities: tuple[float, ...]
     losses: tuple[float, ...]
-    """At the last look."""
+    """Mean losses at the last check."""
     last: int = -1
     """The tier of the last round; -1 = none yet."""
 
@@ -47,10 +48,10 @@ class Tifl(Scheme):
 
     Args:
         k: clients in a cohort; fewer if the tier is smaller.
-        tiers: groups of equal size by delay.
-        policy: `adaptive`, or `uniform`: every tier is as likely in every round.
-        credits: rounds that a tier may be drawn before it has to wait until the others have spent theirs.
-        interval: rounds between two looks at the losses.
+        tiers: number of groups of equal size by delay.
+        policy: `adaptive`, or `uniform`: every tier is equally likely in every round.
+        credits: number of rounds that a tier may be drawn before it must wait until the others have spent theirs.
+        interval: rounds between two checks of the losses.
     """
 
     name: ClassVar[str] = "tifl"
@@ -63,22 +64,22 @@ class Tifl(Scheme):
     interval: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         one_of(self.policy, ("adaptive", "uniform"), f"policy of {self.name}")
         for option in ("k", "tiers", "credits", "interval"):
             whole(getattr(self, option), 1, f"{option} of {self.name}")
         between(self.tiers, 1, MOST_TIERS, f"tiers of {self.name}")
 
     def init(self) -> Tiers:
-        """Every tier is as likely, and has all its credits."""
+        """Return equal probabilities and full credits."""
         equal = (1 / self.tiers,) * self.tiers
         return Tiers((self.credits,) * self.tiers, equal, (UNKNOWN,) * self.tiers)
 
     def select(self, state: Tiers, view: View, rng: np.random.Generator) -> tuple[Cohort, Tiers]:
-        """Draw a tier, then clients from it."""
+        """Draw a tier, then clients from the tier."""
         size = cohort_size(self.k, view, self.name)
         rows = view.candidates
-        # Row order breaks ties in delay only.
+        # Row order only breaks ties in delay.
         tiers = np.array_split(rows[np.lexsort((rows, view.delay[rows]))], self.tiers)
         if self.policy == "adaptive" and view.step and view.step % self.interval == 0:
             state = self._look(state, tuple(_loss(view, tier) for tier in tiers))
@@ -100,18 +101,18 @@ class Tifl(Scheme):
         return Cohort(clients, share_weights(view, clients), why=why), replace(state, credits=left, last=drawn)
 
     def observe(self, state: Tiers, report: object) -> Tiers:
-        """Learn nothing: the ledger already has it."""
+        """Return the state as it is: the next View contains the report."""
         return state
 
     def _look(self, state: Tiers, losses: tuple[float, ...]) -> Tiers:
-        """Change the probabilities if the tier of the last round has not improved since the last look."""
+        """Change the probabilities if the tier of the last round has not improved since the last check."""
         if state.last >= 0 and losses[state.last] >= state.losses[state.last]:
             open_ = [t for t in range(self.tiers) if state.credits[t] > 0]
             state = replace(state, probabilities=tuple(change_probabilities(losses, open_).tolist()))
         return replace(state, losses=losses)
 
     def _chances(self, state: Tiers, tiers: list[IntArray]) -> FloatArray:
-        """Return the probabilities of the tiers that have clients and credits; equal ones where all of them have 0."""
+        """Return the probabilities of the tiers with clients and credits; equal ones if all of these are 0."""
         can = np.array([tier.size > 0 and state.credits[t] > 0 for t, tier in enumerate(tiers)])
         chance = np.where(can, state.probabilities, 0.0)
         if chance.sum() <= 0:
@@ -120,7 +121,7 @@ class Tifl(Scheme):
 
 
 def change_probabilities(losses: tuple[float, ...], tiers: list[int]) -> FloatArray:
-    """Return (n - i) / (n (n - 1) / 2) for the i-th worst, i = 1 ... n, of the n named tiers, and 0 for others."""
+    """Return (n - i) / (n (n - 1) / 2) for the i-th worst of the n given tiers, i = 1 ... n, and 0 for the others."""
     chance = np.zeros(len(losses))
     n = len(tiers)
     if n < 2:

@@ -1,4 +1,4 @@
-"""Server steps: one file per rule, named as it is registered."""
+"""Server steps: how weighted client updates change the shared model. One file per rule, with the registered name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpace.server.average import Average
 
 
 def server_step(selector: Selector[Any] | Policy[Any], asked: ServerStep[Any] | None = None) -> ServerStep[Any]:
-    """Return the rule to use: the one that is asked for, else the one that the scheme asks for, else the average."""
+    """Return the server step to use: `asked` if given, else the scheme's default, else the plain average."""
     if asked is not None:
         return asked
     return Average() if selector.server is None else selector.server

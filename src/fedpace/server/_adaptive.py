@@ -1,8 +1,8 @@
-"""What FedAdam and FedYogi share: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2.
+"""Base class of FedAdam and FedYogi: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2.
 
-    m <- b1 m + (1 - b1) u,    v <- as the rule has it,    x <- x + lr m / (sqrt(v) + tau)
+    m <- b1 m + (1 - b1) u,    v <- update rule of the subclass,    x <- x + lr m / (sqrt(v) + tau)
 
-u is the averaged update. As in the paper there is no bias correction, and v starts at tau^2.
+u is the averaged update. As in the paper, there is no bias correction, and v starts at tau^2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpace.core.stepping import Answers, Part, Vector
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Running mean and variance of the averaged updates."""
+    """Running mean and running second moment of the averaged updates."""
 
     mean: Vector
     variance: Vector
@@ -29,9 +29,9 @@ class Adaptive:
 
     Args:
         lr: the server's step size.
-        beta_1: what the running mean keeps per step.
-        beta_2: what the running variance keeps per step.
-        tau: smallest scale that a coordinate is divided by: how adaptive the rule is.
+        beta_1: part of the running mean kept per step.
+        beta_2: part of the running variance kept per step.
+        tau: added to the divisor of each coordinate; smaller values make the rule more adaptive.
     """
 
     name: ClassVar[str]
@@ -43,7 +43,7 @@ class Adaptive:
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         above(self.lr, 0, f"lr of {self.name}")
         above(self.tau, 0, f"tau of {self.name}")
         for option in ("beta_1", "beta_2"):
@@ -51,7 +51,7 @@ class Adaptive:
                 raise InputError(f"{option} of {self.name} must lie in [0, 1), but {getattr(self, option)!r} came")
 
     def init(self, zero: Vector) -> Moments:
-        """Nothing has moved yet."""
+        """Return the state before the first step."""
         return Moments(zero, zero + self.tau**2)
 
     def apply(self, state: Moments, model: Vector, answers: Answers) -> tuple[Vector, Moments]:
@@ -61,5 +61,5 @@ class Adaptive:
         return model + self.lr * mean / (variance**0.5 + self.tau), Moments(mean, variance)
 
     def variance(self, before: Vector, square: Vector) -> Vector:
-        """Return the running variance with one more squared update in it."""
+        """Return the running variance after one more squared update."""
         raise NotImplementedError

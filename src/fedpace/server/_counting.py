@@ -1,4 +1,4 @@
-"""Whose memories still count: clients that have left, or are excluded, must not move the model for ever."""
+"""Filters server memories: clients that left or are excluded must not influence the model any more."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedpace.core.stepping import ShareOf
 def still_counting(
     clients: Sequence[object], shares: Sequence[float], share_of: ShareOf | None
 ) -> tuple[list[int], tuple[float, ...]]:
-    """Return the places of clients that count in the objective, and what each of them weighs in it now.
+    """Return the positions of clients that still count in the objective, and their current shares.
 
     Args:
-        clients: of whom something is remembered.
-        shares: what each weighed when it was heard; it stays so where the host does not say `share_of`.
-        share_of: what a client weighs now; None where it does not count any more.
+        clients: the remembered clients.
+        shares: each client's share when it was last heard. Used as it is if `share_of` is None.
+        share_of: returns a client's current share, or None if the client no longer counts.
     """
     if share_of is None:
         return list(range(len(clients))), tuple(shares)

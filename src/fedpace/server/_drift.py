@@ -1,4 +1,4 @@
-"""By how much what a server remembers of clients is off in the same way for all of them (docs/theory.md)."""
+"""Estimates drift: the error that all offsets remembered by the server step `remembering` share (docs/theory.md)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 
 LARGEST = 1e100
-"""Changes beyond this are not squared."""
+"""Ignore changes with a coordinate at or above this size: their squares would overflow."""
 
 
 class Drift:
-    """By how much remembered differences were off in the same way, as late answers tell."""
+    """Collects the changes that late answers reveal in one step, and estimates what the changes have in common."""
 
     def __init__(self) -> None:
         self._total: FloatArray | float = 0.0
         self._squares = self._weight = self._weights = self._way = 0.0
 
     def add(self, share: float, change: FloatArray, way: float) -> None:
-        """Take in how a client's difference has changed since it was heard before, and how far the model has gone.
+        """Add one late answer: how the client's offset changed since its previous answer, and how far the model moved.
 
-        What has no finite square says nothing: it is measured by steps, and one of them may have gone nearly nowhere.
+        Both are in units of a step length, which may be almost 0. Values without a finite square are ignored.
         """
         if not (math.isfinite(way * way) and float(np.abs(change).max(initial=0.0)) < LARGEST):
             return
@@ -33,10 +33,10 @@ class Drift:
         self._way += share * way
 
     def common(self) -> tuple[float, float] | None:
-        """Return the squared lengths of what the changes have in common and of the way; None = too few tell.
+        """Return the squared length of the common change, and the squared mean distance; None with too few clients.
 
-        Products of different clients only, so that what is random in each of them is none of it on average; it may be
-        below 0 by chance.
+        Only products between different clients enter, so that noise of single clients cancels on average. The estimate
+        may be negative by chance.
         """
         pairs = self._weight**2 - self._weights
         if not pairs > 1e-9 * self._weight**2:

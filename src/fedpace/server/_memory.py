@@ -1,4 +1,8 @@
-"""What the server step `remembering` knows of clients, and how it changes in a step."""
+"""The memory of the server step `remembering`: its state, and `Memory`, which updates the state in one step.
+
+Terms: a client's *offset* is its update minus the *reference* of the model version that it trained from. A *fresh*
+answer is to the current version, a *late* one to an older version. `remembering.py` has the equations.
+"""
 
 from __future__ import annotations
 
@@ -20,74 +24,75 @@ E = TypeVar("E")
 K = TypeVar("K")
 
 KEPT = 0.7
-"""What is measured over steps keeps of what it was: shrinking, a rate told from two lengths, drift, and |u|^2."""
+"""Part of the old value that running averages keep per step: shrinking, drift and |u|^2."""
 LEAST_SHRINKING = 0.5
-"""Differences shrink by no more than this from one step to the next: two clients can agree by accident."""
+"""Smallest factor by which offsets may shrink per step; two clients can agree by accident."""
 VERSIONS = 128
-"""References that are kept where the host does not say which models are still trained from."""
+"""Number of references to keep if the host does not report which model versions clients still train from."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Remembered(Lead):
-    """What is remembered of clients and of past steps, beside what momentum needs.
+    """State of `remembering`: the clients' offsets, the references of past model versions, and the momentum.
 
-    Scales are logarithms: a model that converges shrinks differences for as long as it is trained.
+    Shapes: m remembered clients, v remembered model versions, d parameters. Scales are stored as logarithms, because
+    offsets keep shrinking for as long as the model converges.
     """
 
     offsets: Stack
-    """(m, d) what each client differed by when it was heard."""
+    """(m, d) each client's offset, from its newest answer."""
     references: Stack
-    """(v, d) what they differed from, by the version of the model."""
+    """(v, d) the reference of each model version."""
     remembered_clients: tuple[object, ...] = ()
-    """(m,) whose offsets they are."""
+    """(m,) the clients, in the order in which they were heard."""
     remembered_versions: tuple[int, ...] = ()
-    """(m,) the version of the model that each was last heard about."""
+    """(m,) the model version that each client's newest answer was trained from."""
     remembered_shares: tuple[float, ...] = ()
-    """(m,)"""
+    """(m,) the clients' shares of the objective."""
     remembered_scales: tuple[float, ...] = ()
-    """(m,) `log_scale` when each was heard."""
+    """(m,) `log_scale` at the version of each client's newest answer."""
     reference_versions: tuple[int, ...] = ()
-    """(v,)"""
+    """(v,) the model versions that have a reference."""
     reference_scales: tuple[float, ...] = ()
-    """(v,) `log_scale` at that time."""
+    """(v,) `log_scale` at each version."""
     log_scale: float = 0.0
-    """Logarithm of how far offsets have shrunk since the first step."""
+    """Logarithm of the factor by which offsets have shrunk since the first step."""
     shrinking: float = 1.0
-    """By how much they shrink per step."""
+    """Factor by which offsets shrink per step."""
     predicted: float = 1.0
-    """b: how much of a client's difference is what it was; 1 until it is measured."""
+    """b: the slope of new offsets against remembered ones, in [0, 1]; 1 until measured."""
     disagreement_left: float = 1.0
-    """Of the squared disagreement between clients, the part that the memory does not explain."""
+    """Part of the clients' squared disagreement that the memory does not explain."""
     square: float = 0.0
-    """|u|^2 of the last step, before it was lengthened."""
+    """|u|^2 of the last step, before momentum and FedExP lengthened it."""
     drift: float = 0.0
-    """Squared error that remembered differences have in common, in units of |u|^2 and of the sum of squared weights."""
+    """Squared error that all remembered offsets share, divided by |u|^2 and by the step's sum of squared weights."""
     drift_square: float = 0.0
-    """What late answers found changed in common, squared, in units of |u|^2 of the step that they were late for,
-    averaged over steps."""
+    """Running average of the squared common change of offsets that late answers revealed. The unit is |u|^2 of the step
+    made from the version that the late answers belong to."""
     drift_unit: float = 0.0
-    """The squared way that the model had gone meanwhile, times the sum of squared weights of that step, in the same
-    units, averaged likewise."""
+    """Running average of the squared distance that the model moved meanwhile, times that step's sum of squared weights,
+    in the same unit."""
     mean_square: float = 0.0
-    """|u|^2, averaged over the last steps."""
+    """Running average of |u|^2 over steps."""
     path: float = 0.0
-    """How far the model has gone in all."""
+    """Total distance that the model has moved."""
     remembered_paths: tuple[float, ...] = ()
-    """(m,) how far it had gone when the model was made that each was heard about."""
+    """(m,) `path` at the version of each client's newest answer."""
     reference_paths: tuple[float, ...] = ()
-    """(v,) the same by the version of the model."""
+    """(v,) `path` at each version."""
     reference_squares: tuple[float, ...] = ()
-    """(v,) |u|^2 of the step that was made from it."""
+    """(v,) |u|^2 of the step made from each version."""
     reference_spreads: tuple[float, ...] = ()
-    """(v,) the sum of the squared weights in it."""
+    """(v,) sum of squared weights in that step."""
     mean_age: float = 0.0
-    """Steps since clients were heard, weighted by their shares."""
+    """Mean number of steps since each client's newest answer, weighted by shares."""
     remembered: int = 0
-    """Clients with an offset."""
+    """Number of clients with an offset."""
 
 
 class _Known(NamedTuple):
-    """What is remembered of one client."""
+    """What the server remembers about one client."""
 
     offset: NDArray[Any]
     version: int
@@ -96,12 +101,12 @@ class _Known(NamedTuple):
     path: float
 
     def shrunk_to(self, log_scale: float, weight: float = 1.0) -> FloatArray:
-        """Return the offset as it is where differences have shrunk so far, times `weight`."""
+        """Return the offset rescaled to `log_scale`, times `weight`."""
         return weight * math.exp(log_scale - self.log_scale) * self.offset.astype(np.float64)
 
 
 class _Reference(NamedTuple):
-    """What clients that were given one version of the model are compared with."""
+    """The reference of one model version, and the step that was made from it."""
 
     mean: NDArray[Any]
     log_scale: float
@@ -110,21 +115,21 @@ class _Reference(NamedTuple):
     spread: float
 
     def parts(self, change: FloatArray, way: float) -> tuple[FloatArray, float]:
-        """Return a change and the way that brought it about, in units of the step that was made from this version.
+        """Return a change of offsets and the distance moved, in units of the step that was made from this version.
 
-        As training goes on, updates shrink faster than ways do: sums of plain lengths would tell of the first steps
-        for as long as there are any. Those that count move the reference with an error of the size of their spread.
+        Updates shrink faster than distances during training. Without these units, the first steps would dominate the
+        averages forever. The distance is multiplied by the root of `spread`, since the reference's error grows with it.
         """
         return change / math.sqrt(self.square), way * math.sqrt(self.spread / self.square)
 
 
 def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any]) -> dict[K, E]:
-    """Return what a state keeps in columns as entries by their keys."""
+    """Return a dictionary from `keys` to `kind` objects built from parallel columns."""
     return dict(zip(keys, starmap(kind, zip(*columns, strict=True)), strict=True))
 
 
 class Memory:
-    """The offsets while a step is made."""
+    """Mutable working copy of the memory during one step."""
 
     def __init__(self, state: Remembered, version: int) -> None:
         self._was = state
@@ -138,7 +143,7 @@ class Memory:
             state.remembered_scales,
             state.remembered_paths,
         )
-        if len(state.reference_squares) != len(state.reference_versions):  # saved before steps were told apart
+        if len(state.reference_squares) != len(state.reference_versions):  # a state saved by an older release
             unknown = (0.0,) * len(state.reference_versions)
             state = replace(
                 state, reference_squares=unknown, reference_spreads=unknown, drift_square=0.0, drift_unit=0.0
@@ -157,11 +162,11 @@ class Memory:
         self._drift = Drift()
 
     def remember_now(self, source: Source, offset: FloatArray) -> None:
-        """Remember what a client differed by in this step."""
+        """Remember a client's offset from a fresh answer."""
         self._remember(source, offset, self._was.log_scale, self._was.path)
 
     def remember_late(self, source: Source, update: FloatArray) -> None:
-        """Remember an answer to an older model; one that is too old says nothing any more."""
+        """Remember a late answer; ignore it if its version has no reference, or if a newer answer is known."""
         then, known = self._references.get(source.version), self._known.get(source.client)
         if then is None or (known is not None and source.version < known.version):
             return
@@ -171,17 +176,17 @@ class Memory:
         self._remember(source, update - then.mean, then.log_scale, then.path)
 
     def _remember(self, source: Source, offset: FloatArray, log_scale: float, path: float) -> None:
-        self._known.pop(source.client, None)  # so that the order is that in which they were heard
+        self._known.pop(source.client, None)  # reinsert last: order of hearing
         self._known[source.client] = _Known(offset, source.version, source.share, log_scale, path)
 
     def by_client(
         self, updates: FloatArray, weights: FloatArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return what every client would send now, and its vote: what robust rules combine.
+        """Return one row per known client and one vote per row, for a robust rule to combine.
 
-        Clients that answered have sent it: these rows come first. Of the others it is what they differed by when they
-        were heard, from what those that answered have in common. Each client votes with its share of the objective,
-        however often it answers, so that the fastest cannot outvote the others.
+        The first rows are the updates that were sent. For every other remembered client, the row predicts its update:
+        what the senders have in common, plus b times the client's offset. Each client votes with its share of the
+        objective, however often it answers, so that fast clients cannot outvote slow ones.
         """
         total = float(weights.sum())
         if not self._known:
@@ -201,7 +206,7 @@ class Memory:
     def freed(
         self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the step without what is the clients' own, and what fresh answers differ from."""
+        """Return the step after the correction by offsets, and the reference for fresh answers."""
         step = weights @ updates
         counting = fresh & (weights > 0)
         if not counting.any():
@@ -212,7 +217,7 @@ class Memory:
             for place in np.flatnonzero(known & (weights != 0)):
                 own = self._offset(sources[place]) - mean
                 step = step - weights[place] * self._predicted * own
-        # Those that are heard for the first time cannot say how far the reference has moved, unless all of them are.
+        # Clients heard for the first time have no offset, so they define the reference only if no other client can.
         telling = counting & known if (counting & known).any() else counting
         total = float(weights[telling].sum())
         reference = np.zeros(updates.shape[1])
@@ -222,7 +227,10 @@ class Memory:
         return step, reference
 
     def learn(self, updates: FloatArray, sources: tuple[Source, ...]) -> None:
-        """Measure how well what was remembered predicts what came, relative to the mean of those that were heard."""
+        """Measure b, the unexplained disagreement and the shrinking, on fresh answers from remembered clients.
+
+        Both old and new offsets are taken relative to their means over these clients.
+        """
         known = [place for place, source in enumerate(sources) if source.client in self._known]
         if len(known) < 2:
             return
@@ -235,10 +243,10 @@ class Memory:
             return
         b = self._predicted = min(max(both / were, 0.0), 1.0)
         self._left = min(max((are - 2 * b * both + b * b * were) / are, 0.0), 1.0)
-        # The offsets have been shrunk already, step by step since the clients were heard: it was by so much too little.
+        # The remembered offsets were already shrunk at the old rate; their ratio to the new ones corrects that rate.
         age = float(np.mean([self._version - self._known[sources[place].client].version for place in known]))
         shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
-        kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement is all there is
+        kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement replaces the default
         self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
 
     def state(
@@ -250,21 +258,21 @@ class Memory:
         awaited: frozenset[int] | None,
         room: int,
     ) -> Remembered:
-        """Return everything as it is remembered until the next step, of `room` clients at the most.
+        """Return the state for the next step, with at most `room` clients.
 
         Args:
-            after: what momentum remembers.
-            reference: what fresh answers differ from.
+            after: the state after the momentum step.
+            reference: the reference for fresh answers.
             square: |u|^2 of the step.
-            spread: sum of the squared weights on fresh answers.
-            awaited: versions of the model that clients still train from; None = not known.
-            room: clients that can be remembered.
+            spread: sum of the squared weights of fresh answers.
+            awaited: model versions that clients still train from; None = unknown.
+            room: largest number of clients to remember.
         """
         clients = tuple(self._known)[-room:]
         known = [self._known[client] for client in clients]
         versions = [version for version in self._references if awaited is None or version in awaited]
         most = min(VERSIONS, room) if awaited is None else room
-        versions = versions[-(most - 1) :]  # and the one of this step
+        versions = versions[-(most - 1) :]  # leaves room for this step's reference
         references = {version: self._references[version] for version in versions}
         references[self._version] = _Reference(reference, self._was.log_scale, self._was.path, square, spread)
         ages = np.array([self._version + 1 - each.version for each in known])
@@ -279,7 +287,7 @@ class Memory:
             unit = kept * unit + (1 - kept) * found[1]
         kept = KEPT if mean_square > 0 else 0.0
         mean_square = kept * mean_square + (1 - kept) * square
-        # Until late answers tell, one client alone is taken to miss what everybody's updates change by on the way.
+        # Before any late answer, assume the worst: offsets change with the full curvature that the steps have shown.
         per_way = max(drift, 0.0) / unit if unit > 0 else after.curvature**2
         return replace(
             after,
@@ -310,14 +318,14 @@ class Memory:
         )
 
     def _offset(self, source: Source) -> FloatArray:
-        """Return what a client differed by, shrunk to the present."""
+        """Return the client's offset, rescaled to the current step."""
         return self._known[source.client].shrunk_to(self._was.log_scale)
 
     def _mean(self) -> FloatArray:
-        """Return the mean offset, weighted by the clients' shares."""
+        """Return the mean offset over all remembered clients, weighted by their shares."""
         known = list(self._known.values())
-        total = sum(each.share for each in known) or 1.0  # clients without a share say nothing
+        total = sum(each.share for each in known) or 1.0  # all shares may be 0
         mean = np.zeros(known[0].offset.size)
-        for each in known:  # one by one: a table of them all would be as large as the memory itself
+        for each in known:  # one at a time: a stacked array would double the memory
             mean += each.shrunk_to(self._was.log_scale, each.share / total)
         return mean

@@ -15,7 +15,7 @@ from fedpace.core.stepping import Answers, Part, Vector
 class Average:
     """x <- sum a_i x_i: the weighted mean of the clients' models.
 
-    Where the weights do not sum to 1, or replies are stale: x + sum a_i u_i, the updates.
+    If the weights do not sum to 1, or replies are stale, the step is x + sum a_i u_i with the updates u_i.
     """
 
     name: ClassVar[str] = "average"
@@ -25,5 +25,5 @@ class Average:
         """No state."""
 
     def apply(self, state: None, model: Vector, answers: Answers) -> tuple[Vector, None]:
-        """Return the average."""
+        """Return the average, and no state."""
         return (model + answers.step if answers.average is None else answers.average), None

@@ -1,12 +1,13 @@
-"""CA2FL's step: the mean of what all clients sent last, corrected by those that have answered now.
+"""CA2FL's server step: the mean of all clients' last updates, corrected by the new answers.
 
 Wang, Cao, Wu, Chen and Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
-Calibration" (ICLR 2024). With a_i the weights of the answers, and h_i the last update of every client, 0 before:
+Calibration" (ICLR 2024). a_i are the weights of the answers. h_i is the cached last update of client i, 0 before its
+first answer:
 
-    x <- x + lr (sum_i share_i h_i + sum_i a_i (u_i - h_i)),    then h_i <- u_i of those that answered.
+    x <- x + lr (sum_i share_i h_i + sum_i a_i (u_i - h_i)),    then h_i <- u_i for the clients that answered.
 
-With one answer of everybody it is FedAvg: the cache cancels. It is the SAGA of federated learning, and MIFA (Gu et al.
-2021) where the weights are the shares.
+If every client answers and a_i = share_i, the cache cancels and the step is FedAvg. The method corresponds to SAGA.
+With weights equal to the shares it is MIFA (Gu et al. 2021).
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from fedpace.core.stepping import Answers, Part, Vector, like
 from fedpace.server._counting import still_counting
 
 ROOM = 2**30
-"""Bytes of updates; beyond them those of the clients that were heard of longest ago are forgotten."""
+"""Bytes for cached updates. When they are used up, the clients that were heard longest ago are forgotten."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """What clients sent last."""
+    """The last update of each client."""
 
     cached: Vector
     """(m, d) h_i, in the order in which the clients were heard."""
     cached_clients: tuple[object, ...] = ()
-    """(m,) whose they are."""
+    """(m,) the clients."""
     cached_shares: tuple[float, ...] = ()
-    """(m,) their weights in the objective."""
+    """(m,) their shares of the objective."""
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The mean of everybody's last update, corrected by the newest.
+    """The mean of all last updates, corrected by new ones.
 
     Args:
         lr: the server's step size.
@@ -50,16 +51,16 @@ class Calibrated:
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         above(self.lr, 0, "lr of calibrated")
         finite(self.lr, "lr of calibrated")
 
     def init(self, zero: Vector) -> Cache:
-        """Nobody has sent anything."""
+        """Return an empty cache."""
         return Cache(like(zero, np.zeros((0, zero.shape[0]))))
 
     def apply(self, state: Cache, model: Vector, answers: Answers) -> tuple[Vector, Cache]:
-        """Return the model after the step. Where the host does not say whose answers they are, nothing is cached."""
+        """Return the next model and the cache. Without `answers.sources`, take the plain step and cache nothing."""
         if len(answers.sources) != len(answers.rows):
             return model + self.lr * answers.step, state
         places, weighed = still_counting(state.cached_clients, state.cached_shares, answers.share_of)
@@ -79,8 +80,8 @@ class Calibrated:
             combined = answers.combine(rows, answers.weights)
             step, used = combined.step, combined.weights > 0
         counted = zip(answers.rows, answers.sources, used.tolist(), strict=True)
-        for row, source in ((row, source) for row, source, good in counted if good):  # the later of two answers is kept
-            cached.pop(source.client, None)  # so that the order is that in which they were heard
+        for row, source in ((row, source) for row, source, good in counted if good):  # the later of two wins
+            cached.pop(source.client, None)  # reinsert last: order of hearing
             cached[source.client] = np.asarray(row)
             shares[source.client] = source.share
         clients = tuple(cached)[-max(1, ROOM // (8 * step.size)) :]

@@ -1,7 +1,7 @@
 """FedAvgM: heavy-ball momentum on the server.
 
 Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
-(2019): v <- beta v + u, x <- x + lr v, with u the averaged update.
+(2019): v <- beta v + u, x <- x + lr v, where u is the averaged update.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpace.core.stepping import Answers, Part, Vector
 
 @dataclass(frozen=True, eq=False)
 class Velocity:
-    """The sum of past steps, older ones counting less."""
+    """The decaying sum of past averaged updates."""
 
     velocity: Vector
 
@@ -26,7 +26,7 @@ class Fedavgm:
     """The averaged step with momentum.
 
     Args:
-        momentum: what a step counts for in the next one.
+        momentum: part of the velocity kept per step.
         lr: the server's step size.
     """
 
@@ -37,13 +37,13 @@ class Fedavgm:
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         if not 0 <= real(self.momentum, "momentum of fedavgm") < 1:
             raise InputError(f"momentum of fedavgm must lie in [0, 1), but {self.momentum!r} came")
         above(self.lr, 0, "lr of fedavgm")
 
     def init(self, zero: Vector) -> Velocity:
-        """Standing still."""
+        """Return a velocity of 0."""
         return Velocity(zero)
 
     def apply(self, state: Velocity, model: Vector, answers: Answers) -> tuple[Vector, Velocity]:

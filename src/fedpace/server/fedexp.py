@@ -1,9 +1,9 @@
-"""FedExP: the averaged step, as long as the clients' disagreement allows (`fedpace.core.extrapolation`).
+"""FedExP: the averaged step, lengthened as far as the clients' disagreement allows (`fedpace.core.extrapolation`).
 
-Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023). The authors'
-epsilon keeps the factor finite where updates cancel out, and has to be tuned in squared units of the updates. By
-default what past steps showed of the curvature limits the factor instead, and the sum of what steps go beyond the
-average is finite; `guarded = false` with an `epsilon` is the paper's rule.
+Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023). The paper's
+epsilon keeps the factor finite when updates cancel, but must be tuned in squared units of the updates. By default, the
+curvature seen in past steps limits the factor instead, and a budget keeps the total extra length finite. For the
+paper's rule, set `guarded = false` and an `epsilon`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fedpace.core.stepping import Answers, Part, Vector, norm
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stretched(StepLength):
-    """What past steps were like."""
+    """Data of past steps that limit the next one."""
 
     last: Vector
     """The averaged update of the last step."""
     moved: float = 0.0
-    """How far it went; 0 = there was none."""
+    """Length of the last step; 0 = no step yet."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Fedexp:
     Args:
         power: exponent of FedExP's factor: 0 = the plain average, 1 = FedExP.
         epsilon: added to |sum a_i u_i|^2 in the factor, as in the paper.
-        guarded: limit the factor by the curvature that past steps showed, and what steps go beyond the average in all.
+        guarded: limit the factor by the curvature seen in past steps, and limit the total extra length of all steps.
     """
 
     name: ClassVar[str] = "fedexp"
@@ -45,17 +45,17 @@ class Fedexp:
     guarded: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         between(self.power, 0, 1, "power of fedexp")
         at_least(self.epsilon, 0, "epsilon of fedexp")
         finite(self.epsilon, "epsilon of fedexp")
 
     def init(self, zero: Vector) -> Stretched:
-        """No step was taken yet."""
+        """Return the state before the first step."""
         return Stretched(last=zero)
 
     def apply(self, state: Stretched, model: Vector, answers: Answers) -> tuple[Vector, Stretched]:
-        """Return the model after the longer step."""
+        """Return the model after the lengthened step, and the state."""
         update, square = answers.step, norm(answers.step) ** 2
         wanted = fedexp_factor(answers.mean_square, square + self.epsilon, self.power)
         if not self.guarded:

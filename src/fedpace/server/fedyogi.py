@@ -11,7 +11,10 @@ from fedpace.server._adaptive import Adaptive
 
 @dataclass(frozen=True)
 class Fedyogi(Adaptive):
-    """Adam whose variance moves in sums: large updates last longer."""
+    """Adam with an additive rule for the variance.
+
+    The variance changes by at most (1 - b2) u^2 per step, so that it forgets large updates more slowly than Adam's.
+    """
 
     name: ClassVar[str] = "fedyogi"
 

@@ -1,8 +1,8 @@
-"""FedAsync's step: clients' models are mixed into the shared one, whole.
+"""FedAsync's server step: mixes the clients' whole models into the shared model.
 
-Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019). Other rules add what clients changed, u_i = trained
-- received, to the model as it is now; this one goes a part of the way to where they arrived, so that an old answer also
-takes back a part of what was learnt since it was sent.
+Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019). Other rules add the clients' updates, u_i = trained
+- received, to the current model. This rule moves the current model part of the way toward the trained models. A stale
+answer therefore also undoes part of what the model learned after the client received its copy.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import ClassVar
 from fedpace.core.stepping import Answers, Part, Vector, double
 
 ROUNDING = 1e-12
-"""Weights that sum to 1 up to this keep nothing of the model: equal models then stay as they are to the last bit."""
+"""If the weights sum to 1 within this tolerance, the result is exactly the average, without rounding errors."""
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """x <- (1 - sum a_i) x + sum a_i x_i: the average at sum 1."""
+    """x <- (1 - sum a_i) x + sum a_i x_i: average if the sum is 1."""
 
     name: ClassVar[str] = "mixing"
     takes: ClassVar[frozenset[Part]] = frozenset({"mixture"})
@@ -27,7 +27,7 @@ class Mixing:
         """No state."""
 
     def apply(self, state: None, model: Vector, answers: Answers) -> tuple[Vector, None]:
-        """Return the mixture."""
+        """Return the mixture, and no state."""
         assert answers.average is not None
         own_share = 1.0 - float(answers.weights.sum())
         return (answers.average if abs(own_share) < ROUNDING else own_share * double(model) + answers.average), None

@@ -1,9 +1,10 @@
-"""Nesterov's momentum with restarts (`fedpace.core.acceleration`), and long steps while it builds up.
+"""The server step `nesterov`: Nesterov momentum with restarts and FedExP's longer steps; the default of `pace`.
 
-What `pace` asks for: the shared model runs ahead of the averages by a part of how far they moved last, and the averaged
-step is as long as FedExP, the curvature and the budget allow (`fedpace.core.extrapolation`). Momentum lengthens steps
-too: where rounds agree on a direction, it goes 1 / (1 - part) times as far in it. That counts as part of what FedExP
-allows, and is limited by how far the plain average goes already.
+The model that clients receive runs ahead of the averaged model by a part of the last move
+(`fedpace.core.acceleration`). The averaged update is also lengthened, as far as FedExP, the curvature and a budget
+allow (`fedpace.core.extrapolation`). Momentum lengthens steps too: if rounds agree on a direction, the model moves 1 /
+(1 - part) times as far along it. This counts toward FedExP's factor. The curvature along the path limits momentum as
+well, so that the model does not overshoot where the plain average already reaches the minimum.
 """
 
 from __future__ import annotations
@@ -18,41 +19,42 @@ from fedpace.core.extrapolation import StepLength, fedexp_factor
 from fedpace.core.stepping import Answers, Part, Vector, norm
 
 SUMS_KEPT = 0.5
-"""What the sums that tell the curvature along the way keep in a step: it changes as soon as the direction does."""
+"""Part of the curvature sums kept per step; small, because the curvature changes with the direction of the moves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lead(StepLength):
-    """How far the model that is sent has run ahead of the averaged one, and what past steps were like."""
+    """State of the momentum: the lead of the sent model over the averaged model, and data of past steps."""
 
     momentum: Vector
-    """How far ahead that is."""
+    """The lead: sent model minus averaged model."""
     last: Vector
     """The averaged update of the last step."""
     age: int = 0
     """Steps since the last restart."""
     carried: float = 0.0
-    """The part of the last move that the next one carries on."""
+    """Part of the last move that the next move repeats."""
     move: Vector
-    """The last move of the model that is sent."""
+    """The last move of the sent model."""
     move_before: Vector
-    """The one before that."""
+    """The move before the last one."""
     bends: float = 0.0
-    """Sum over steps of how much updates changed along a move, times the move; what is older counts for less."""
+    """Numerator of the curvature estimate: decaying sum of (change of the update along the previous move) x overlap."""
     ways: float = 0.0
-    """The same sum of the moves' squares: the curvature is the quotient."""
+    """Denominator of the curvature estimate: decaying sum of squared overlaps of consecutive moves."""
 
     @property
     def moved(self) -> float:
-        """How far that was; 0 = there was none."""
+        """Length of the last move; 0 = no move yet."""
         return norm(self.move)
 
     def with_curvature(self, update: Vector) -> tuple[float, float, float]:
-        """Return the curvature along the way, as the newest update tells it, and the two sums.
+        """Return the curvature along the path, and the two sums that give it.
 
-        The last move d changed the updates by u - u' = -h d, so that h is to be had from the two; but noise in u' is in
-        d too, and noise alone would look like the steepest curvature of all. The move before, z, knows nothing of
-        either noise: h is the slope of -<u - u', z> over <d, z>, an instrumental variable, by least squares over steps.
+        The last move d changed the update by u - u' = -h d, with h the curvature. Estimating h from d directly is
+        biased: the noise in u' is also in d, and noise alone would look like the steepest curvature. The move before,
+        z, is independent of both noises. So h is the least-squares slope of -<u - u', z> against <d, z> over steps,
+        with z as an instrumental variable.
         """
         lengths = self.moved * norm(self.move_before)
         if not lengths > 0:
@@ -68,10 +70,10 @@ L = TypeVar("L", bound=Lead)
 
 @dataclass(frozen=True)
 class Nesterov:
-    """The averaged step, lengthened and carried on.
+    """The averaged step, lengthened, with Nesterov momentum.
 
     Args:
-        power: exponent of FedExP's factor, momentum included: 0 = steps are not lengthened.
+        power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
     """
 
     name: ClassVar[str] = "nesterov"
@@ -80,15 +82,15 @@ class Nesterov:
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         between(self.power, 0, 1, "power of nesterov")
 
     def init(self, zero: Vector) -> Lead:
-        """The model that is sent is the averaged one."""
+        """Return the state before the first step: no lead."""
         return Lead(momentum=zero, last=zero, move=zero, move_before=zero)
 
     def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
-        """Return the model that is sent next."""
+        """Return the next model to send, and the state."""
         update, square = answers.step, norm(answers.step) ** 2
         curvature, bends, ways = state.with_curvature(update)
         carried, age = carried_part(state.age, square + float(update @ state.momentum), curvature)

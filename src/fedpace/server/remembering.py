@@ -1,24 +1,28 @@
-"""Nesterov's momentum (`nesterov.py`) on updates that are freed of what is each client's own.
+"""The server step `remembering`: Nesterov momentum (`nesterov.py`) on updates with a control variate per client.
 
-How a client's update differs from the average of all changes slowly: the same data pull it to the same side, step after
-step. So the difference is remembered, and taken off when the client answers again:
+A client's update differs from the average update in much the same way in every step, because its data do not change.
+The server remembers this difference as the client's offset h_i and subtracts it when the client answers again:
 
-    u = sum_i a_i (u_i - b (h_i - mean of all h)),        h_i = what client i differed by when it was heard last.
+    u = sum_i a_i (u_i - b (h_i - mean of all h)),        h_i = the client's update minus a reference, when last heard.
 
-A few fast clients then speak for everybody, as far as everybody was heard at all; and an answer to an old model, whose
-client is slow, is worth as much as a new one: it says how the client differed, which is what is remembered. Plain
-control variates (SAGA; MIFA; CA2FL) remember updates themselves, which are out of date as soon as the model has moved.
+So a few fast clients can represent the whole population, provided that every client has answered at least once. Stale
+answers stay useful: an answer to an old model still shows how the client differs from the others. Plain control
+variates (SAGA, MIFA, CA2FL) remember the updates themselves, which are out of date as soon as the model has moved.
 
-What a client differs from must itself not depend on who answered, nor on what is remembered: an error in it would come
-back through the memory, later and larger. So h_i is what it differed by from the reference r = sum_i a_i (u_i - h_i) of
-the model that it was given. The reference moves with the model as clients do, up to a constant of its own, and the mean
-of all h, which is taken off, removes that constant.
+The reference must depend neither on which clients answered nor on the mean of the memory. Otherwise an error in the
+reference would return through the memory, later and larger. The reference of a model version is r = sum_i a_i (u_i -
+h_i) over the fresh answers to that version, and h_i is the client's update minus the reference of the version that the
+client trained from. Each reference contains an unknown constant; subtracting the mean of all h removes it.
 
-Four numbers are measured in every step, on clients that were heard before: how much differences shrink from step to
-step as training converges; b, how well the old ones predict the new ones; which part of the clients' disagreement is
-left; and by how much those that are late find their differences changed in common, because the reference moves as
-those move who count, and not as everybody does. The last two say to a scheme how few clients do. docs/theory.md derives
-all of it.
+The step measures four numbers on clients that were heard before:
+
+- how much offsets shrink per step as training converges;
+- b, how well old offsets predict new ones;
+- the part of the clients' squared disagreement that the memory does not explain;
+- drift: the error that all remembered offsets share, because the reference follows only the clients that counted. Late
+  answers reveal it.
+
+A scheme uses the last two to decide how few clients are enough. docs/theory.md derives the method.
 """
 
 from __future__ import annotations
@@ -39,12 +43,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Remembering:
-    """Momentum on updates without what is the clients' own.
+    """Momentum on updates corrected by control variates.
 
     Args:
-        power: exponent of FedExP's factor, momentum included: 0 = steps are not lengthened.
-        memory_gib: room for what clients differ by, 4 bytes per client and parameter, and as much for what they differ
-            from; beyond it the clients that were heard of longest ago are forgotten.
+        power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
+        memory_gib: memory for the clients' offsets, 4 bytes per client and parameter, and the same again for
+            references. When it is full, the server forgets the clients that it heard from longest ago.
     """
 
     name: ClassVar[str] = "remembering"
@@ -54,13 +58,13 @@ class Remembering:
     memory_gib: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError if an option is invalid."""
         between(self.power, 0, 1, "power of remembering")
         above(self.memory_gib, 0, "memory_gib of remembering")
         finite(self.memory_gib, "memory_gib of remembering")
 
     def init(self, zero: Vector) -> Remembered:
-        """Nothing is remembered."""
+        """Return the state before the first step, without any offsets."""
         return Remembered(
             momentum=zero,
             last=zero,
@@ -71,7 +75,7 @@ class Remembering:
         )
 
     def apply(self, state: Remembered, model: Vector, answers: Answers) -> tuple[Vector, Remembered]:
-        """Return the model that is sent next. Where the host does not say whose answers they are, it is `nesterov`."""
+        """Return the next model to send, and the state. Without `answers.sources`, the step is that of `nesterov`."""
         moment = Nesterov(self.power)
         if len(answers.sources) != len(answers.rows):
             return moment.apply(state, model, answers)
@@ -81,13 +85,13 @@ class Remembering:
         if answers.combine is not None:
             combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
             kept = combined.weights[: len(updates)] > 0
-            if not kept.any():  # what is left is the server's own part, where it has one
+            if not kept.any():  # the robust rule rejected every client's update
                 return model + like(answers.step, combined.step), state
             robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
-        memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: what is taken off is measured in this step
+        memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: `freed` uses the b measured in this step
         step, reference = memory.freed(updates, answers.weights, fresh, answers.sources)
         step = step if robust is None else robust
         for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
@@ -100,10 +104,10 @@ class Remembering:
 
 
 def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
-    """Return the state with what clients weigh now, and without those that have left or are excluded.
+    """Return the state with the clients' current shares, without clients that left or are excluded.
 
-    What these differed by would stay in the mean of all for ever; and since nothing new is heard of them, it would seem
-    to drift further and further, until every step waited for everybody.
+    The offset of such a client would otherwise stay in the mean forever. Its age would grow without bound, and so would
+    the estimated drift, until every step waited for all clients.
     """
     kept, shares = still_counting(state.remembered_clients, state.remembered_shares, share_of)
     if shares == state.remembered_shares:
@@ -124,7 +128,7 @@ def _counted(state: Remembered, share_of: ShareOf | None) -> Remembered:
 
 
 def _kept(answers: Answers, kept: BoolArray) -> Answers:
-    """Return the answers that a robust rule used: the others are not remembered."""
+    """Return only the answers that the robust rule gave a weight; the rejected ones are not remembered."""
     total, left = float(answers.weights.sum()), answers.weights[kept]
     scaled = left * (total / float(left.sum())) if left.any() else np.full(left.size, total / left.size)
     rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
