@@ -31,7 +31,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser docs bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -85,6 +85,10 @@ test-browser: setup  ## the page in a real browser; SHOTS=FOLDER keeps pictures 
 	@command -v chromedriver >/dev/null && command -v chromium >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 	FEDPACE_SHOTS=$(SHOTS) $(BIN)/python -m pytest -v -rP -m browser tests/browser
+
+coverage: setup  ## which lines the tests run; the page is runs/coverage/html/index.html
+	@mkdir -p runs/coverage
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n auto -m "not slow" --cov --cov-report=term --cov-report=html
 
 docs: setup      ## the documents as a site, into site/; strict: a broken link is an error
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
