@@ -26,7 +26,7 @@ FIRST = np.zeros(3)
 """The model that training begins with."""
 GREETING, DEADLINE = 10.0, 60.0
 """Seconds in which a client must say its name, and in which a round must end."""
-SENDING = 5.0
+SENDING = 10.0
 """Seconds in which a client must have read what it is sent; one that does not read is lost."""
 LONGEST = 1_000_000
 """Characters of a line; what is longer is no answer."""
