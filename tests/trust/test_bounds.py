@@ -19,6 +19,7 @@ from fedpace.trust.limits import (
     LONGEST,
     MIN_CLIENTS,
     MIN_JUDGED,
+    REFERENCE_STEPS,
     SHARE_FLEET,
     WEIGHT_BURST,
     WEIGHT_RATE,
@@ -137,6 +138,24 @@ def test_lengths_that_are_only_looked_at_and_those_of_clients_that_left_are_not_
     np.testing.assert_allclose(trust.clip_factors([-1], [100.0]), CLIP / 100)
     np.testing.assert_array_equal(trust.longest["update"], before)
     assert trust.clip_factors([], []).shape == (0,)
+
+
+def test_attackers_cannot_ratchet_the_reference():
+    """Each push makes honest updates ten times as long; the reference follows by 2 % of the first one per step."""
+    trust = fleet(8)
+    trust.clip_factors(range(8), [1.0] * 8)
+    for step in range(1, 101):
+        longer = 10.0 ** min(step, 200)
+        factors = trust.clip_factors(range(8), [longer] * 7 + [1e250], step=step)
+        assert factors[7] * 1e250 <= CLIP * (1 + step / REFERENCE_STEPS) * (1 + 1e-9)
+
+
+def test_the_reference_follows_honest_clients_whose_updates_grow():
+    trust = fleet(8)
+    trust.clip_factors(range(8), [1.0] * 8)
+    assert (trust.clip_factors(range(8), [3.0] * 8, step=1) == 1).all()
+    assert trust.clip_factors([0], [29.0], step=100) == 1, "three times the first length is allowed by then"
+    assert trust.clip_factors([0], [31.0], step=100) < 1, "the longest of most is 3"
 
 
 # -- weights -------------------------------------------------------------------------------------------------
