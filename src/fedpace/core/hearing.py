@@ -87,8 +87,8 @@ class Hearing(Standing):
     def refuse(self, tasks: Collection[int] | Mapping[int, str], step: Step | None = None) -> Step:
         """Treat answers of the due step as failures, and return the step without them.
 
-        In mode `average` the weights of the remaining answers are scaled to sum 1. In mode `delta` they stay as they
-        are, so the part of the refused answers is missing.
+        In mode `average` the weights of the remaining answers are scaled to sum 1 and capped again. In mode `delta`
+        they stay as they are, so the part of the refused answers is missing.
 
         Args:
             tasks: ids of the tasks; a mapping also gives the reason for each.
@@ -114,7 +114,7 @@ class Hearing(Standing):
         return found
 
     def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
-        """Return weights within what clients may have, and the part of the move that is made."""
+        """Return weights within the clients' caps, and the fraction of the step to make (`Step.scale`)."""
         trust = self.ledger.trust
         if not trust.on or not tasks:
             return weights, 1.0
