@@ -105,7 +105,7 @@ class Hearing(Standing):
         total, scale = sum(weight for _, weight in left), step.scale
         if refused and step.mode == "average" and total > 0:
             tasks_left = [task for task, _ in left]
-            # What they inherit must be within their caps too: who is refused may be in league with who inherits.
+            # Cap the scaled weights too: a refused client may collude with a client that gets its weight.
             weights, scale = self._capped(tasks_left, np.array([weight / total for _, weight in left]), step.mode)
             left = list(zip(tasks_left, weights.tolist(), strict=True))
         found = replace(step, answers=tuple(left), scale=scale)
