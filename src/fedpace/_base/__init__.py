@@ -1,1 +1,1 @@
-"""What every layer stands on: errors, argument checks, random streams, atomic files. It imports nothing of fedpace."""
+"""Helpers for all layers: errors, argument checks, random streams and files. It imports no other part of fedpace."""

@@ -1,4 +1,4 @@
-"""Checks at the border: bad input is refused with a sentence, and never becomes a NaN later."""
+"""Argument checks: invalid input raises an InputError that says what is wrong, before it can turn into NaN."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 LARGEST = 1e70
-"""Of the numbers in moments and sketches."""
+"""Largest valid absolute value in moments and sketches."""
 
 Naming = Callable[[int], str]
-"""Turns a row into the words an error uses for it, such as `client 'phone-7'`."""
+"""Function: row -> name of its client in error messages, such as `client 'phone-7'`."""
 
 
 def row_name(row: int) -> str:
-    """Name a row where no client ids are known."""
+    """Return a name for a row if no client ids are known."""
     return f"client {row}"
 
 
 def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
-    """Return a read-only copy, so that what a selector was shown cannot change under it."""
+    """Return a read-only copy of an array."""
     array = np.array(values, dtype=dtype, copy=True)
     array.setflags(write=False)
     return array
 
 
 def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = True) -> FloatArray:
-    """Return `values` as a float64 array with `ndim` axes, every entry finite unless `finite` is False."""
+    """Return `values` as a float64 array; raise InputError for another number of axes or, if `finite`, NaN or inf."""
     try:
         given = np.asarray(values)
         if given.dtype.kind == "c" or (given.dtype.kind == "O" and any(map(np.iscomplexobj, given.flat))):
@@ -54,14 +54,14 @@ def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = T
 
 
 def of_ordinary_size(array: FloatArray, what: str) -> None:
-    """Refuse moments and sketches whose products of four would not be finite."""
+    """Raise InputError if an entry exceeds `LARGEST`: a product of four such entries would overflow."""
     largest = float(np.abs(array).max(initial=0.0))
     if largest > LARGEST:
         raise InputError(f"{what} must hold numbers of ordinary size, but {largest:.3g} came: training diverged")
 
 
 def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_name) -> FloatArray:
-    """Return delays in seconds: one per client, each finite and not negative."""
+    """Return delays as an array; raise InputError unless there is one per client, each finite and at least 0."""
     array = float_array(values, "delays", finite=False)
     if count is not None and array.size != count:
         raise InputError(f"expected {count} delays, one per client, but {array.size} came")
@@ -78,7 +78,7 @@ def delays(values: ArrayLike, *, count: int | None = None, name: Naming = row_na
 
 
 def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> FloatArray:
-    """Return the clients' weights in the objective, scaled to sum to 1; equal where `values` is None."""
+    """Return the clients' weights in the objective, scaled to sum 1; equal weights if `values` is None."""
     if count < 1:
         raise InputError("expected at least one client, but there are none")
     if values is None:
@@ -97,51 +97,51 @@ def shares(values: ArrayLike | None, count: int, *, name: Naming = row_name) -> 
 
 
 def shares_among(values: FloatArray, rows: IntArray) -> FloatArray:
-    """Return the shares of `rows` among themselves; equal where none of them counts."""
+    """Return the shares of `rows`, scaled to sum 1; equal shares if all of them are 0."""
     own = values[rows]
     return shares(own if own.any() else None, rows.size)
 
 
 def at_least(value: float, low: float, what: str) -> None:
-    """Refuse a number below `low`, NaN included, and what is no number."""
+    """Raise InputError unless `value` is a number of at least `low`."""
     if not (is_number(value) and value >= low):
         raise InputError(f"{what} must be at least {low:g}, but {shortened(value)} came")
 
 
 def above(value: float, low: float, what: str) -> None:
-    """Refuse a number that is not above `low`, NaN included, and what is no number."""
+    """Raise InputError unless `value` is a number above `low`."""
     if not (is_number(value) and value > low):
         raise InputError(f"{what} must be above {low:g}, but {shortened(value)} came")
 
 
 def finite(value: float, what: str) -> None:
-    """Refuse infinity and NaN, and what is no number or too large for one."""
+    """Raise InputError unless `value` is a finite number that a float can hold."""
     if not (is_number(value) and math.isfinite(value)):
         raise InputError(f"{what} must be a finite number, but {shortened(value)} came")
 
 
 def between(value: float, low: float, high: float, what: str) -> None:
-    """Refuse a number outside [low, high]."""
+    """Raise InputError unless `value` is a number in [low, high]."""
     if not (is_number(value) and low <= value <= high):
         raise InputError(f"{what} must lie between {low} and {high}, but {shortened(value)} came")
 
 
 def whole(value: int, low: int, what: str) -> None:
-    """Refuse what is not a whole number of at least `low`."""
+    """Raise InputError unless `value` is an integer of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{what} must be a whole number of at least {low}, but {value!r} came")
     at_least(int(value), low, what)
 
 
 def one_of(value: str, allowed: Sequence[str], what: str) -> None:
-    """Refuse a word that is not in the list, and show the list."""
+    """Raise an InputError that lists the allowed words unless `value` is one of them."""
     if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}, but {shortened(value)} came")
 
 
 def real(value: Any, what: str) -> float:
-    """Return a number as a float, NaN and infinity included; text is none, nor is what no float can hold."""
-    if type(value) is float:  # nearly always, and several times per client of every round
+    """Return a number as a float, also NaN and infinity; raise InputError for text and for too large integers."""
+    if type(value) is float:  # fast path: called several times per client and round
         return value
     try:
         if isinstance(value, str | bytes | bytearray) or np.iscomplexobj(value):
@@ -152,7 +152,7 @@ def real(value: Any, what: str) -> float:
 
 
 def listed(values: Iterable[Any], what: str) -> list[Any]:
-    """Return what can be gone through as a list; one text is no list of them."""
+    """Return an iterable as a list; raise InputError for a single text and for values that are not iterable."""
     try:
         if isinstance(values, str | bytes):
             raise TypeError("text")
@@ -162,7 +162,7 @@ def listed(values: Iterable[Any], what: str) -> list[Any]:
 
 
 def check_commas(names: Sequence[str], where: str) -> None:
-    """Refuse a header that was read as one column, since something else than commas separates its columns."""
+    """Raise InputError if a CSV header has one column that contains semicolons, tabs or bars instead of commas."""
     if len(names) == 1:
         for sign, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
             if sign in names[0]:
@@ -170,13 +170,13 @@ def check_commas(names: Sequence[str], where: str) -> None:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the hint that an error about an unknown word ends its sentence with; empty where nothing is close."""
+    """Return the hint ` Did you mean ...?` for an unknown word; empty if no known word is close."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def current_options(cls: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by their present names, where the class says what they were called once (`renamed`)."""
+    """Return the options with old names replaced by current ones, from the class attribute `renamed`."""
     renamed: Mapping[str, str] = getattr(cls, "renamed", {})
     return {renamed.get(option, option): value for option, value in options.items()}
 
@@ -184,9 +184,9 @@ def current_options(cls: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def check_options(
     cls: Any, options: Iterable[str], what: str, kind: str = "option", others: Sequence[str] = ()
 ) -> None:
-    """Refuse options that a component does not have, and say where one is missing that has no default.
+    """Raise InputError for options that a component does not have, and for a missing option without default.
 
-    `others` are names that a typo may be meant for as well.
+    `others` are further names that the hint for a misspelt option may suggest.
     """
     fields = dataclasses.fields(cls)
     known = [item.name for item in fields]
@@ -203,14 +203,14 @@ def check_options(
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Return whether `value` is a number that a float can hold; True and False are not."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     return not isinstance(value, int) or value.bit_length() <= 1023
 
 
 def shortened(value: object, limit: int = 60) -> str:
-    """Return a value as a sentence about it shows it."""
+    """Return a short text of a value for error messages."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a whole number of {value.bit_length()} bits"
     text = repr(value)

@@ -1,33 +1,33 @@
-"""The errors of fedpace: one base class, so that a host can catch everything of ours with one clause."""
+"""The errors of fedpace. All have one base class, so a host can catch them with one clause."""
 
 from __future__ import annotations
 
 
 class FedpaceError(Exception):
-    """Base of every error that fedpace raises on purpose.
+    """Base class of all errors that fedpace raises on purpose.
 
-    Its text says what was expected, what came, and what to do about it.
+    The text says what was expected, what came, and what to do.
     """
 
 
 class InputError(FedpaceError, ValueError):
-    """A value from outside is not usable: a delay, a moment, a weight, an option, a file."""
+    """An input is invalid: a delay, a moment, a weight, an option or a file."""
 
 
 class OrderError(FedpaceError, RuntimeError):
-    """A call came out of turn, such as reporting on a cohort that was never selected."""
+    """A method was called in the wrong order, such as `observe` without a selection."""
 
 
 class InfeasibleError(FedpaceError, RuntimeError):
-    """The problem has no admissible answer, and no fallback was asked for."""
+    """A selection problem has no feasible solution, and no fallback was requested."""
 
 
 class StorageError(FedpaceError, OSError):
-    """What was to be kept could not be written: a full disk, a quota, a lost mount."""
+    """A file could not be written: the disk or quota is full, or a mount was lost."""
 
 
 class FedpaceWarning(UserWarning):
-    """Something works, but not as well as it could: what is missing, and what to do about it."""
+    """Something works, but not as well as it could; the text says what is missing and what to do."""
 
 
 class MissingExtraError(FedpaceError, ImportError):

@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there at all."""
+"""Atomic writing and safe reading of JSON and npz files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from fedpace._base.errors import InputError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where a disk or a quota is full."""
+"""Error numbers of a full disk or quota."""
 INTACT = ". What was recorded before is intact"
-"""Behind what went wrong, before what to do."""
+"""Part of the error text between the cause and the advice."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a crash leaves the old file or the new one, never a part of it.
+    """Write `content` to `path` atomically: a crash leaves the old file or the new one, never a part.
 
-    A full disk is a StorageError that says what to do; of other failures the system's own OSError goes on.
+    A full disk raises StorageError with advice. Other failures raise the system's OSError.
     """
     try:
         _write_atomically(path, content)
@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def _write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not tempfile: its files are for their owner alone, and a report is for sharing.
+    # Do not use tempfile: only the owner can read its files, but reports are shared.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
@@ -59,9 +59,9 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def keeping(path: Path) -> Iterator[None]:
-    """Turn what the system says of a failed write into an error that says what to do.
+    """Context manager: turn an OSError of a failed write into a StorageError with advice.
 
-    Where one is inside another, the outer one's path is named: a checkpoint, say, and not a file in it.
+    If two are nested, the error names the outer path, such as a checkpoint instead of a file in it.
     """
     try:
         yield
@@ -73,29 +73,29 @@ def keeping(path: Path) -> Iterator[None]:
 
 
 def storage_error(path: Path, cause: OSError) -> StorageError:
-    """Return the error that says what could not be written, why, and what to do."""
+    """Return a StorageError that says what could not be written, why, and what to do."""
     remedy = "make room" if cause.errno in FULL else "put that right"
     return StorageError(f"cannot write {path}: {cause.strerror or cause}{INTACT}: {remedy}, and go on")
 
 
 def folder_of(path: Any) -> Path:
-    """Return a path that is one."""
+    """Return `path` as a Path; raise InputError if it is neither text nor a path."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"expected the path of a folder, but a {type(path).__name__} came")
     return Path(path)
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return readable JSON; NaN and infinity are refused, since other languages cannot read them."""
+    """Return indented JSON; raise ValueError for NaN and infinity, which other languages cannot read."""
     return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 LARGEST_JSON = 2**30
-"""Bytes of a JSON file that is read."""
+"""Largest size in bytes of a JSON file to read."""
 
 
 def check_file(path: Path, most: int | None = None) -> None:
-    """Refuse with an OSError what is no plain file, such as a pipe that nobody writes to, or too large to be read."""
+    """Raise OSError if `path` is not a regular file, for example a pipe, or has more than `most` bytes."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is not a file")
@@ -104,7 +104,7 @@ def check_file(path: Path, most: int | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; a missing, broken or senselessly large one is an InputError that names it."""
+    """Return the content of a JSON file; raise InputError with its path if it is missing, broken or too large."""
     try:
         check_file(path, LARGEST_JSON)
         return json.loads(path.read_text(encoding="utf-8"))
@@ -122,18 +122,18 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 RATIO = 1100
-"""How far deflate can squeeze anything: an array that says it is larger than this, times its bytes, is not there."""
+"""Largest possible compression ratio of deflate; an entry that claims more is invalid."""
 
 
 LARGEST_UNPACKED = 2**29
-"""Bytes that a compressed npz may unpack to, all arrays together; what is stored as it is may be of any size."""
+"""Most bytes that all arrays of a compressed npz may unpack to; uncompressed files may have any size."""
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read an npz file without ever unpickling; a missing, broken or lying one is an InputError that names it.
+    """Return the arrays of an npz file, without pickle; raise InputError with its path if it is missing or invalid.
 
-    What an entry says of its size is held against the bytes that are there, and all of them together against
-    `LARGEST_UNPACKED`, before memory is taken for any: a small file may say that it unpacks to gigabytes.
+    The claimed sizes are checked before memory is allocated, because a small malicious file may claim gigabytes. Each
+    entry is compared with its stored bytes, and the total with `LARGEST_UNPACKED`.
     """
     try:
         check_file(path)
@@ -150,11 +150,11 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 BROKEN = (zlib.error, struct.error, NotImplementedError, KeyError, RuntimeError, OverflowError, SyntaxError, TypeError)
-"""What zipfile and NumPy raise on bytes that nobody wrote on purpose."""
+"""Exceptions that zipfile and NumPy raise for damaged files."""
 
 
 def _check_entries(path: Path) -> None:
-    """Refuse entries that unpack to more than their bytes can hold, whose headers promise more, or to too much."""
+    """Raise ValueError if an entry claims more than its bytes can hold, has a bad type, or the total is too large."""
     stored = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         whole = sum(entry.file_size for entry in archive.infolist())

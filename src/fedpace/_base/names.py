@@ -1,7 +1,7 @@
-"""Clients' names as they may be shown: names come from outside, and a terminal or a spreadsheet obeys some of them.
+"""Safe display of client names, which are untrusted and may contain terminal control codes or spreadsheet formulas.
 
-Use `shown` wherever a name meets a terminal, a log or an error, `printable` for other text from outside, and `cell` for
-what goes into a CSV file. Files of ours (JSON, npz) keep names as they are.
+Use `shown` for names in a terminal, a log or an error, `printable` for other untrusted text, and `cell` for values in a
+CSV file. The JSON and npz files of fedpace store names unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable
 
 LONGEST = 120
-"""Characters of a name that are shown."""
+"""Most characters of a name to show."""
 
 # C0 and C1 controls with newline, tab and escape; DEL; Arabic letter mark, zero-width and directional marks, line and
 # paragraph separators, bidirectional embeddings, overrides and isolates, invisible operators; byte order mark; lone
@@ -19,7 +19,7 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), full-width signs included."""
+"""First characters that a spreadsheet reads as a formula (OWASP, CSV injection), including full-width signs."""
 
 
 def printable(text: str) -> str:
@@ -28,22 +28,22 @@ def printable(text: str) -> str:
 
 
 def shown(name: Hashable, longest: int = LONGEST) -> str:
-    """Return a client's name for a terminal, a log or an error: in quotes if it is text, escaped, and not too long."""
+    """Return a client's name for a terminal, a log or an error: quoted if it is text, escaped and cut to `longest`."""
     try:
         text = printable(repr(name))
-    except Exception:  # a class of somebody else's, whose repr fails: an error about it must still be told
+    except Exception:  # the repr of a foreign class may fail; still show something
         text = f"<{type(name).__name__}>"
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def bare(name: Hashable, longest: int = LONGEST) -> str:
-    """Return a client's name without quotes, for columns of names: escaped, and not too long."""
+    """Return a client's name without quotes, for columns of names: escaped and cut to `longest`."""
     text = printable(str(name))
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def cell(value: object) -> object:
-    """Return a cell of a CSV file: text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    """Return a value for a CSV cell; an apostrophe is put before text that a spreadsheet would run as a formula."""
     if not isinstance(value, str):
         return value
     safe = printable(value)

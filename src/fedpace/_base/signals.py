@@ -1,4 +1,4 @@
-"""SIGTERM as Ctrl-C: what `kill`, a container or a batch system sends ends a run in good order."""
+"""SIGTERM handled like Ctrl-C, so that `kill`, a container or a batch system ends a run cleanly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import FrameType
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Whoever treats Ctrl-C well treats this well."""
+    """SIGTERM arrived; code that handles Ctrl-C handles this too."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM raises `Terminated`, so that files are closed and say how a run ended.
+    """Context manager: inside it, SIGTERM raises `Terminated`, so that files are closed and the status is recorded.
 
-    Where somebody else handles SIGTERM already, that stays; outside of the main thread Python allows no handler.
+    It does nothing outside of the main thread, or if the program already handles SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -1,1 +1,1 @@
-"""The contract, the session, random streams, checks and errors: NumPy only."""
+"""The core: types and protocols, ledger, coordinator, session and server step. It needs only NumPy."""

@@ -1,7 +1,7 @@
-"""What a single scheme wants remembered of its clients' answers, beyond the scalars of its own state.
+"""Accumulators: values that the ledger keeps for one scheme, such as statistics of each client's answers.
 
-A scheme names its accumulators in the class variable `accumulates`. The ledger then keeps their values, lets clients
-join and leave them and saves them, and the scheme finds them in `View.accumulated` by their names.
+A scheme lists its accumulators in the class variable `accumulates`. The ledger updates and saves their values, and adds
+or removes entries when clients join or leave. The scheme reads the values from `View.accumulated` by name.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ from fedpace._base.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Clients that answered, or were given up: one entry each."""
+    """Clients that answered or were given up; one entry per client."""
 
     rows: IntArray
     expected: FloatArray
-    """Seconds that each was expected to take, before this answer told more; NaN = unknown."""
+    """Expected seconds of each client, estimated before this answer; NaN = unknown."""
     seconds: FloatArray
-    """That it took, or was waited for; NaN = unknown."""
+    """Seconds that the client took, or that the server waited in vain; NaN = unknown."""
     finished: BoolArray
     lag: int = 0
-    """Steps made since they were given their model, the one in which they count not included."""
+    """Staleness: steps made since the clients received their model, without the step that uses the answers."""
 
 
 class Accumulator:
-    """Values that grow from answer to answer: (n, ...) per client, or of any length. Subclasses say how."""
+    """Values that are updated with every answer or step; subclasses define how.
+
+    The values are an array of shape (n, ...) with one row per client, or of any length.
+    """
 
     name: ClassVar[str]
     per_client: ClassVar[bool]
-    """Whether row i of the values is client i's."""
+    """Whether row i of the values belongs to client i."""
     shape: ClassVar[tuple[int, ...]] = ()
-    """Of one entry."""
+    """Shape of one entry."""
 
     def empty(self, entries: int) -> FloatArray:
-        """Return the entries of clients of which nothing is known."""
+        """Return the initial values of new entries."""
         return np.zeros((entries, *self.shape))
 
     def answered(self, values: FloatArray, settled: Settled) -> FloatArray:
-        """Take in answers of any kind, warm-ups included."""
+        """Return the values after answers of any kind, warm-ups included."""
         return values
 
     def stepped(self, values: FloatArray, rows: IntArray, weights: FloatArray) -> FloatArray:
-        """Take in what the clients of a step weighed in it; who failed left its weight to the others."""
+        """Return the values after a step; `weights` are of the clients that finished, scaled to sum 1."""
         return values
 
 
 class Accumulated:
-    """The values of a scheme's accumulators."""
+    """The values of all accumulators of a scheme."""
 
     def __init__(self, accumulators: Sequence[Accumulator] = ()) -> None:
         self._all = tuple(accumulators)
@@ -72,17 +75,17 @@ class Accumulated:
                 self.values[each.name] = np.delete(self.values[each.name], rows, axis=0)
 
     def answered(self, settled: Settled) -> None:
-        """Let every accumulator take answers in."""
+        """Update every accumulator with answers."""
         for each in self._all:
             self.values[each.name] = each.answered(self.values[each.name], settled)
 
     def stepped(self, rows: IntArray, weights: FloatArray) -> None:
-        """Let every accumulator take a step in."""
+        """Update every accumulator with the weights of a step."""
         for each in self._all:
             self.values[each.name] = each.stepped(self.values[each.name], rows, weights)
 
     def load(self, saved: dict[str, FloatArray], clients: int) -> None:
-        """Take over saved values."""
+        """Restore saved values; raise InputError if they do not fit."""
         for each in self._all:
             values = saved.get(each.name)
             if values is None or values.shape[1:] != each.shape or (each.per_client and len(values) != clients):

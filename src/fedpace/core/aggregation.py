@@ -1,10 +1,10 @@
-"""One path from a step's answers to the next model, for the simulator, every host and own servers.
+"""Aggregation for all hosts: from the answers of a step to the next model.
 
     aggregator = Aggregator(rule, zero)                              # zero: makes float64 zeros of the model's length
-    applied = aggregator.apply(coordinator, step, model, answers)    # the next model, and what was done to answers
+    applied = aggregator.apply(coordinator, step, model, answers)    # the next model, and the changes to answers
 
-`apply` measures the updates, bounds them (`fedpace.trust`), combines them by the weights or by a robust rule, lets the
-server rule step, and tells the coordinator what it clipped or left out. Models are flat vectors: torch tensors in the
+`apply` measures and bounds the updates (`fedpace.trust`), combines them by weights or by a robust rule, and applies the
+server rule. It tells the coordinator what it clipped or left out. Models are flat vectors: torch tensors in the
 simulator, NumPy arrays elsewhere (`fedpace.core.stepping`).
 """
 
@@ -40,48 +40,48 @@ if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
 Validation = Callable[[Vector], Vector]
-"""Trains a model on the server's own validation set, as clients train on theirs, and returns the trained model."""
+"""Function: trains a model on the server's validation set, as clients train on their data, and returns the result."""
 NO_VOTE = 1e-9
-"""Weight that answers without weight have where a robust rule compares them: it must say whether to remember them."""
+"""Added to all weights for a robust rule, so that it also judges answers of weight 0, which some rules remember."""
 CENTER = "robust_center"
-"""Name under which the last aggregate is saved."""
+"""Name of the last robust aggregate in the saved state."""
 
 
 class Trained(NamedTuple):
-    """One answer."""
+    """The answer to one training task."""
 
     task: Task
     model: Vector
-    """As the client trained it."""
+    """The model after the client's training."""
     sent: Vector
-    """As the client received it."""
+    """The model that the client received."""
     buffers: Mapping[str, float] = {}
-    """How far the client moved what a model holds beside its parameters, by kind."""
+    """Kind of buffer -> how far the client moved the buffers (model state beside the parameters)."""
 
 
 class Applied(NamedTuple):
-    """What became of a step."""
+    """The result of `Aggregator.apply`."""
 
     model: Vector
     """The next model."""
     moved: bool
-    """False: no answer counted, and the model is as it was."""
+    """False = no answer had weight, and the model is unchanged."""
     step: Step
-    """With the answers that counted, and the weights that they had."""
+    """The step with the answers that were not refused, and their weights."""
     buffer_factors: dict[int, float]
-    """Task -> what its buffers' move is multiplied by, of the answers whose buffers moved too far."""
+    """Task id -> clip factor for the change of its buffers, for buffers that moved too far."""
 
 
 class Aggregator:
-    """Makes the next model of a step's answers.
+    """Aggregates the answers of each step into the next model.
 
     Args:
         rule: the server rule.
         zero: returns zeros of the model's length, in double precision.
-        robust: combines updates in place of the weighted mean; None = the weighted mean.
-        validation: for a robust rule that needs the server's own update.
-        streams: answers are trained as they are asked for, by clients of the host's own. Where nothing bounds them they
-            are added up one by one, and not even looked at: a model that diverges is the host's to find.
+        robust: robust rule that replaces the weighted mean; None = the weighted mean.
+        validation: trains on the server's own data, for a robust rule that needs the server's update.
+        streams: answers come one by one from the host's own clients, as in a simulator. Without trust and without a
+            robust rule, they are then added up without any check; the host must detect models that diverge.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Aggregator:
         self._zero, self._validation = zero, validation
         self.state: Any = rule.init(zero())
         self.center: FloatArray | None = None
-        """The last robust aggregate, per unit of weight."""
+        """The last robust aggregate, divided by the sum of the weights."""
 
     def apply(self, coordinator: Coordinator, step: Step, model: Vector, answers: Iterable[Trained]) -> Applied:
-        """Return the next model.
+        """Return the next model and the changes made to the answers.
 
         Args:
-            coordinator: says what the answers weigh, and holds the bounds.
-            step: that is due.
-            model: the current one.
-            answers: in the order of `step.answers`; they may be trained as they are asked for.
+            coordinator: holds the clients' shares and the bounds.
+            step: the step that is due.
+            model: the current model.
+            answers: in the order of `step.answers`; a lazy iterable may train each model when it is needed.
         """
         buffer_factors: dict[int, float] = {}
         if coordinator.ledger.trust.on or self.robust is not None or not self._streams:
@@ -118,14 +118,17 @@ class Aggregator:
         if self.robust is not None:
             gathered = self._robustly(self.robust, coordinator, step, model, gathered)
         stepped, self.state = self.rule.apply(self.state, model, gathered)
-        if step.scale != 1.0:  # those that answered have used up their weight
+        if step.scale != 1.0:  # all clients in the step reached their weight caps
             stepped = double(model) + step.scale * (stepped - double(model))
         return Applied(stepped, True, step, buffer_factors)
 
     def bounded(
         self, coordinator: Coordinator, step: Step, answers: Iterable[Trained]
     ) -> tuple[Step, list[Trained], dict[int, float]]:
-        """Return the step and its answers without those that are not finite, and with long updates clipped."""
+        """Return the step and its answers, without answers that are not finite and with long updates clipped.
+
+        The third result is task id -> clip factor for buffers that moved too far.
+        """
         held = list(answers)
         step, factors, buffer_factors = coordinator.bound(step, held)
         left = {task.id for task, _ in step.answers}
@@ -137,7 +140,7 @@ class Aggregator:
         return step, held, buffer_factors
 
     def combined(self, coordinator: Coordinator, step: Step, model: Vector, answers: Iterable[Trained]) -> Vector:
-        """Return the model that a robust rule makes of answers, for hosts whose framework steps with it."""
+        """Return the model that the robust rule makes of the answers, for hosts with their own server step."""
         gathered = self._gathered(coordinator, step, model, answers)
         if gathered is None or self.robust is None:
             return model
@@ -150,12 +153,12 @@ class Aggregator:
     ) -> Answers | None:
         robust = self.robust is not None
         gather = Gather(self.rule, self._zero(), mean=step.mode == "average" and step.fresh, keep=robust)
-        # Only rules that see each update ask whose it is.
+        # Only rules that see each update need to know its client.
         share_of = coordinator.share_of() if robust or "rows" in self.rule.takes else None
         weights = {task.id: weight for task, weight in step.answers}
         for task, trained, sent, _ in answers:
             source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
-            # A mixture goes from the current model to where clients arrived, however old the model that they were sent.
+            # For a mixture, updates start at the current model, even if the client received an older version.
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)
         return gather.answers(step.number - 1, coordinator.flight.versions, share_of)
@@ -165,7 +168,7 @@ class Aggregator:
     def _robustly(
         self, robust: RobustRule, coordinator: Coordinator, step: Step, model: Vector, answers: Answers
     ) -> Answers:
-        """Return answers that a robust rule combines: now, or in the server rule, once it has corrected them."""
+        """Return the answers combined by the robust rule; a server rule that takes `corrected` combines them later."""
         combine = self._combine(robust, coordinator, step, model)
         if "corrected" in self.rule.takes:
             return replace(answers, combine=combine)
@@ -188,7 +191,7 @@ class Aggregator:
             center = np.zeros(rows.shape[1]) if self.center is None else self.center
             combined = robust.combine(rows, weights + NO_VOTE, center=center, trusted=trusted, rng=rng)
             self.center = combined.step / float(weights.sum())
-            mine = slice(len(step.answers))  # a rule that remembers clients adds rows of theirs behind
+            mine = slice(len(step.answers))  # server rules with a memory append remembered updates
             agreement = None if trusted is None else cosines(rows[mine], trusted)
             coordinator.note_combined(step, combined.weights[mine] > 0, agreement)
             return combined
@@ -198,12 +201,12 @@ class Aggregator:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Vector]]:
-        """Return the state as scalars and vectors, each by its name."""
+        """Return the state as name -> scalar and name -> vector, for saving."""
         scalars, vectors = split_state(self.state)
         return scalars, vectors if self.center is None else {**vectors, CENTER: like(self._zero(), self.center)}
 
     def load(self, scalars: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
-        """Take over what `saved` gave."""
+        """Restore the state from the result of `saved`."""
         center = vectors.get(CENTER)
         self.center = None if center is None else np.array(center, dtype=np.float64)
         others = {name: vector for name, vector in vectors.items() if name != CENTER}
@@ -211,7 +214,7 @@ class Aggregator:
 
 
 def check_robust(robust: RobustRule | None, validation: object | None) -> None:
-    """Refuse a robust rule whose validation set is missing, and a validation set that nothing uses."""
+    """Raise InputError if a robust rule lacks its validation set, or if no rule uses the given validation set."""
     if robust is not None and not (hasattr(robust, "combine") and hasattr(robust, "validates")):
         raise InputError(f"robust must be a robust rule or the name of one, but {shortened(robust)} came")
     if robust is not None and robust.validates and not validation:
@@ -227,14 +230,14 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
 
 
 def cosines(updates: FloatArray, trusted: FloatArray) -> FloatArray:
-    """(k,) cosine of each update with the server's own; NaN where either is 0."""
+    """(k,) cosine of each update with the server's own update; NaN if either is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         lengths = np.linalg.norm(updates, axis=1) * float(np.linalg.norm(trusted))
         return np.asarray(updates @ trusted / lengths)
 
 
 def update_length(answer: Trained) -> float:
-    """Return the Euclidean length of an update; infinity where it is not finite."""
+    """Return the Euclidean length of an update; infinity if an entry is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         length = norm(double(answer.model) - answer.sent)
     return length if math.isfinite(length) else math.inf

@@ -1,7 +1,7 @@
-"""Dataclasses and named tuples as JSON and back, by their type hints: a new field is saved by itself.
+"""Conversion of dataclasses and named tuples to JSON and back, by their type hints; new fields need no extra code.
 
-JSON has no infinity, no NaN and no tuples, and keys that are text only. Non-finite numbers are tagged, client ids go
-through `ids.py`, and large arrays go into a table beside the JSON, which then names them.
+JSON has no infinity, NaN or tuples, and only text keys. Numbers that are not finite are tagged, `ids.py` converts
+client ids, and arrays are stored in a table beside the JSON, which refers to them by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _hints: dict[type, dict[str, Any]] = {}
 
 
 def encode(value: Any, arrays: Arrays | None = None) -> Any:
-    """Return `value` as JSON; arrays of several axes, and long ones, go into `arrays` where it is given."""
+    """Return `value` as JSON; if `arrays` is given, arrays are stored there and the JSON holds their names."""
     if names := _fields(type(value)):
         hints = _hints_of(type(value))
         return {name: _encode_field(hints[name], getattr(value, name), arrays) for name in names}
@@ -54,7 +54,7 @@ def encode(value: Any, arrays: Arrays | None = None) -> Any:
 
 
 def decode(hint: Any, raw: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> Any:
-    """Return what `encode` was given, whose type is `hint`; what does not fit is a TypeError or ValueError."""
+    """Return the value of type `hint` that `encode` converted; data that do not fit raise TypeError or ValueError."""
     if hint is ClientId:
         return decode_id(raw)
     if isinstance(raw, dict) and set(raw) == {"float"}:
@@ -83,9 +83,9 @@ def decode(hint: Any, raw: Any, arrays: Mapping[str, NDArray[Any]] | None = None
 
 
 def gathered(cls: type[T], *sources: Mapping[str, Any]) -> T:
-    """Return a dataclass whose fields are found by their names, in the first of `sources` that has them.
+    """Return a dataclass with each field taken by name from the first of `sources` that has it.
 
-    Lists become tuples; what no source has keeps its default.
+    Lists become tuples. Fields that no source has keep their defaults.
     """
     found: dict[str, Any] = {}
     for source in reversed(sources):
@@ -95,14 +95,14 @@ def gathered(cls: type[T], *sources: Mapping[str, Any]) -> T:
 
 
 def _fields(cls: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass or a named tuple; none for other types."""
+    """Return the field names of a dataclass or a named tuple; empty for other types."""
     if dataclasses.is_dataclass(cls):
         return tuple(item.name for item in dataclasses.fields(cls))
     return getattr(cls, "_fields", ())
 
 
 def _encode_field(hint: Any, value: Any, arrays: Arrays | None) -> Any:
-    """Encode a field; where its type says client ids, as such."""
+    """Encode a field; client ids, by the type hint, with `encode_id`."""
     if hint is ClientId:
         return encode_id(value)
     parts = typing.get_args(hint)

@@ -1,4 +1,4 @@
-"""Small pieces that several schemes share."""
+"""Small helpers for cohort sizes and draws that several schemes share."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fedpace.core.types import View
 
 
 def check_k(k: int, clients: int, scheme: str) -> None:
-    """Refuse a cohort larger than the roster: a mistake in the configuration, not a bad moment."""
+    """Raise InputError if `k` exceeds the number of all clients, which is a mistake in the configuration."""
     if k > clients:
         only = "is only 1" if clients == 1 else f"are only {clients}"
         raise InputError(f"{scheme} is asked for k = {k} clients, but there {only}: lower k or add clients")
 
 
 def cohort_size(k: int, view: View, scheme: str) -> int:
-    """Return how many clients to take: `k`, or all that are available when fewer are reachable just now."""
+    """Return the cohort size: `k`, or the number of available clients if that is smaller."""
     check_k(k, view.clients, scheme)
     return min(k, int(view.candidates.size))
 
 
 def over_asked(wanted: int, overcommit: float, reachable: int) -> int:
-    """Return how many to ask where `wanted` of them are to answer: overcommit x wanted, or all that can be reached."""
-    return min(math.ceil(overcommit * wanted - 1e-9), reachable)  # 1.3 x 10 must not become 14 by rounding
+    """Return how many clients to start so that `wanted` answer: overcommit * wanted, but at most `reachable`."""
+    return min(math.ceil(overcommit * wanted - 1e-9), reachable)  # rounding errors must not turn 1.3 * 10 into 14
 
 
 def draw_multiset(
     rows: IntArray, probabilities: FloatArray, k: int, rng: np.random.Generator
 ) -> tuple[IntArray, FloatArray]:
-    """Draw `k` of `rows` with replacement: who was drawn (each once), and its multiplicity / k."""
+    """Draw `k` of `rows` with replacement; return the distinct rows and, for each, its number of draws / k."""
     drawn, counts = np.unique(rng.choice(rows, size=k, replace=True, p=probabilities), return_counts=True)
     return drawn, counts / k

@@ -1,20 +1,22 @@
-"""The server without its wires: who is to do what, what came back, when the model steps. No I/O, no threads, no torch.
+"""The coordinator: it gives tasks to clients, collects their answers and says when the model steps.
+
+Look here for the order of events on a server. The module does no I/O, starts no threads and does not use torch.
 
     coordinator = Coordinator(selector, Settings(seed=0))
     coordinator.join(clients)
     while training:
         do = coordinator.due(now, available)
         if do.step is not None:
-            ...                                  # make the next model of the answers in do.step
+            ...                                  # aggregate the answers in do.step into the next model
             coordinator.stepped(now)
         for task in do.tasks:
-            ...                                  # send the model of version task.step to task.client
+            ...                                  # send version task.step of the model to task.client
         ...                                      # wait for an answer, or until coordinator.wake_at
         coordinator.receive(task.id, Outcome(task.client, seconds=...), now)       # or lost(task.id, now)
 
-A transport carries tasks out and brings answers back, and knows nothing else: the simulator delivers answers at their
-virtual times, Flower and NVFlare as messages come. Selection, warm-up, probes, deadlines, failures and versions of the
-model are here, once. All state is plain and is saved (`saving.py`).
+A transport only sends tasks and returns answers. The simulator delivers answers at virtual times; Flower and NVFlare
+deliver them when messages arrive. The coordinator handles selection, warm-up, probes, deadlines, failures and model
+versions for all transports. `saving.py` saves its whole state.
 """
 
 from __future__ import annotations
@@ -49,13 +51,14 @@ KNOWS_NOBODY = "lazy warm-up: {} knows too little of every client"
 
 
 class Coordinator(Hearing):
-    """Tasks in flight, the ledger, and a policy that decides.
+    """Combines the policy, the ledger and the tasks in flight; a host drives it with `due`, `receive` and `stepped`.
 
     Args:
-        policy: a Policy, or a Selector, which then works in rounds.
+        policy: a Policy; or a Selector, which runs in synchronous rounds.
         settings: seed, shares, warm-up and deadline; see `Settings`.
-        moments: an empty store of moments, where not the usual one.
-        offers: what the host will report; compared with the policy's needs at once. None: not declared.
+        moments: an empty store for feature moments; None = the default store.
+        offers: facts that the host will report. If the policy needs others, the constructor raises InputError.
+            None = not declared, no check.
     """
 
     def __init__(
@@ -76,11 +79,11 @@ class Coordinator(Hearing):
     # -- what transports call --------------------------------------------------------------------------------
 
     def due(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
-        """Say what to do now; nothing to do means that something must be awaited.
+        """Return the step and the tasks that are due now; an empty `Due` means: wait for an answer or for `wake_at`.
 
         Args:
-            now: seconds, virtual or real; may not run backwards.
-            available: who can be reached; None = everybody in the roster.
+            now: seconds, virtual or real; must not run backwards. None = the time has not changed.
+            available: clients that can be reached; None = all clients.
         """
         if self._step is not None:
             raise OrderError(f"due() came while step {self._step.number} is not made: make it, and call stepped()")
@@ -98,7 +101,10 @@ class Coordinator(Hearing):
         return self._open(reachable) if reachable.any() else NOTHING_DUE
 
     def receive(self, task: int, answer: Answer, now: float | None = None) -> bool:
-        """Take in an answer; False = nobody waits for it any more. A refused one changes nothing: report it as lost."""
+        """Record the answer to a task; return False if the task is no longer in flight, and ignore the answer then.
+
+        An invalid answer raises InputError, and its task stays in flight: report that task with `lost`.
+        """
         started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
@@ -113,7 +119,14 @@ class Coordinator(Hearing):
         return True
 
     def lost(self, task: int, now: float | None = None, *, seconds: float = math.nan, why: str = "") -> bool:
-        """Note that a task failed, and why; `seconds` = how long it was waited for, where that says how slow it is."""
+        """Record that a task failed; return False if the task is no longer in flight.
+
+        Args:
+            task: id of the task.
+            now: as for `due`.
+            seconds: how long the server waited, if that says how slow the client is; NaN = it does not.
+            why: the reason, for the record of the step.
+        """
         started = self.flight.tasks.get(whole_task(task))
         if started is None:
             return False
@@ -124,28 +137,28 @@ class Coordinator(Hearing):
     def stepped(
         self, now: float | None = None, *, seconds: float | None = None, facts: Mapping[str, float] | None = None
     ) -> Turn:
-        """Go on after the step: the facts in its answers are folded, and the policy learns.
+        """Record that the host has made the step: update the ledger, inform the policy, and return the step's record.
 
         Args:
             now: as for `due`.
-            seconds: how long the answers were waited for; None = since their tasks began, by `now`.
-            facts: what the server step says of itself (`fedpace.core.stepping.step_facts`); the policy is told.
+            seconds: how long the server waited for the answers; None = from the start of their tasks until `now`.
+            facts: numbers that the server step measured (`fedpace.core.stepping.step_facts`), for the policy.
         """
         if self._step is None:
             raise OrderError("stepped() came without a step: due() says when one is to be made")
         self.advance(now)
         step, turn = self._step, self.at.turn
         turn.seconds = self.now - turn.began if seconds is None else valid_seconds(seconds, "a step")
-        # In the order in which the tasks began: reports and ledger must not depend on who was faster.
+        # Sort by start: the report and the ledger must not depend on the order of arrival.
         ended = self.flight.take_step(task.id for task, _ in step.answers)
-        waited = math.nan if self.goes_on else ordinary(turn.seconds)  # those that go on will tell how long they took
+        waited = math.nan if self.goes_on else ordinary(turn.seconds)  # late clients report their time later
         ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
-        if not self.policy.rounds:  # rounds weigh those whom they start, others what they have in hand
+        if not self.policy.rounds:  # rounds set weights at the start of tasks, other policies at the step
             weights = {task.id: weight for task, weight in step.answers}
             ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
         settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
-        self.ledger.check([outcome for _, outcome in settled])  # what was told by functions was not looked at before
+        self.ledger.check([outcome for _, outcome in settled])  # answers given as functions are not checked yet
         self.fold(settled)
         self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
         report = make_report(step.number - 1, settled, self.ledger, self.now, facts)
@@ -156,19 +169,19 @@ class Coordinator(Hearing):
         if (names := sorted(map(str, excluded))) != self.at.excluded:
             turn.excluded = self.at.excluded = names
         self.at.step, self.at.decisions, self.at.turn, self._step = step.number, 0, Turn(began=self.now), None
-        if excluded and not self.policy.rounds:  # nobody waits for them any more, nor uses what is in hand of them
+        if excluded and not self.policy.rounds:  # drop their tasks and their unused answers
             self._lose(excluded)
         return turn
 
     def _use_weights(self, step: Step) -> None:
-        """Charge clients for the weight that they had in a step."""
+        """Subtract the weights of a step from what its clients may still use (`Trust.use_weights`)."""
         if self.ledger.trust.on and step.answers:
             rows = np.array(self._rows_of([task for task, _ in step.answers]), dtype=np.int64)
             weights = step.scale * np.array([weight for _, weight in step.answers])
             self.ledger.trust.use_weights(rows, weights, self.shares(), step.number)
 
     def ask(self, now: float | None = None, available: Iterable[ClientId] | None = None) -> Due:
-        """Say which probes the policy wants before it decides, and decide nothing; `due` does both."""
+        """Start only the probes that the policy wants before its next decision; `due` probes and then decides."""
         reachable = self.reachable(available)
         ready = reachable & self.ready()
         if full_batch(self, reachable).size or not ready.any():
@@ -177,17 +190,19 @@ class Coordinator(Hearing):
         return self._ask(self.view_of(ready)) or NOTHING_DUE
 
     def go_on(self) -> None:
-        """Take in what was measured so far, and wait for no more of it before the policy is asked."""
+        """Fold the measurements received so far into the ledger, and stop waiting for the rest of the warm-up."""
         measured = [(task, outcome) for task, outcome in self.flight.take("measure") if task.client in self.ledger]
         self.fold(measured)
         self.at.turn.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in self.at.warming]
         self.at.warming = set()
 
     def abandon(self, *, but: Collection[int] = ()) -> None:
-        """Give up what is in flight and the models in hand, as after a restart in mid-round: nobody is blamed.
+        """Give up all tasks in flight and all unused answers, as after a restart in mid-round.
+
+        No client counts as failed. Measurements that were received but not yet folded are kept.
 
         Args:
-            but: tasks to measure whose answers will come nevertheless. What was measured already stays in hand.
+            but: ids of measurement tasks that stay in flight.
         """
         given_up = [task for task in self.tasks if task.kind == "measure" and task.id not in but]
         self.ledger.columns["asked"][self.ledger.rows(task.client for task in given_up)] = False
@@ -199,14 +214,14 @@ class Coordinator(Hearing):
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _warm(self) -> bool:
-        """Whether the warm-up that the policy waits for has come far enough."""
+        """Return whether the warm-up is over: enough clients answered, or no task of it is in flight."""
         left = any(task in self.flight.tasks for task in self.at.warming)
         return not left or self.flight.answered(self.at.warming) >= self.at.quorum
 
     # -- deciding --------------------------------------------------------------------------------------------
 
     def _ended(self, available: Iterable[ClientId] | None) -> Due:
-        """The policy's wait is over: a round ends as all rounds do; other policies are asked."""
+        """Return what is due when the policy's wait is over: the end of the round, or the policy's next decision."""
         if self.at.stand_in or self.policy.rounds:
             if self.at.training:
                 self.flight.go_on(late := self.flight.drop([task.id for task in self.flight.mine()[0]]))
@@ -216,7 +231,7 @@ class Coordinator(Hearing):
         return self._execute(self.decide(self.view_of(self.reachable(available) & self.ready())))
 
     def _open(self, reachable: BoolArray) -> Due:
-        """None of the policy's tasks is out: meet newcomers, probe, decide."""
+        """Return what is due when the policy waits for nothing: a warm-up, a probe, or the policy's decision."""
         if (rows := full_batch(self, reachable)).size:
             if self.settings.warmup_trains and not (reachable & self.ready()).any():
                 return self._first_round(rows)
@@ -242,7 +257,7 @@ class Coordinator(Hearing):
         return replace(due, tasks=(*due.tasks, *self.start("measure", newcomers))) if newcomers.size else due
 
     def _first_round(self, rows: IntArray) -> Due:
-        """Let everybody that the policy must meet train: a warm-up that is a round, and need not wait for all."""
+        """Start a warm-up that is also the first round: all these clients train, and `warmup_wait` of them suffice."""
         self.at.stand_in = self.at.training = True
         self.ledger.columns["asked"][rows] = True
         quorum = math.ceil(self.settings.warmup_wait * rows.size)
@@ -254,7 +269,7 @@ class Coordinator(Hearing):
         return self._execute(Move(rows, self.among(rows), wait=Wait(quorum), why=why))
 
     def _ask(self, view: View) -> Due | None:
-        """Ask the policy whom it wants to hear first; None = nobody."""
+        """Return the probe tasks that the policy wants before it decides; None = it wants no probe."""
         probe = self.policy.probe(self.state, view, stream(self.settings.seed, "probe", self.step))
         if probe is not None:
             check_probe(probe, view, self.policy.name, self.ledger_name)
@@ -265,7 +280,7 @@ class Coordinator(Hearing):
         return Due(self.start("probe", probe.clients, probe=probe.kind, samples=probe.samples))
 
     def _execute(self, move: Move) -> Due:
-        """Turn a move into a step and tasks."""
+        """Carry out a policy's move: return its step and its new tasks."""
         step = None
         if move.apply is not None:
             tasks = [self.flight.in_hand(task) for task in move.apply.ids.tolist()]
@@ -277,7 +292,7 @@ class Coordinator(Hearing):
         self.at.until = self.now + min(move.wait.seconds, self.settings.deadline)
         self.at.wait = move.wait if move.start.size or self.flight.flying else None
         turn = self.at.turn
-        if move.start.size or move.why.facts:  # a step that starts nobody has its reasons too
+        if move.start.size or move.why.facts:  # a step that starts no task may have facts too
             turn.why, turn.mode = move.why, move.mode
         if not move.start.size:
             return Due((), step)
@@ -287,7 +302,7 @@ class Coordinator(Hearing):
         return Due(self.start("train", move.start, move.weights, version=version), step)
 
     def step_of(self, tasks: Sequence[Task], weights: FloatArray, mode: Mode) -> Step:
-        """Return the step that these tasks' answers make; in mode `average` their weights are brought to a sum of 1."""
+        """Return the step made of these tasks' answers, with capped weights; mode `average` scales them to sum 1."""
         total = float(weights.sum())
         weights = weights / total if mode == "average" and total > 0 else weights
         weights, scale = self._capped(list(tasks), weights, mode)
@@ -296,15 +311,15 @@ class Coordinator(Hearing):
     # -- saving ----------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write everything into the folder `path`, replacing what is there only when all is written."""
+        """Write the whole state into the folder `path`; the saved state there stays valid until the write is done."""
         saving.save(self, folder_of(path))
 
     @classmethod
     def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
-        """Read a coordinator back; `policy` is only needed where it is not registered."""
+        """Return the coordinator saved in the folder `path`; `policy` is only needed if it is not registered."""
         return saving.restore(folder_of(path), policy, moments)[0]
 
     def check_saveable(self) -> None:
-        """Refuse to be saved between `due` and `stepped`: whether the model has moved could not be told."""
+        """Raise OrderError while a step is due but not made: a restored server could not know if the model moved."""
         if self._step is not None:
             raise OrderError(f"save() came while step {self._step.number} is not made: make it, and call stepped()")

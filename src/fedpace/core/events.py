@@ -1,4 +1,4 @@
-"""Answers on their way, by the virtual time at which they come."""
+"""A queue of task ends ordered by virtual time, for the simulator and for the clock `reported`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """A task that ends: answered, or lost where the client crashed."""
+    """The end of a task: an answer, or a failure if the client crashed."""
 
     when: float
     task: int
     seconds: float
-    """That the client took."""
+    """Seconds that the client took."""
     crashed: bool = False
 
 
 class Events:
-    """A queue of events. Those of tasks that were given up are passed over."""
+    """A queue of events; it skips the events of tasks that are no longer in flight."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._heap = list(events)
         heapify(self._heap)
         self.waited: float | None = None
-        """How long the policy's tasks had been waited for when they were last heard of, to the last bit."""
+        """Exact duration of the policy's last wait: the seconds of its last answer, or its deadline."""
 
     def add(self, events: Iterable[Event]) -> None:
-        """Let tasks end later."""
+        """Add events."""
         for event in events:
             heappush(self._heap, event)
 
     def come(self, standing: Standing, now: float) -> Iterator[tuple[Task, Event]]:
-        """Yield what has come by now of tasks in flight; each is to be taken in before the next is asked for."""
+        """Yield the events of tasks in flight until `now`; the caller must process each before it takes the next."""
         flight = standing.flight.tasks
         while self._first(flight) <= now:
             event = heappop(self._heap)
@@ -48,18 +48,18 @@ class Events:
             yield task, event
 
     def next_instant(self, standing: Standing) -> float:
-        """Return when something happens next, an answer or the end of the policy's wait; infinity = nothing will."""
+        """Return the time of the next event: an answer or the end of the policy's wait; infinity = none."""
         first, wake = self._first(standing.flight.tasks), standing.wake_at
         if wake < first and (wait := standing.at.wait) is not None:
             self.waited = min(wait.seconds, standing.settings.deadline)
         return min(first, wake)
 
     def all(self, wanted: Container[int]) -> list[Event]:
-        """Return those that are still wanted, in order."""
+        """Return the events of the tasks in `wanted`, in order of time."""
         return sorted(event for event in self._heap if event.task in wanted)
 
     def _first(self, wanted: Container[int]) -> float:
-        """Return when the next event of a task that is still wanted comes."""
+        """Return the time of the next event of a task in `wanted`, and drop earlier events of other tasks."""
         while self._heap and self._heap[0].task not in wanted:
             heappop(self._heap)
         return self._heap[0].when if self._heap else math.inf

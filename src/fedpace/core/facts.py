@@ -1,6 +1,7 @@
-"""What is known of each client, declared once: the ledger keeps, checks, shows and saves it from these lines.
+"""The declaration of every fact about a client; the ledger stores, checks, shows and saves facts as declared here.
 
-A new fact is a line in `FACTS`, a field of that name in `View`, and one in `Outcome` where clients report it.
+To add a fact, add a line to `FACTS` and a field with the same name to `View`. If clients report the fact, add the field
+to `Outcome` too.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from fedpace.core.messages import Need
 
 @dataclass(frozen=True)
 class Fact:
-    """One number per client."""
+    """A fact that is one number per client."""
 
     name: str
     dtype: Literal["float64", "int64", "bool"] = "float64"
     empty: float = math.nan
-    """What stands for "nothing known"."""
+    """The value that means "unknown"."""
     need: Need | None = None
-    """What a scheme declares that cannot do without it: it is known where it is not NaN."""
+    """The `Need` of schemes that require this fact; the fact is known where it is not NaN."""
     shown: bool = True
-    """Whether the View has a field of that name."""
+    """Whether View has a field with this name."""
     reported: bool = False
-    """Whether Outcome has a field of that name, NaN = not reported; the last report counts."""
+    """Whether Outcome has a field with this name (NaN = not reported); the last report counts."""
     stamp: str = ""
-    """The fact that notes at which step it was reported."""
+    """Name of the fact that stores the step of the last report."""
     rule: str = "finite"
-    """What is asked of a report, in words."""
+    """What a valid value is, in words, for error messages."""
     least: float = -math.inf
     most: float = LARGEST
     cause: str = ""
-    """What most likely led to a report that is refused."""
+    """The most likely cause of an invalid value, for error messages."""
 
     def plain(self, value: Any) -> bool:
-        """Whether it is beyond doubt what clients report: said quickly, since they report in every round."""
+        """Return whether `value` is a valid float; a fast test that lets most reports skip `check`."""
         if type(value) is not float:
             return False
         return value != value or (self.least <= value <= self.most and value >= -self.most)
 
     def check(self, value: Any, who: str, *, required: bool = False) -> None:
-        """Refuse what cannot be this fact; NaN = not reported, which is refused where it is required."""
+        """Raise InputError if `value` is invalid; NaN (not reported) is valid unless `required`."""
         what = f"the {self.name} of {who}"
         came = real(value, what)
         if math.isinf(came) or came < self.least or (required and math.isnan(came)):
@@ -58,17 +59,17 @@ class Fact:
 
 @dataclass(frozen=True)
 class WideFact:
-    """A vector per client, of one width for all; a table that is there from the first report on."""
+    """A fact that is one vector per client, of the same width for all; its table exists after the first report."""
 
     name: str
     need: Need
     what: str
-    """What errors call a client's vector."""
+    """Name of the vector in error messages."""
     stamp: str = ""
     least: float = -math.inf
 
     def check(self, values: ArrayLike, who: str, width: int | None) -> FloatArray:
-        """Return a vector that fits those of the other clients."""
+        """Return the vector as an array; raise InputError if it is invalid or differs from `width` (None = any)."""
         counts = self.least > -math.inf
         vector = float_array(values, f"{self.what} of {who}", finite=not counts)
         if not vector.size:
@@ -108,13 +109,13 @@ WIDE: dict[str, WideFact] = {
 
 
 LONGEST = 1e12
-"""Seconds that anything may take: 30,000 years. More is a mistake, and would stop the clock for good."""
+"""The longest valid time in seconds, about 30,000 years; longer times are mistakes."""
 SHORTEST = 1e-9
-"""Seconds below which something took no time: the ratio of two delays must be a number."""
+"""Shorter times in seconds count as 0, so that ratios of two delays stay finite."""
 
 
 def valid_seconds(seconds: float, who: str) -> float:
-    """Return a delay that is one."""
+    """Return the delay as a float; raise InputError if it is negative, not finite or above `LONGEST`."""
     came = real(seconds, f"the delay of {who}")
     if not (math.isfinite(came) and came >= 0):
         raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {came}")
@@ -124,12 +125,12 @@ def valid_seconds(seconds: float, who: str) -> float:
 
 
 def ordinary(seconds: float) -> float:
-    """Return seconds that can be divided by one another; NaN stays what it is."""
+    """Return the seconds limited to `LONGEST`, with times below `SHORTEST` set to 0; NaN stays NaN."""
     return 0.0 if seconds < SHORTEST else min(float(seconds), LONGEST)
 
 
 def same_width(expected: int | None, came: int, what: str, unit: str) -> int:
-    """Return the width that all clients have in common."""
+    """Return the width `came`; raise InputError if it differs from the `expected` one (None = any)."""
     if expected is not None and came != expected:
         raise InputError(
             f"{what} has {came} {unit}, but those of other clients have {expected}: all clients of a session must "
@@ -139,12 +140,12 @@ def same_width(expected: int | None, came: int, what: str, unit: str) -> int:
 
 
 def grown(table: FloatArray, count: int) -> FloatArray:
-    """Return the table with rows for clients that joined."""
+    """Return the table with `count` rows of NaN added, for clients that joined."""
     return np.concatenate([table, np.full((count, table.shape[1]), math.nan)])
 
 
 def filled(table: FloatArray | None, count: int) -> BoolArray:
-    """(n,) True where the fact is known of a client."""
+    """(n,) True for rows of a wide fact's table without NaN; all False if there is no table."""
     if table is None:
         return np.zeros(count, dtype=np.bool_)
     return np.asarray(~np.isnan(table).any(axis=1), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Tasks between their start and the step that they end in: which are in flight, which are in hand, which failed."""
+"""The table of current tasks: in flight, in hand (answered but not yet used in a step), and failed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedpace.core.types import ClientId, InFlight, Outcome
 
 NOTHING = InFlight()
 MINE: Kind = "train"
-"""The kind of task that is the policy's: others are the coordinator's own."""
+"""The kind of the policy's tasks; the coordinator starts tasks of the other kinds itself."""
 
 
 @dataclass(eq=False)
 class Packed:
-    """A Flight on disk."""
+    """The content of a Flight in the form in which it is saved."""
 
     tasks: list[Task] = field(default_factory=list)
     settled: list[Task] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Packed:
 
 
 class Flight:
-    """Tasks by id. Answers come one by one, so that what is asked after each of them is counted, not searched."""
+    """The current tasks by id. It keeps counts up to date, because the coordinator reads them after every answer."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         packed = packed or Packed()
@@ -41,17 +41,17 @@ class Flight:
         }
         self._lost = {o[0].id for o in self._answers.values() if isinstance(o[1], Outcome) and not o[1].finished}
         self.flying = self.held = 0
-        """How many of the policy's tasks are in flight, and how many are in hand."""
+        """Numbers of the policy's tasks in flight and in hand."""
         self._count()
 
     def start(self, tasks: tuple[Task, ...]) -> None:
-        """Add tasks, all of one kind."""
+        """Add tasks to those in flight; all must be of one kind."""
         self.tasks.update({task.id: task for task in tasks})
         if tasks and tasks[0].kind == MINE:
             self.flying += len(tasks)
 
     def settle(self, task: int, answer: Answer, now: float | None = None) -> None:
-        """Note what came of a task; by the server's clock at `now`, where it is known."""
+        """Record the answer to a task in flight; `now` is the server's clock, and sets `Outcome.measured`."""
         ended = self.tasks.pop(task)
         failed = False
         if isinstance(answer, Outcome):
@@ -66,10 +66,10 @@ class Flight:
             self.held += not failed
 
     def refuse(self, ids: Iterable[int]) -> None:
-        """Take answers of the policy's that are in hand for failures."""
+        """Turn answers to the policy's tasks in hand into failures."""
         for task in ids:
             if task not in self._answers:
-                continue  # its client has left since
+                continue  # its client has left
             ended = self._answers[task][0]
             self._answers[task] = (ended, Outcome(ended.client, finished=False))
             self._lost.add(task)
@@ -80,49 +80,49 @@ class Flight:
         return self._answer_to(task)[1]
 
     def forget_moments(self) -> None:
-        """Drop the moments in answers that are in hand."""
+        """Remove the feature moments from all answers in hand."""
         for task in list(self._answers):
             ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, moment=None))
 
     def forget_updates(self) -> None:
-        """Drop the sketches in answers that are in hand."""
+        """Remove the update sketches from all answers in hand."""
         for task in list(self._answers):
             ended, outcome = self._answer_to(task)
             self._answers[task] = (ended, replace(outcome, update=None))
 
     def width(self, kind: Literal["moment", "update"]) -> int | None:
-        """Return the width of the moments or sketches in hand."""
+        """Return the width of the moments or sketches in hand; None if there are none."""
         told = (getattr(answer, kind, None) for _, answer in self._answers.values())
         return next((np.shape(values)[-1] for values in told if values is not None), None)
 
     def telling(self, kind: Literal["moment", "update"]) -> set[ClientId]:
-        """Return whose answers in hand hold a moment or a sketch."""
+        """Return the clients with a moment or a sketch in an answer in hand."""
         return {task.client for task, answer in self._answers.values() if getattr(answer, kind, None) is not None}
 
     def drop(self, ids: Iterable[int]) -> tuple[Task, ...]:
-        """Give tasks up that are in flight."""
+        """Remove tasks from those in flight, and return them."""
         dropped = tuple(self.tasks.pop(task) for task in ids)
         self.flying -= sum(task.kind == MINE for task in dropped)
         return dropped
 
     def go_on(self, dropped: Iterable[Task]) -> None:
-        """Let tasks that were given up go on as measurements: they are heard when they come, and change no model."""
+        """Put dropped tasks back in flight as measurements: the server uses their facts, but not their models."""
         self.tasks.update({task.id: task._replace(kind="measure") for task in dropped})
 
     def measuring(self, ids: Collection[int]) -> Flight:
-        """Return what was measured and not taken in yet, and those tasks in flight that are measurements."""
+        """Return a Flight with the measurements in hand, and with the measurement tasks in flight among `ids`."""
         answers = [pair for pair in map(self._answer_to, list(self._answers)) if pair[0].kind == "measure"]
         flying = [task for task in self.tasks.values() if task.kind == "measure" and task.id in ids]
         return Flight(Packed(flying, [task for task, _ in answers], [outcome for _, outcome in answers]))
 
     def take(self, kind: Kind) -> list[tuple[Task, Outcome]]:
-        """Return what came of tasks of a kind that is not the policy's, in the order in which they began; once."""
+        """Remove and return the answered tasks of a kind other than `train`, in order of their start."""
         return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]
 
     def take_step(self, applied: Iterable[int]) -> list[tuple[Task, Outcome]]:
-        """Return these answers of the policy's, and its tasks that failed; once."""
-        mine = {task for task in applied if task in self._answers}  # others' clients have left since
+        """Remove and return the answers used in a step and all failed tasks of the policy, in order of their start."""
+        mine = {task for task in applied if task in self._answers}  # the clients of the others have left
         self.held -= len(mine)
         mine |= {task for task in self._lost if self._answers[task][0].kind == MINE}
         return [self._resolved(task) for task in sorted(mine)]
@@ -133,29 +133,29 @@ class Flight:
         return ended, answer() if callable(answer) else answer
 
     def answered(self, ids: Iterable[int]) -> int:
-        """How many of these tasks were answered."""
+        """Return how many of these tasks are answered and did not fail."""
         return sum(task in self._answers and task not in self._lost for task in ids)
 
     def lose(self, clients: set[ClientId]) -> None:
-        """Forget what these clients were doing."""
+        """Remove all tasks and answers of these clients."""
         self.tasks = {i: task for i, task in self.tasks.items() if task.client not in clients}
         self._answers = {i: pair for i, pair in self._answers.items() if pair[0].client not in clients}
         self._lost &= set(self._answers)
         self._count()
 
     def in_hand(self, task: int) -> Task:
-        """Return the policy's task that was answered under this id."""
+        """Return the answered task with this id."""
         return self._answers[task][0]
 
     def mine(self) -> tuple[list[Task], list[Task]]:
-        """Return the policy's tasks in flight and in hand, in the order in which they began."""
+        """Return the policy's tasks in flight and those in hand, in order of their start."""
         flying = [task for task in self.tasks.values() if task.kind == MINE]
         held = [task for i, (task, _) in self._answers.items() if task.kind == MINE and i not in self._lost]
         held.sort(key=attrgetter("id"))
         return flying, held
 
     def of(self, step: int) -> tuple[int, int]:
-        """Count the policy's tasks on one version of the model: in flight, and in hand."""
+        """Return how many of the policy's tasks on model version `step` are in flight, and how many are in hand."""
         flying, held = self.mine()
         return sum(task.step == step for task in flying), sum(task.step == step for task in held)
 
@@ -164,11 +164,11 @@ class Flight:
         rows: Callable[[Iterable[ClientId]], IntArray],
         shown: Callable[[FloatArray, Sequence[ClientId]], FloatArray],
     ) -> tuple[InFlight, InFlight, InFlight]:
-        """Return the policy's tasks in flight, in hand, and failed since the last step, as views show them.
+        """Return the policy's tasks in flight, in hand, and failed since the last step, for a View.
 
         Args:
-            rows: of clients.
-            shown: what is shown of the update sketches of answers in hand, given their clients.
+            rows: returns the rows of clients.
+            shown: clips the update sketches of answers in hand, given their clients.
         """
         flying, held = self.mine()
         failed = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
@@ -181,12 +181,12 @@ class Flight:
     def _sketches(
         self, held: list[Task], shown: Callable[[FloatArray, Sequence[ClientId]], FloatArray]
     ) -> FloatArray | None:
-        """Return the update sketches of answers in hand."""
+        """Return the clipped update sketches of answers in hand; None if no answer has one."""
         sketches = stacked([self._answer_to(task.id)[1].update for task in held])
         return None if sketches is None else shown(sketches, [task.client for task in held])
 
     def _answer_to(self, task: int) -> tuple[Task, Outcome]:
-        """Return an answer as it came, and keep it so: a simulator works it out once, and forgets it."""
+        """Return a task in hand and its outcome; a function is called once, and its result is kept."""
         ended, answer = self._answers[task]
         outcome = answer() if callable(answer) else answer
         self._answers[task] = (ended, outcome)
@@ -194,13 +194,13 @@ class Flight:
 
     @property
     def versions(self) -> frozenset[int]:
-        """Versions of the model that tasks in flight or in hand were given."""
+        """Versions of the model that clients with a task in flight or in hand trained from."""
         return frozenset(
             [task.step for task in self.tasks.values()] + [task.step for task, _ in self._answers.values()]
         )
 
     def packed(self) -> Packed:
-        """Return everything as it is saved."""
+        """Return the content in the form in which it is saved."""
         settled = [self._answer_to(task) for task in list(self._answers)]
         return Packed(list(self.tasks.values()), [task for task, _ in settled], [outcome for _, outcome in settled])
 
@@ -210,7 +210,7 @@ class Flight:
 
 
 def stacked(sketches: Sequence[FloatArray | None]) -> FloatArray | None:
-    """Return sketches as rows, NaN where there is none; None where there is none at all."""
+    """Return sketches as the rows of a table, with NaN for missing ones; None if all are missing."""
     width = next((np.size(sketch) for sketch in sketches if sketch is not None), None)
     if width is None:
         return None
@@ -225,7 +225,7 @@ def _table(
 ) -> InFlight:
     if not tasks:
         return NOTHING if tell is None else InFlight(tell=tell)
-    ids, clients, _, steps, began, weights, *_ = zip(*tasks, strict=True)  # asked after every answer: much the fastest
+    ids, clients, _, steps, began, weights, *_ = zip(*tasks, strict=True)  # fast: called after every answer
     return InFlight(
         np.array(ids, dtype=np.int64),
         rows(clients),

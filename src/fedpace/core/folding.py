@@ -1,4 +1,4 @@
-"""What the ledger does with reports before and while it takes them in: validate them, and bound what they claim."""
+"""Helpers of the ledger for reports of clients: they validate reports and bound their claims."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def check_outcomes(
     *,
     learn_delays: bool,
 ) -> None:
-    """Refuse reports that cannot be folded.
+    """Raise InputError if a report is invalid.
 
     Args:
         outcomes: the reports.
-        names: what errors call the client of the i-th.
-        moment_width: of the moments that are known already.
-        update_width: of the sketches that are known already.
-        learn_delays: whether a client that finished must say how long it took.
+        names: index of a report -> name of its client in error messages.
+        moment_width: width of the known moments; None = unknown.
+        update_width: width of the known sketches; None = unknown.
+        learn_delays: whether every client that finished must report its seconds.
     """
-    # Where none is known it is what most of them have: who differs is named, and not who came after it.
+    # An unknown width is the most common width of these reports, so the error names the client that differs.
     moment_width = moment_width or _usual(outcomes, "moment")
     update_width = update_width or _usual(outcomes, "update")
     for place, outcome in enumerate(outcomes):
@@ -58,7 +58,7 @@ def check_outcomes(
 
 
 def _plain(outcome: Outcome) -> bool:
-    """Whether nothing can be wrong with its numbers. Nearly always: sentences are only made where something may be."""
+    """Return whether all numbers are valid; a fast test that lets nearly all reports skip `_check_numbers`."""
     return (
         type(outcome.finished) is bool
         and type(outcome.late) is bool
@@ -92,9 +92,9 @@ def _usual(outcomes: Sequence[Outcome], kind: Kind) -> int | None:
 def clipped_sketches(
     trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId], step: int
 ) -> Sequence[Outcome]:
-    """Return the outcomes with sketches of updates that are no longer than they may be.
+    """Return the outcomes with long update sketches clipped, except for `bounded` clients.
 
-    Where the updates themselves came, they were `bounded` already, and their sketches are the server's own.
+    `Coordinator.bound` has clipped the updates of `bounded` clients, and the server computed their sketches itself.
     """
     if not trust.on:
         return outcomes
@@ -114,12 +114,12 @@ def clipped_sketches(
 
 
 def corrected_claims(cohort: Cohort, claimed: FloatArray, trust: Trust) -> tuple[dict[str, Any], dict[int, str]]:
-    """Return which claims of clients are corrected, as facts and as reasons of a decision.
+    """Return the corrections of clients' claims, as facts and as row -> reason of a decision.
 
     Args:
-        cohort: with the reasons that there are.
-        claimed: (n,) delays.
-        trust: what says how claims are corrected.
+        cohort: its reasons are kept in front of the new ones.
+        claimed: (n,) delays that clients claim.
+        trust: has the corrections of delays and moments.
     """
     slowdown, scale = trust.slowdown(), trust.columns["moment_scale"]
     rows = np.flatnonzero((slowdown != 1) | (scale != 1)).tolist()
@@ -136,7 +136,7 @@ def corrected_claims(cohort: Cohort, claimed: FloatArray, trust: Trust) -> tuple
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:
-    """Keep moments, each in the size that the fleet's allow; others' change where the fleet's median did."""
+    """Store the reported moments, scaled as trust demands, and rescale stored moments if their scale has changed."""
     if not reported:
         return
     factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in reported.items()}

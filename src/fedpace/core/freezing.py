@@ -1,4 +1,4 @@
-"""Read-only arrays in frozen dataclasses, by the types that their fields declare."""
+"""Helpers that make the arrays in frozen dataclasses read-only, by the types of the fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _arrays: dict[type, dict[str, Any]] = {}
 
 
 def freeze(instance: object) -> None:
-    """Replace the array fields of a frozen dataclass by read-only copies of the declared type; None stays None."""
+    """Replace the arrays of a frozen dataclass by read-only copies of the declared type; None stays None."""
     for name, dtype in array_fields(type(instance)).items():
         value = getattr(instance, name)
         if value is not None:
@@ -21,7 +21,7 @@ def freeze(instance: object) -> None:
 
 
 def array_fields(cls: type) -> dict[str, Any]:
-    """Return the fields of a dataclass that are arrays, and the type of their entries."""
+    """Return field name -> type of the entries, for the array fields of a dataclass."""
     if cls not in _arrays:
         hints = typing.get_type_hints(cls)
         found = {name: dtype for name, hint in hints.items() if (dtype := _entries(hint)) is not None}

@@ -1,4 +1,4 @@
-"""What clients answer: validated as it arrives, bounded before a step, folded into the ledger after it."""
+"""The handling of answers: validate them on arrival, bound them before a step, fold them into the ledger after it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class Hearing(Standing):
     """Collects answers, validates them and passes them to the ledger."""
 
     def checked(self, task: Task, outcome: Outcome) -> Outcome:
-        """Return a report that can be folded; where most clients disagree with the width in use, theirs is used."""
-        if task.kind == "probe":  # it takes no time, and what is not finite was not answered
+        """Return the outcome after validation; an invalid one raises InputError.
+
+        The outcome also votes for the width of moments and sketches: a new majority replaces the width in use.
+        """
+        if task.kind == "probe":  # a probe takes no time, and a loss that is not finite is no answer
             loss = real(outcome.loss, f"the loss of client {task.client!r}")
             loss = loss if math.isfinite(loss) else math.nan
             outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
@@ -35,11 +38,15 @@ class Hearing(Standing):
         return outcome
 
     def bound(self, step: Step, answers: Sequence[Trained]) -> tuple[Step, dict[int, float], dict[int, float]]:
-        """Return the step without answers that are not finite, and what long updates and buffers are multiplied by.
+        """Bound the answers of a step.
 
         Args:
-            step: that is due.
-            answers: one for each of its tasks.
+            step: the step that is due.
+            answers: one for each task of the step.
+
+        Returns:
+            The step without answers that are not finite; task id -> clip factor of each update that is too long; task
+            id -> clip factor of the buffers that moved too far.
         """
         tasks = [answer.task for answer in answers]
         rows = self._rows_of(tasks)
@@ -61,12 +68,12 @@ class Hearing(Standing):
         return (self.refuse(lost, step) if lost else step), *shortened
 
     def note_combined(self, step: Step, counted: BoolArray, cosines: FloatArray | None) -> None:
-        """Note which answers of a step a robust rule left out, and judge clients by a validation set if there is one.
+        """Record which answers of a step a robust rule left out, and judge clients by the validation set.
 
         Args:
-            step: whose answers they are.
-            counted: (k,) which of them the rule used.
-            cosines: (k,) of the updates with the one that the server made on its validation set; None = there is none.
+            step: the step.
+            counted: (k,) True for the answers that the rule used.
+            cosines: (k,) cosine of each update with the server's own update on its validation set; None = no such set.
         """
         tasks = [task for task, _ in step.answers]
         self.at.turn.left_out = [str(t.client) for t, used in zip(tasks, counted.tolist(), strict=True) if not used]
@@ -74,18 +81,18 @@ class Hearing(Standing):
             self.ledger.trust.judge(self._rows_of(tasks), cosines)
 
     def _rows_of(self, tasks: Sequence[Task]) -> list[int]:
-        """Return the rows of tasks' clients; -1 where the client has left."""
+        """Return the row of each task's client; -1 if the client has left."""
         return [self.ledger.row(task.client) if task.client in self.ledger else -1 for task in tasks]
 
     def refuse(self, tasks: Collection[int] | Mapping[int, str], step: Step | None = None) -> Step:
-        """Take answers of the step that is due for failures, and return what is left of it.
+        """Treat answers of the due step as failures, and return the step without them.
 
-        Clients that are refused leave their weight to the others, as clients that fail do; in delta mode their part of
-        the step is missing.
+        In mode `average` the weights of the remaining answers are scaled to sum 1 and capped again. In mode `delta`
+        they stay as they are, so the part of the refused answers is missing.
 
         Args:
-            tasks: whose answers, with the reasons where there are any.
-            step: that is due; None = the coordinator's.
+            tasks: ids of the tasks; a mapping also gives the reason for each.
+            step: the step to change; None = the coordinator's due step.
         """
         step = self._step if step is None else step
         if step is None:
@@ -98,7 +105,7 @@ class Hearing(Standing):
         total, scale = sum(weight for _, weight in left), step.scale
         if refused and step.mode == "average" and total > 0:
             tasks_left = [task for task, _ in left]
-            # What they inherit must be within their caps too: who is refused may be in league with who inherits.
+            # Cap the scaled weights too: a refused client may collude with a client that gets its weight.
             weights, scale = self._capped(tasks_left, np.array([weight / total for _, weight in left]), step.mode)
             left = list(zip(tasks_left, weights.tolist(), strict=True))
         found = replace(step, answers=tuple(left), scale=scale)
@@ -107,7 +114,7 @@ class Hearing(Standing):
         return found
 
     def _capped(self, tasks: list[Task], weights: FloatArray, mode: Mode) -> tuple[FloatArray, float]:
-        """Return weights within what clients may have, and the part of the move that is made."""
+        """Return weights within the clients' caps, and the fraction of the step to make (`Step.scale`)."""
         trust = self.ledger.trust
         if not trust.on or not tasks:
             return weights, 1.0
@@ -127,7 +134,10 @@ class Hearing(Standing):
         return capped / scale, scale
 
     def fold(self, settled: list[tuple[Task, Outcome]]) -> None:
-        """Fold outcomes, each at the version of the model that it is about; a client's several one after the other."""
+        """Fold outcomes into the ledger, grouped by the model version that each client trained from.
+
+        Several outcomes of one client at one version are folded one after the other.
+        """
         self.at.turn.count_reported(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[Outcome]] = {}
         bounded: dict[tuple[int, int], set[ClientId]] = {}
@@ -148,7 +158,7 @@ class Hearing(Standing):
     # -- probes ----------------------------------------------------------------------------------------------
 
     def take_probes(self) -> None:
-        """Fold what was answered to a probe; what is no number was not answered."""
+        """Fold the answers to the finished probe; a loss that is not finite counts as no answer."""
         answered = [(task, outcome) for task, outcome in self.flight.take("probe") if outcome.finished]
         self.at.turn.count_reported(outcome for _, outcome in answered)
         if answered and answered[0][0].probe == "loss":
@@ -157,7 +167,12 @@ class Hearing(Standing):
             self.note_probes({task.client: o.update for task, o in answered if o.update is not None}, "gradient")
 
     def note_probes(self, answers: Mapping[ClientId, Any], kind: ProbeKind) -> None:
-        """Take in the answers to the probe that is out, all or none of them; who is missing did not answer."""
+        """Store the answers to the current probe and end it; one invalid answer rejects them all.
+
+        Args:
+            answers: client -> loss, or gradient sketch. Clients that did not answer are missing.
+            kind: what the probe asked for.
+        """
         rows = {self.ledger.row(client): value for client, value in answers.items() if client in self.ledger}
         if kind == "loss":
             self.ledger.set_losses(rows, self.step)
@@ -166,7 +181,7 @@ class Hearing(Standing):
         self._end_probe()
 
     def abandon_probe(self) -> None:
-        """Give up the probe that is out: it was not carried out."""
+        """Cancel the current probe; the policy may probe again in this step."""
         self._end_probe()
         self.at.probed_step, self.at.turn.probed = -1, []
 
@@ -176,6 +191,6 @@ class Hearing(Standing):
 
 
 def _below_one(tasks: Sequence[Task], factors: FloatArray, lost: Collection[int]) -> dict[int, float]:
-    """Return the factors of tasks that are clipped and not lost."""
+    """Return task id -> factor for tasks with a factor below 1 that are not in `lost`."""
     pairs = zip(tasks, factors.tolist(), strict=True)
     return {task.id: factor for task, factor in pairs if factor < 1 and task.id not in lost}

@@ -1,7 +1,7 @@
-"""Client ids as JSON and back, without pickle.
+"""Conversion of client ids to JSON and back, without pickle.
 
-Strings and integers stand for themselves; the other hashable types that hosts use are tagged. What cannot be written
-faithfully is refused by name.
+Strings and integers are written as they are. Other supported types are tagged. An id that cannot be restored exactly
+raises InputError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.types import ClientId
 
 LONGEST = 4096
-"""Bits of a whole number: Python writes no more than some thousand digits."""
+"""Most bits of an integer id: Python limits the digits that it converts to text."""
 
 
 def encode_id(client: ClientId) -> Any:
@@ -42,7 +42,7 @@ def encode_id(client: ClientId) -> Any:
 
 
 def check_id(client: ClientId) -> None:
-    """Refuse an id that cannot be found again, as NaN cannot, or not be written down."""
+    """Raise InputError for an id that differs from itself, such as NaN, or that has too many bits to be saved."""
     if client != client:
         raise InputError(f"a client id must be equal to itself, but {client!r} is not: give the client another")
     if isinstance(client, int) and client.bit_length() > LONGEST:
@@ -50,7 +50,7 @@ def check_id(client: ClientId) -> None:
 
 
 def decode_id(value: Any) -> ClientId:
-    """Return what `encode_id` was given."""
+    """Return the client id that `encode_id` converted."""
     if isinstance(value, str | int) and not isinstance(value, bool):
         return value
     if isinstance(value, dict) and len(value) == 1:
@@ -70,7 +70,7 @@ def decode_id(value: Any) -> ClientId:
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can hold it: a file name with undecodable bytes cannot be written to JSON."""
+    """Return whether UTF-8 can encode the text; a file name with undecodable bytes, for example, cannot be saved."""
     try:
         value.encode()
     except UnicodeEncodeError:

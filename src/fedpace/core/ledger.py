@@ -1,7 +1,7 @@
-"""All that is known about each client, in one place.
+"""The ledger: every fact that the server knows about each client.
 
-Selectors keep nothing per client; they see the ledger through a View. A row is added when a client joins and removed
-when it leaves, so rows are always dense and in order of joining. What there is to know is declared in `facts.py`.
+Selectors store nothing per client; they read the ledger through a View. A client gets a row when it joins and loses it
+when it leaves, so rows have no gaps and are in order of joining. `facts.py` declares which facts there are.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from fedpace.trust.limits import CLIP, WEIGHT_RATE
 
 
 class Ledger:
-    """Roster and facts. Ids are the host's; rows are ours.
+    """The facts about all clients. Hosts name a client by its id; fedpace uses its row.
 
     Args:
-        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
-        moments: an empty store to keep moments in, where not the usual one.
-        accumulators: what the scheme wants remembered beside the facts.
+        learn_delays: estimate delays from observed times. False = use only the delays that the host gives.
+        moments: an empty store for feature moments; None = the default store.
+        accumulators: values that the scheme wants the ledger to keep beside the facts.
         trust: bound the influence of each client (`fedpace.trust`).
-        clip: how long updates may be.
-        weight_rate: how much weight a client may have over time.
+        clip: see `Settings.clip`.
+        weight_rate: see `Settings.weight_rate`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Ledger:
         self._row: dict[ClientId, int] = {}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, fact.dtype) for name, fact in FACTS.items()}
         self.tables: dict[str, FloatArray] = {}
-        """Wide facts of which anything is known."""
+        """Name -> (n, width) table of each wide fact that at least one client has reported."""
         self.moments: MomentStore = moment_store() if moments is None else moments
         self.no_moments = deepcopy(self.moments)
         self.accumulated = Accumulated(accumulators)
@@ -64,11 +64,11 @@ class Ledger:
         self._estimates = self._estimator.init(0)
 
     def __len__(self) -> int:
-        """Clients in the roster."""
+        """Number of clients."""
         return len(self.ids)
 
     def __contains__(self, client: ClientId) -> bool:
-        """Whether it is there."""
+        """Whether the client has joined and not left."""
         return client in self._row
 
     def row(self, client: ClientId) -> int:
@@ -81,25 +81,25 @@ class Ledger:
             ) from None
 
     def rows(self, clients: Iterable[ClientId]) -> IntArray:
-        """Return the rows of `clients`, in their order; for a whole roster much faster than one by one."""
+        """Return the rows of `clients`, in their order; much faster than `row` in a loop."""
         wanted = list(clients)
         try:
             return np.fromiter(map(self._row.__getitem__, wanted), dtype=np.int64, count=len(wanted))
         except (KeyError, TypeError):
-            return np.array([self.row(client) for client in wanted], dtype=np.int64)  # says who it is
+            return np.array([self.row(client) for client in wanted], dtype=np.int64)  # the error names the client
 
     def ids_of(self, rows: IntArray) -> list[ClientId]:
-        """Name rows as the host does."""
+        """Return the host's ids of these rows."""
         return [self.ids[row] for row in rows.tolist()]
 
     def name(self, row: int) -> str:
-        """Name a row as errors do."""
+        """Return the name of a row's client for error messages."""
         return f"client {shown(self.ids[row])}"
 
     # -- joining and leaving ---------------------------------------------------------------------------------
 
     def join(self, clients: Sequence[ClientId]) -> IntArray:
-        """Add clients and return their rows; one that is there already is an error."""
+        """Add clients and return their rows; raise InputError if an id is already in use."""
         first = len(self)
         seen: set[ClientId] = set()
         for client in clients:
@@ -124,7 +124,7 @@ class Ledger:
         return np.arange(first, len(self))
 
     def leave(self, clients: Iterable[ClientId]) -> None:
-        """Forget clients; the rows of those behind them move up."""
+        """Remove clients; the rows of later clients move up."""
         rows = np.unique(self.rows(listed(clients, "clients")))
         gone = set(rows.tolist())
         self.ids = [client for row, client in enumerate(self.ids) if row not in gone]
@@ -139,12 +139,12 @@ class Ledger:
     # -- facts -----------------------------------------------------------------------------------------------
 
     def set_samples(self, row: int, samples: float) -> None:
-        """Record how many samples a client holds."""
+        """Store how many samples a client holds."""
         FACTS["samples"].check(samples, self.name(row), required=True)
         self.columns["samples"][row] = samples
 
     def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
-        """Record delays that the host knows beforehand; where delays are learnt, they are the first observations."""
+        """Store delays that the host knows beforehand; with `learn_delays` they are the first observations."""
         values = [valid_seconds(value, self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)]
         if self.learn_delays:
             self._learn_delays(rows.tolist(), values, [True] * len(values), 0)
@@ -152,12 +152,12 @@ class Ledger:
             self.columns["delay"][rows] = values
 
     def set_labels(self, rows: IntArray, histograms: ArrayLike) -> None:
-        """Record clients' label histograms, all or none of them."""
+        """Store label histograms; one invalid histogram rejects them all."""
         table = float_array(histograms, "label histograms", ndim=2, finite=False)
         self._set_wide("labels", dict(zip(rows.tolist(), table, strict=True)))
 
     def set_updates(self, sketches: Mapping[int, ArrayLike], step: int) -> None:
-        """Record the sketches of updates or gradients at the model of `step`, by row: all or none of them."""
+        """Store row -> sketch of an update or gradient at model version `step`; one invalid sketch rejects them all."""
         self._set_wide("updates", sketches, step)
 
     def _set_wide(self, name: str, vectors: Mapping[int, ArrayLike], step: int = -1) -> None:
@@ -174,11 +174,11 @@ class Ledger:
                 self.columns[fact.stamp][row] = step
 
     def width(self, name: str) -> int | None:
-        """Return the width of a wide fact that is known of anybody."""
+        """Return the width of a wide fact; None while no client has reported it."""
         return self.tables[name].shape[1] if name in self.tables else None
 
     def set_losses(self, losses: Mapping[int, float], step: int) -> None:
-        """Record losses at the model of `step`, by row: all or none of them."""
+        """Store row -> loss at model version `step`; one invalid loss rejects them all."""
         for row, loss in losses.items():
             FACTS["loss"].check(loss, self.name(row), required=True)
         self._note(FACTS["loss"], np.array(list(losses), np.int64), np.array(list(losses.values())), step)
@@ -189,13 +189,26 @@ class Ledger:
             self.columns[fact.stamp][rows] = step
 
     def check(self, outcomes: Sequence[Outcome], moment: int | None = None, update: int | None = None) -> None:
-        """Refuse reports that cannot be folded, before any changes anything; these widths count where none is known."""
+        """Raise InputError for invalid reports, and change nothing; call it before `fold`.
+
+        Args:
+            outcomes: the reports.
+            moment: width that moments must have if the ledger knows none; None = any common width.
+            update: the same for update sketches.
+        """
         rows = self.rows(outcome.client for outcome in outcomes).tolist()
         widths = self.moments.width or moment, self.width("updates") or update
         check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
 
     def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, bounded: Collection[ClientId] = ()) -> None:
-        """Take in what clients reported at `step`, `lag` steps ago, once checked; updates of `bounded` were seen."""
+        """Store the facts of reports that `check` has accepted.
+
+        Args:
+            outcomes: the reports.
+            step: version of the model that these clients trained from.
+            lag: staleness: steps made since that version.
+            bounded: clients with updates that `Coordinator.bound` has clipped; their sketches are not clipped again.
+        """
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
         outcomes = clipped_sketches(self.trust, rows, outcomes, bounded, step + lag)
@@ -207,13 +220,13 @@ class Ledger:
         took = np.array([ordinary(self.trust.seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
         if self.trust.on and not self.learn_delays:
             self.trust.compare_delays(at, self.columns["delay"][at], took, done)
-        # Before expectations change by what came.
+        # Accumulators compare with the delays expected before this answer, so they come first.
         self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
         if self.learn_delays:
             self._learn_delays(rows, took.tolist(), done.tolist(), step)
 
     def delays(self) -> FloatArray:
-        """(n,) estimated seconds of one round; NaN = never seen."""
+        """(n,) estimated seconds per round, corrected for false claims; NaN = unknown."""
         return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slowdown()))
 
     def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
@@ -228,7 +241,7 @@ class Ledger:
         np.add.at(self.columns["failures"], rows[~finished], 1)
 
     def fold_weights(self, weighted: Sequence[tuple[float, Outcome]]) -> None:
-        """Take in a step's weights, as the aggregate had them: who failed left its weight to the others."""
+        """Pass the weights of a step to the accumulators; the weights of clients that finished are scaled to sum 1."""
         finished = [(self.row(outcome.client), weight) for weight, outcome in weighted if outcome.finished]
         total = sum(weight for _, weight in finished)
         weights = [weight / total if total > 0 else 0.0 for _, weight in finished]
@@ -240,7 +253,7 @@ class Ledger:
         self.columns["delay"][seen] = self._estimator.seconds(self._estimates)[seen]
 
     def facts(self) -> dict[str, Any]:
-        """Return what a View shows of the clients, by its fields."""
+        """Return the facts that a View shows, by field name."""
         stamps = {fact.stamp: name for name, fact in WIDE.items() if fact.stamp}
         shown = {name: self.columns[name] for name, fact in FACTS.items() if fact.shown}
         return {
@@ -252,7 +265,7 @@ class Ledger:
         }
 
     def known(self, needs: frozenset[Need]) -> BoolArray:
-        """(n,) True where everything in `needs` is known of the client."""
+        """(n,) True for clients with all facts in `needs` known."""
         known = np.ones(len(self), dtype=np.bool_)
         for name, fact in FACTS.items():
             if fact.need in needs:
@@ -267,7 +280,7 @@ class Ledger:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return everything but the ids."""
+        """Return all arrays to save, by name; everything except the client ids."""
         saved: dict[str, NDArray[Any]] = self.columns | self.tables
         saved.update({f"moments/{name}": array for name, array in self.moments.arrays().items()})
         saved.update({f"delays/{name}": array for name, array in self._estimates.arrays().items()})
@@ -276,7 +289,7 @@ class Ledger:
         return saved
 
     def load(self, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` gave, while nobody has joined yet."""
+        """Restore an empty ledger from the client ids and the result of `arrays`."""
         self.join(ids)
         for name in FACTS:
             column = arrays.get(name)

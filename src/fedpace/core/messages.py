@@ -1,6 +1,6 @@
-"""What is said of clients, their choice and their answers, by hosts, the coordinator and selectors.
+"""The messages between hosts, the coordinator and selectors: cohorts, probes and the answers of clients.
 
-Selectors speak of rows (Cohort, Probe), hosts of their own client ids (Selection, ProbeRequest, Outcome).
+Selectors name clients by rows (Cohort, Probe). Hosts name them by their own ids (Selection, ProbeRequest, Outcome).
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from fedpace._base.names import shown
 from fedpace.core.freezing import freeze
 
 ClientId = Hashable
-"""The host's name of a client: anything hashable."""
+"""The host's name for a client: anything hashable."""
 
 Mode = Literal["average", "delta"]
-"""`average`: x <- sum a_i x_i. `delta`: x <- x + sum a_i (x_i - x), which importance weights need."""
+"""How a step uses the weights a_i. `average`: x <- sum a_i x_i. `delta`: x <- x + sum a_i (x_i - x), for importance
+weights, which need not sum to 1."""
 
 
 Table = tuple[tuple[float | int | None, ...], ...]
-"""Rows of numbers."""
+"""A small table of numbers."""
 
 
 class Need(StrEnum):
-    """What a selector must be told about each client before it can choose it."""
+    """Facts about clients that a scheme can require (`needs`) or use (`uses`)."""
 
     DELAY = "delays"
     LOSS = "losses"
@@ -38,11 +39,11 @@ class Need(StrEnum):
     UPDATE = "update sketches"
     MOMENT = "feature moments"
     TARGETS = "targets in the moments"
-    """Moments of [features; targets] together, where the host can: see `fedpace.moments.factor`."""
+    """Moments of features and targets together, if the host can compute them; see `fedpace.moments.factor`."""
 
 
 def _freeze_rows(instance: Cohort | Probe) -> None:
-    """Freeze `clients`. A mask or fractions would become rows without a word, and other clients than were meant."""
+    """Freeze the arrays. Raise InputError if `clients` are not integers: a mask would silently become wrong rows."""
     rows = np.asarray(instance.clients)
     if rows.size and not np.issubdtype(rows.dtype, np.integer):
         raise InputError(f"clients must be rows, whole numbers, but an array of {rows.dtype} came")
@@ -51,39 +52,39 @@ def _freeze_rows(instance: Cohort | Probe) -> None:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Why a cohort was chosen: recorded with the round and shown to the user."""
+    """Why the scheme chose a cohort; recorded with the round and shown to the user."""
 
     objective: float | None = None
-    """What the scheme minimised or maximised, at the chosen cohort."""
+    """Value of the scheme's objective at the chosen cohort."""
     predicted_seconds: float | None = None
     """The round time that the scheme expects."""
     status: str = "ok"
-    """How the solver ended, in words."""
+    """Result of the solver, in words."""
     facts: Mapping[str, float | int | str | bool | Table | None] = field(default_factory=dict)
-    """Scheme-specific scalars, such as B_S and the rescaling constant, or a small table of them."""
+    """Values specific to the scheme, such as B_S and the rescaling constant; scalars or small tables."""
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Row -> why this client is in (or out)."""
+    """Row -> why the scheme chose this client, or did not."""
 
     def __post_init__(self) -> None:
-        """Take private copies of the mappings."""
+        """Copy the mappings."""
         object.__setattr__(self, "facts", dict(self.facts))
         object.__setattr__(self, "reasons", dict(self.reasons))
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """What a selector answers: who trains, and what each counts for."""
+    """A selector's choice: the clients that train, and their weights."""
 
     clients: IntArray
     """(k,) unique rows."""
     weights: FloatArray
-    """(k,) what the aggregation uses."""
+    """(k,) aggregation weights."""
     mode: Mode = "average"
     deadline: float = math.inf
-    """Seconds to wait for the cohort."""
+    """Longest wait for the cohort, in seconds."""
     why: Diagnostics = field(default_factory=Diagnostics)
     quorum: int = 0
-    """Over-commitment: the round ends when this many have finished, and the others count as late; 0 = all."""
+    """For over-commitment: the round ends when this many clients have finished, and the others are late; 0 = all."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -95,13 +96,13 @@ ProbeKind = Literal["loss", "gradient"]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Clients to ask for a loss or a gradient before choosing."""
+    """Clients that the server asks for a loss or a gradient before the scheme chooses."""
 
     clients: IntArray
     """(q,) unique rows."""
     kind: ProbeKind = "loss"
     samples: int = 0
-    """Samples of the client's data to answer from, drawn uniformly; 0 = all. A host that cannot cut may use all."""
+    """Samples of the client's data to use, drawn uniformly; 0 = all. A host that cannot subsample may use all."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""
@@ -110,7 +111,7 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One client's answer, as the host hands it to `Session.observe` or `Session.observe_late`."""
+    """One client's answer; a host passes it to `Session.observe`, `Session.observe_late` or `Coordinator.receive`."""
 
     client: ClientId
     seconds: float = math.nan
@@ -120,15 +121,15 @@ class Outcome:
     moment: FloatArray | None = None
     """Factor F (r x d) of the second moment F'F of the client's features, or of features and targets together."""
     update: FloatArray | None = None
-    """Sketch of the update; every client of a session uses the same projection."""
+    """Sketch of the update; all clients of a session use the same projection."""
     measured: float = math.nan
-    """Seconds from sending the task to seeing its answer by the server's own clock, where `seconds` is a claim: it
-    then counts for no less than this, less a transfer allowance (`fedpace.trust`)."""
+    """Seconds from sending the task to receiving the answer, by the server's clock. `seconds`, the client's claim, then
+    counts as at least this minus an allowance for the transfer (`fedpace.trust`)."""
     late: bool = False
-    """It was asked in a warm-up that ended without it: `Session.observe_late` will report it."""
+    """The warm-up ended before the client answered; the host reports it later with `Session.observe_late`."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays of Python objects: they could be used, but not saved."""
+        """Raise InputError for arrays of Python objects, which cannot be saved."""
         for what, value in (("moment", self.moment), ("update", self.update)):
             if value is not None and _holds_objects(value):
                 raise InputError(
@@ -143,26 +144,26 @@ def _holds_objects(value: object) -> bool:
     try:
         return bool(np.asarray(value).dtype.kind == "O")
     except (TypeError, ValueError, OverflowError):
-        return False  # rows of different lengths, say: `Session.observe` says what is wrong with it
+        return False  # e.g. rows of different lengths: `Session.observe` raises a clear error
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A Cohort in the host's own client ids: what `Session.select` returns."""
+    """A Cohort with the host's client ids; `Session.select` returns it."""
 
     step: int
-    """Number of this selection; a warm-up carries the step of the selection it prepares."""
+    """Number of this selection; a warm-up has the number of the selection that follows it."""
     clients: tuple[ClientId, ...]
     weights: FloatArray
     mode: Mode
     deadline: float
     why: Diagnostics
     warmup: bool = False
-    """True: train and report as usual, but leave the shared model as it is."""
+    """True = clients train and report as usual, but the shared model must not change."""
     quorum: int = 0
-    """The round ends when this many have finished; 0 = all."""
+    """The round ends when this many clients have finished; 0 = all."""
     newcomers: int = 0
-    """The last so many of `clients` are new to the scheme: they report, and weigh 0."""
+    """How many of the last entries in `clients` are new to the scheme: they report, and have weight 0."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""
@@ -171,7 +172,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """A Probe in the host's own client ids: what `Session.probe` returns."""
+    """A Probe with the host's client ids; `Session.probe` returns it."""
 
     step: int
     clients: tuple[ClientId, ...]

@@ -1,4 +1,4 @@
-"""Saved coordinators of earlier formats, made into the current one: a function per format, each to the next."""
+"""Migrations of saved coordinators from earlier formats: one function per format, each to the next format."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from fedpace._base.errors import InputError
 
 Index = MutableMapping[str, Any]
-"""`session.json`."""
+"""Content of `session.json`."""
 Arrays = MutableMapping[str, Any]
-"""The tables beside it."""
+"""Arrays of the npz file."""
 
 
 def _from_3(index: Index, arrays: Arrays) -> None:
-    """What one scheme alone remembers was kept for all of them, among the facts."""
+    """Move the values of `pace` from the facts to its accumulators; delete them for other schemes."""
     its_own = {"pace": ("recent_weight", "lateness")}.get(index["selector"]["name"], ())
     for name in ("recent_weight", "lateness"):
         values = arrays.pop(f"ledger/{name}", None)
@@ -23,7 +23,7 @@ def _from_3(index: Index, arrays: Arrays) -> None:
 
 
 def _from_4(index: Index, arrays: Arrays) -> None:
-    """What is a quorum, and late, was called enough, and awaited."""
+    """Rename `enough` to `quorum` and `awaited` to `late`."""
     pending = index["shell"].get("pending")
     for table, before, now in (
         (index["progress"], "enough", "quorum"),
@@ -35,7 +35,7 @@ def _from_4(index: Index, arrays: Arrays) -> None:
 
 
 def _from_5(index: Index, arrays: Arrays) -> None:
-    """Of whom was given the current model, pace-async kept rows in its state, which rows are moved past."""
+    """Delete `begun` from the state of `pace-async`: its row numbers became wrong when clients left."""
     if isinstance(index["state"], dict):
         index["state"].pop("begun", None)
 
@@ -44,23 +44,23 @@ MIGRATIONS: dict[int, Callable[[Index, Arrays], None]] = {3: _from_3, 4: _from_4
 
 
 FORMER_NAMES = {"stretch": "step_factor", "ahead": "momentum"}
-"""Fields of server steps' states and of rounds on disk that have another name now."""
+"""Old name -> current name of fields in saved server-rule states and rounds."""
 
 LATER_FIELDS = frozenset({"move", "move_before", "bends", "ways", "reference_squares", "reference_spreads"})
-"""Fields of server steps' states that earlier ones lack; they begin as if no step had been made."""
+"""Fields of server-rule states that older saved states lack; they start with their initial values."""
 
 
 FORMER_FIELDS = frozenset({"moved"})
-"""Fields that some of these states once had, beside what they follow from."""
+"""Fields of older saved states that are ignored, because other fields determine them."""
 
 
 def current_name(name: str) -> str:
-    """Return what a field on disk is called now."""
+    """Return the current name of a saved field."""
     return FORMER_NAMES.get(name, name)
 
 
 def check_format(index: Any, wanted: int, where: str) -> None:
-    """Refuse what is neither of format `wanted` nor can be made so."""
+    """Raise InputError unless the saved format is `wanted` or can be migrated."""
     found = index.get("format") if isinstance(index, dict) else None
     if not isinstance(found, int) or (found != wanted and found not in MIGRATIONS):
         earlier = f": it is of format {found}, which this fedpace cannot go on with" if found else ""
@@ -68,7 +68,7 @@ def check_format(index: Any, wanted: int, where: str) -> None:
 
 
 def migrate(index: Index, arrays: Arrays, wanted: int) -> None:
-    """Bring what was read to format `wanted`, in place."""
+    """Convert the saved data to format `wanted`, in place."""
     while index["format"] != wanted:
         MIGRATIONS[index["format"]](index, arrays)
         index["format"] += 1

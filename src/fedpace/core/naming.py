@@ -1,7 +1,7 @@
-"""Components as they are named in one line: `random(k=5)`, `pace`, `lognormal(median=30)`.
+"""Parser for component names with options, such as `random(k=5)`, `pace` and `lognormal(median=30)`.
 
-A name with options is called by its own text in tables and folders, so that `random(k=5)` and `random(k=20)` can be
-compared in one command. Values are as in TOML; a bare word is a string, since quotes are a nuisance in a shell.
+Tables and folders use the whole text as the label, so that one command can compare `random(k=5)` with `random(k=20)`.
+Values are written as in TOML; a bare word is a string, to avoid quotes in a shell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def split_list(text: str, what: str) -> list[str]:
-    """Split at the commas that are in no bracket and in no quotes; empty pieces are left out."""
+    """Split the text at commas outside of brackets and quotes, and drop empty pieces."""
     pieces, start, depth, quote = [], 0, 0, ""
     for position, sign in enumerate(text):
         if quote:
@@ -37,7 +37,7 @@ def split_list(text: str, what: str) -> list[str]:
 
 
 def parse_named(text: str, what: str) -> dict[str, Any]:
-    """Return the table of `NAME` or `NAME(KEY=VALUE, ...)`, as `[[selectors]]` of an experiment would hold it."""
+    """Return the table for `NAME` or `NAME(KEY=VALUE, ...)`, as in `[[selectors]]` of an experiment file."""
     name, bracket, rest = text.strip().partition("(")
     if not bracket:
         return {"name": name.strip()}
@@ -48,7 +48,7 @@ def parse_named(text: str, what: str) -> dict[str, Any]:
 
 
 def key_values(given: list[str], what: str = "--option") -> dict[str, Any]:
-    """Return `KEY=VALUE` arguments as options, each value as TOML has it."""
+    """Return `KEY=VALUE` arguments as options, with values parsed as TOML."""
     options: dict[str, Any] = {}
     for entry in given:
         key, separator, value = entry.partition("=")
@@ -62,7 +62,7 @@ def key_values(given: list[str], what: str = "--option") -> dict[str, Any]:
 
 
 def scheme_table(text: str, what: str) -> dict[str, Any]:
-    """Return the table of a scheme: with options it is labelled by its text, unless they give it a label."""
+    """Return the table of a scheme; if it has options but no label, its text becomes the label."""
     table = parse_named(text, what)
     if len(table) > 1 and "label" not in table:
         table["label"] = "".join(text.split()).replace(",", ", ").replace("/", "|")

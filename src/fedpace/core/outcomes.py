@@ -1,4 +1,4 @@
-"""From what a host says of its clients to what a selector is told."""
+"""Checks of the outcomes that a host reports, and the Report that a policy gets from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpace.core.types import ClientId, Outcome, Report, Selection
 
 
 def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
-    """Return reports that are such, of clients that can be looked up, each at most once."""
+    """Return the outcomes as a list; raise InputError for wrong types or repeated clients."""
     checked: list[Outcome] = []
     seen: set[ClientId] = set()
     for outcome in listed(outcomes, "the outcomes"):
@@ -36,7 +36,7 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
 
 
 def whole_task(task: Any) -> int:
-    """Return the id of a task, which is a whole number."""
+    """Return the id of a task as an int; raise InputError if it is no integer."""
     if type(task) is int:
         return task
     if isinstance(task, bool) or not isinstance(task, int | np.integer):
@@ -45,7 +45,7 @@ def whole_task(task: Any) -> int:
 
 
 def check_client(outcome: Outcome, task: Task) -> None:
-    """Refuse the answer of another client than the task's; answers to probes need not say whose they are."""
+    """Raise InputError if the outcome names another client than the task; answers to probes are not checked."""
     if task.kind != "probe" and not _same(outcome.client, task.client):
         raise InputError(f"task {task.id} is client {task.client!r}'s, not {outcome.client!r}'s")
 
@@ -58,7 +58,10 @@ def _same(told: Any, client: ClientId) -> bool:
 
 
 def settled_outcomes(selection: Selection, outcomes: Iterable[Outcome], ledger: Ledger) -> list[Outcome]:
-    """Return the outcomes in cohort order, everyone once, without those who left meanwhile."""
+    """Return the outcomes in the order of the selection, without clients that have left.
+
+    A missing, repeated or unexpected client raises InputError.
+    """
     by_client: dict[ClientId, Outcome] = {}
     expected = set(selection.clients)
     for outcome in checked_outcomes(outcomes):
@@ -81,7 +84,7 @@ def make_report(
     now: float,
     step_facts: Mapping[str, float] | None = None,
 ) -> Report:
-    """Return what a policy is told of a step, in rows."""
+    """Return the Report of a step for the policy, with clients as rows."""
     outcomes = [outcome for _, outcome in settled]
     return Report(
         step=step,

@@ -1,4 +1,4 @@
-"""Rounds as a policy: start the cohort, wait for it, apply its answers. Every Selector works this way."""
+"""The policy for synchronous rounds: start the cohort, wait for it, apply its answers. All Selectors run this way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedpace.core.validation import check_cohort
 
 
 class Rounds:
-    """Synchronous rounds of a scheme's cohorts. Their ends are the coordinator's: nothing is decided there.
+    """Turns a Selector into a Policy: each decision starts a round, and the coordinator ends it with `ending`.
 
     Args:
         selector: the scheme.
-        name_of: what errors call a row.
+        name_of: row -> name of its client in error messages.
         bound: caps the weights of a cohort (`fedpace.trust`).
     """
 
@@ -31,34 +31,34 @@ class Rounds:
         self._bound = bound
 
     def of(self, selector: Selector[Any]) -> Rounds:
-        """Return rounds of another scheme's cohorts."""
+        """Return the same policy for another scheme."""
         return Rounds(selector, self._name_of, self._bound)
 
     @property
     def name(self) -> str:
-        """The scheme's."""
+        """Name of the scheme."""
         return self.selector.name
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The scheme's."""
+        """Facts that the scheme needs."""
         return self.selector.needs
 
     @property
     def uses(self) -> frozenset[Need]:
-        """The scheme's."""
+        """Optional facts that the scheme uses."""
         return self.selector.uses
 
     def init(self) -> Any:
-        """Return the scheme's own state."""
+        """Return the scheme's initial state."""
         return self.selector.init()
 
     def probe(self, state: Any, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask the scheme."""
+        """Return the scheme's probe, or None."""
         return self.selector.probe(state, view, rng)
 
     def decide(self, state: Any, view: View, rng: np.random.Generator) -> tuple[Move, Any]:
-        """Choose the cohort of the next round."""
+        """Return the move that starts the scheme's next cohort, and the scheme's new state."""
         chosen = self.selector.select(state, view, rng)
         if not (isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[0], Cohort)):
             came = type(chosen).__name__
@@ -72,14 +72,15 @@ class Rounds:
         return Move(cohort.clients, cohort.weights, wait=wait, mode=cohort.mode, why=cohort.why), state
 
     def observe(self, state: Any, report: Report) -> Any:
-        """Let the scheme learn."""
+        """Return the scheme's state after it has seen the report."""
         return self.selector.observe(state, report)
 
 
 def ending(flying: list[Task], held: list[Task], mode: Mode) -> Move:
-    """Return the move that ends a round: what is in hand counts, what is missing is given up.
+    """Return the move that ends a round: it applies the answers in hand and gives up the tasks in flight.
 
-    Who is missing leaves its weight to the others in proportion. In delta mode its step is simply missing.
+    In mode `average` the weights of the answers are scaled to sum 1. In mode `delta` they stay as they are, so the part
+    of the missing clients is missing.
     """
     weights = [task.weight for task in held]
     if mode == "average" and (total := sum(weights)) > 0:

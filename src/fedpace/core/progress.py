@@ -1,4 +1,4 @@
-"""How far a coordinator is, as plain values: what is saved, and what the diary is written from."""
+"""The progress of a coordinator as plain values that can be saved, and the record of the current step."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from fedpace.core.types import ClientId, Diagnostics, Mode, Outcome
 
 @dataclass(eq=False)
 class Turn:
-    """What happened from one step to the next: an entry of the diary."""
+    """The record of what happened from one step to the next; `Coordinator.stepped` returns it."""
 
     why: Diagnostics = field(default_factory=Diagnostics)
-    """Of the tasks that the policy started last."""
+    """Why the policy started its last tasks."""
     mode: Mode = "average"
     began: float = 0.0
-    """When they were started."""
+    """Time at which the step's tasks started, or the last step was made."""
     warmed: list[ClientId] = field(default_factory=list)
-    """Who was asked to measure."""
+    """Clients with a measurement task."""
     heard: list[ClientId] = field(default_factory=list)
-    """Whose measurement came when the policy had gone on without it."""
+    """Clients with a measurement that arrived after the policy had stopped waiting for it."""
     probed: list[ClientId] = field(default_factory=list)
     clients: list[ClientId] = field(default_factory=list)
-    """Whose tasks ended in the step, in the order in which they began."""
+    """Clients with tasks that ended in the step, in order of the tasks' start."""
     weights: list[float] = field(default_factory=list)
-    """What the policy gave each."""
+    """Weight of each of these tasks."""
     failed: list[ClientId] = field(default_factory=list)
-    """Who of them crashed or was late."""
+    """Those of `clients` that failed or were late."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Why clients failed, by their names: where that is known."""
+    """Client name -> why it failed, if known."""
     clipped: dict[str, float] = field(default_factory=dict)
-    """What updates were multiplied by that were too long, by the names of their clients."""
+    """Client name -> factor below 1 that its update or buffers were multiplied by."""
     capped: dict[str, float] = field(default_factory=dict)
-    """Weights of clients that the policy gave more than they may have, by name."""
+    """Client name -> its weight after the cap, for clients with a larger weight from the policy."""
     left_out: list[str] = field(default_factory=list)
-    """Clients whose updates a robust rule left out of the step, by name."""
+    """Names of clients with updates that a robust rule left out of the step."""
     excluded: list[str] | None = None
-    """Clients that are not asked from then on, by the evidence of a validation set; None = as before."""
+    """Names of all clients that are excluded after this step, if that changed; None = no change."""
     seconds: float = 0.0
-    """How long they were waited for."""
+    """How long the server waited for the tasks of this step."""
     work: float = 0.0
-    """Client-seconds since the step before: every client with a task works until it answers, fails or is given up."""
+    """Client-seconds since the last step: a client works from the start of a task until its answer, failure or end."""
     sent: int = 0
-    """Models that were sent out, with tasks of any kind."""
+    """Number of models sent to clients, for tasks of any kind."""
     returned: int = 0
-    """Trained models that came back, of the tasks that ended in the step."""
+    """Number of trained models received, for tasks that ended in the step."""
     reported: int = 0
-    """Bytes of the moments and update sketches that came with them, and of what was measured or probed."""
+    """Bytes of all moments and update sketches received, also from measurements and probes."""
     wasted: int = 0
-    """Tasks to train that ended without a part in a step: they failed or were given up. What a step is given counts as
-    used whatever it weighs: some server steps remember answers of weight 0."""
+    """Number of training tasks that failed or were given up. Answers used in a step are not wasted, even with weight 0:
+    some server steps keep them in memory."""
 
     def settle(self, ended: Sequence[tuple[Task, Outcome]]) -> None:
-        """Note what became of the tasks that ended in the step, in the order in which they began."""
+        """Record the results of the tasks that ended in the step, in order of their start."""
         self.clients, self.weights = [task.client for task, _ in ended], [task.weight for task, _ in ended]
         self.failed = [task.client for task, outcome in ended if not outcome.finished]
         self.returned += len(ended) - len(self.failed)
         self.wasted += len(self.failed)
 
     def explained(self, ids: Sequence[ClientId]) -> dict[str, Any]:
-        """Return the facts of the choice, and the reasons for those whose tasks ended: of others there are many."""
+        """Return the facts of the choice and of the step, with the reasons for `clients` only, to keep it short."""
         chosen = set(self.clients)
         recorded = {str(ids[row]): reason for row, reason in self.why.reasons.items() if ids[row] in chosen}
         told: dict[str, Any] = {
@@ -79,7 +79,7 @@ class Turn:
         return {**self.why.facts, **told}
 
     def move_up(self, rows: Mapping[int, int]) -> None:
-        """Let reasons be of rows as they are now that clients have left: old row -> row, of those who stay."""
+        """Renumber the rows in the reasons after clients have left; `rows`: old row -> new row of remaining clients."""
         if not self.why.reasons:
             return
         facts = dict(self.why.facts)
@@ -89,13 +89,13 @@ class Turn:
         self.why = replace(self.why, facts=facts, reasons=reasons)
 
     def count_reported(self, outcomes: Iterable[Outcome]) -> None:
-        """Count the bytes of what was reported."""
+        """Add the bytes of moments and update sketches to `reported`."""
         for outcome in outcomes:
             if outcome.moment is not None or outcome.update is not None:
                 self.reported += getattr(outcome.moment, "nbytes", 0) + getattr(outcome.update, "nbytes", 0)
 
     def give_up(self, tasks: int, now: float) -> Turn:
-        """Return a turn that begins now, after so many tasks were given up with it: what they cost is not forgotten."""
+        """Return a new record that starts now and keeps the costs so far; `tasks` given up tasks count as wasted."""
         following = Turn(began=now, work=self.work, sent=self.sent, returned=self.returned, reported=self.reported)
         following.wasted = self.wasted + tasks
         return following
@@ -103,26 +103,27 @@ class Turn:
 
 @dataclass(eq=False)
 class Progress:
-    """Everything beside the ledger, the tasks and the policy's state."""
+    """The rest of a coordinator's state, beside the ledger, the tasks and the policy's state."""
 
     step: int = 0
     now: float = 0.0
     turn: Turn = field(default_factory=Turn)
     next_task: int = 0
     decisions: int = 0
-    """Of the policy's since the last step: they key its random streams."""
+    """Decisions of the policy since the last step; part of the key of its random stream."""
     wait: Wait | None = None
-    """What the policy waits for; None = it is to be asked."""
+    """What the policy waits for; None = the policy can decide now."""
     until: float = math.inf
+    """Time at which the wait's deadline ends."""
     stand_in: bool = False
-    """Whether newcomers are the round, since the policy knows nobody."""
+    """Whether the coordinator chose this round's clients, because the policy knows too little about all of them."""
     training: bool = False
-    """Whether they are a warm-up that trains: who misses its end is heard later."""
+    """Whether this round is also the warm-up (`Settings.warmup_trains`): its stragglers continue as measurements."""
     warming: set[int] = field(default_factory=set)
-    """Tasks of a warm-up that the policy waits for."""
+    """Ids of the tasks of a warm-up that must end before the policy decides."""
     quorum: int = 0
-    """Answers to them that suffice."""
+    """Number of answers that ends this warm-up."""
     excluded: list[str] = field(default_factory=list)
-    """Clients that are not asked, by the evidence of a validation set, by name."""
+    """Names of the clients that are excluded by the validation set."""
     probing: bool = False
     probed_step: int = -1

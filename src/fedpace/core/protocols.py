@@ -1,4 +1,4 @@
-"""What the core asks of the layers above it: where moments are kept, and how delays are estimated."""
+"""Protocols that other packages implement for the core: stores for feature moments and estimators of delays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from fedpace._base.checks import BoolArray, FloatArray, IntArray
 
 RIDGE = 0.1
-"""What is added to the mean moment before it is inverted, in units of its mean eigenvalue, unless a scheme is told
-otherwise. Whoever else looks at the same moments uses the same, so that what follows from them is worked out once."""
+"""Default ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue. All users of the
+moments share this default, so that results are computed once."""
 
 
 class PrefixChoice(Protocol):
-    """The best set of the fastest clients, as `Moments.best_prefix` finds it, in rows of the View."""
+    """The best set of fastest clients, in rows of the View; result of `Moments.best_prefix`."""
 
     @property
     def clients(self) -> IntArray:
@@ -22,7 +22,7 @@ class PrefixChoice(Protocol):
 
     @property
     def weights(self) -> FloatArray:
-        """(k,) share of the clients that each stands for."""
+        """(k,) total share of the clients that each chosen client represents."""
         ...
 
     @property
@@ -52,12 +52,12 @@ class PrefixChoice(Protocol):
 
     @property
     def scale(self) -> float:
-        """What B was multiplied by."""
+        """Factor that B was multiplied by."""
         ...
 
 
 class Moments(Protocol):
-    """What a selector may ask of the clients' feature moments. `fedpace.moments.MomentBank` fulfils it."""
+    """Queries that a selector can make on the clients' feature moments; `fedpace.moments.MomentBank` implements it."""
 
     @property
     def known(self) -> BoolArray:
@@ -73,7 +73,7 @@ class Moments(Protocol):
         ...
 
     def directions(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
-        """(n, r) one row per client, whose inner products are those of `gram`, or nearly; NaN for unknown clients."""
+        """(n, r) one row per client; their inner products are (nearly) those of `gram`. NaN for unknown clients."""
         ...
 
     def best_prefix(
@@ -86,12 +86,12 @@ class Moments(Protocol):
         target: float = 0.0,
         max_clients: int | None = None,
     ) -> PrefixChoice:
-        """Minimise max delay / (1 - 2 h^2) over the candidates; a bank of a million clients needs no matrix for it."""
+        """Return the set that minimises max delay / (1 - 2 h^2); large banks compute it without an (n, n) matrix."""
         ...
 
 
 class MomentStore(Moments, Protocol):
-    """What the ledger asks of the place where moments are kept."""
+    """A store for feature moments, as the ledger uses it."""
 
     @property
     def width(self) -> int | None:
@@ -107,7 +107,7 @@ class MomentStore(Moments, Protocol):
         ...
 
     def put(self, row: int, factor: FloatArray) -> None:
-        """Store client `row`'s factor F (r x d) with second moment F'F, replacing the one before."""
+        """Store the factor F (r x d) of client `row`, with second moment F'F; replace an older one."""
         ...
 
     def arrays(self) -> dict[str, FloatArray]:
@@ -115,16 +115,16 @@ class MomentStore(Moments, Protocol):
         ...
 
     def load(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Take over what `arrays` gave."""
+        """Restore the result of `arrays`."""
         ...
 
 
 class DelayEstimates(Protocol):
-    """What an estimator has learnt of each client so far; immutable."""
+    """The state of a delay estimator for all clients; immutable."""
 
     @property
     def seen(self) -> BoolArray:
-        """(n,) True where anything was learnt."""
+        """(n,) True for clients with an estimate."""
         ...
 
     def append(self, count: int) -> DelayEstimates:
@@ -141,18 +141,21 @@ class DelayEstimates(Protocol):
 
 
 class DelayEstimator(Protocol):
-    """How observed seconds become an estimate. `fedpace.delays.estimator.DelayEstimator` fulfils it."""
+    """Estimates delays from observed seconds; `fedpace.delays.estimator.DelayEstimator` implements it."""
 
     def init(self, clients: int) -> DelayEstimates:
-        """Return the state in which nothing is known."""
+        """Return the initial state without observations."""
         ...
 
     def load(self, arrays: Mapping[str, Any]) -> DelayEstimates:
-        """Return the state that `arrays` gave."""
+        """Return the state restored from the result of `DelayEstimates.arrays`."""
         ...
 
     def fold(self, state: Any, rows: Any, seconds: Any, finished: Any, *, step: int) -> DelayEstimates:
-        """Take in one round; not finished with seconds = waited that long in vain, NaN = nothing learnt."""
+        """Return the state after the observations of one round.
+
+        If a client did not finish, its seconds are how long the server waited in vain. NaN = no information.
+        """
         ...
 
     def seconds(self, state: Any) -> FloatArray:

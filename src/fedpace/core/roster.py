@@ -1,4 +1,4 @@
-"""Who is in the federation, with what weight in the objective, and under which rules clients are met."""
+"""The settings of a coordinator, and the roster: which clients take part and how much each weighs in the objective."""
 
 from __future__ import annotations
 
@@ -37,25 +37,27 @@ ShareRule = Literal["uniform", "samples"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a coordinator is set up; a restarted server must be given the same.
+    """The options of a coordinator; a restarted server must use the same options.
 
     Args:
-        seed: names every random stream.
-        shares: what a client weighs in the objective: `uniform` (1/n) or its `samples`.
-        warmup: how clients of which the policy knows too little are met. `full`: all of them measure before the first
-            decision (as the paper does). `lazy`: `warmup_quota` of them measure beside each cohort.
-        warmup_quota: see above; those that failed a full warm-up are met this way too.
-        warmup_wait: share of the clients that a full warm-up waits for; the others are known from when they answer.
-        warmup_trains: what clients train in the first full warm-up moves the model: it is the first round then. False:
-            the model stays as it is, as a warm-up must leave it that costs nothing.
-        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
-        deadline: seconds that the policy's tasks are waited for, whatever it says.
-        moments_every: ask a client for its feature moment again after so many steps; 0 = once.
-        trust: bound the influence of each client, see docs/trust.md. False: only invalid answers are refused.
-        hear_late: who misses a round's end goes on, as where a client cannot be stopped: what it reports is heard when
-            it answers, and it is asked nothing else until then.
-        clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
-        weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
+        seed: seed of all random streams.
+        shares: weight of a client in the objective: `uniform` (1/n), or proportional to its `samples`.
+        warmup: how the server measures clients if the policy knows too few facts about them. `full`: all of them
+            measure before the first decision, as in the paper. `lazy`: `warmup_quota` of them measure beside each
+            cohort.
+        warmup_quota: see `warmup`. Clients that failed in a full warm-up are also measured in this lazy way.
+        warmup_wait: fraction of the clients that a full warm-up waits for. The policy can choose the other clients
+            once they have answered.
+        warmup_trains: True = the first full warm-up is also the first round: the model steps with what clients
+            trained. False = a warm-up does not change the model.
+        learn_delays: estimate delays from observed times. False = use only the delays that the host gives.
+        deadline: longest wait for the policy's tasks, in seconds; the policy may set a shorter one.
+        moments_every: ask a client for its feature moment again after this many steps; 0 = only once.
+        trust: bound the influence of each client, see docs/trust.md. False = refuse only invalid answers.
+        hear_late: stragglers that miss the end of a round continue, for hosts that cannot stop a client. The server
+            uses their facts when they answer, and gives them no other task until then.
+        clip: clip updates longer than this multiple of the fleet's reference length; 0 = never.
+        weight_rate: cap on a client's weight over time, as a multiple of its share of the objective; 0 = no cap.
     """
 
     seed: int = 0
@@ -73,7 +75,7 @@ class Settings:
     weight_rate: float = WEIGHT_RATE
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise InputError for invalid options."""
         one_of(self.shares, ("uniform", "samples"), "shares")
         one_of(self.warmup, ("full", "lazy"), "warmup")
         at_least(self.warmup_quota, 1, "warmup_quota")
@@ -88,13 +90,13 @@ class Settings:
         if self.weight_rate:
             at_least(self.weight_rate, 1, "weight_rate (0 = cap no weight over time)")
         for name in ("learn_delays", "warmup_trains", "trust", "hear_late"):
-            if not isinstance(getattr(self, name), bool | np.bool_):  # "no" would be yes
+            if not isinstance(getattr(self, name), bool | np.bool_):  # the text "no" is true in Python
                 raise InputError(f"{name} must be True or False, but {getattr(self, name)!r} came")
-        stream(self.seed)  # refuses a bad seed now rather than in the first round
+        stream(self.seed)  # raises for a bad seed now rather than in the first round
 
 
 class Roster:
-    """The clients, and the ledger of what is known of each."""
+    """The clients, and the ledger with the facts about each of them."""
 
     def __init__(
         self, settings: Settings, moments: MomentStore | None = None, accumulators: Sequence[Accumulator] = ()
@@ -111,15 +113,15 @@ class Roster:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Everybody, in order of joining: the rows of the View."""
+        """All client ids in order of joining; the index of a client is its row in the View."""
         return tuple(self.ledger.ids)
 
     def __len__(self) -> int:
-        """Clients in the roster."""
+        """Number of clients in the roster."""
         return len(self.ledger)
 
     def ledger_name(self, row: int) -> str:
-        """Name a row as errors do; the ledger may be replaced by a restored one."""
+        """Return the name of a row's client for error messages, from the current ledger."""
         return self.ledger.name(row)
 
     def join(
@@ -130,7 +132,14 @@ class Roster:
         delays: Sequence[float] | FloatArray | None = None,
         labels: ArrayLike | None = None,
     ) -> None:
-        """Add clients, at any time, with what is known of them already (one entry or row per client)."""
+        """Add clients, at any time. Pass known facts with one entry or row per client.
+
+        Args:
+            clients: ids of the new clients.
+            samples: number of samples of each client.
+            delays: expected seconds per round of each client.
+            labels: (k, c) label histograms.
+        """
         if isinstance(clients, str | bytes):
             raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
         ids = listed(clients, "the clients that join")
@@ -146,7 +155,7 @@ class Roster:
                     self.ledger.set_samples(row, count)
             if labels is not None:
                 self.ledger.set_labels(rows, labels)
-            # Last: an estimate that learnt from a refused client would remember it.
+            # Last: the delay estimator cannot unlearn a client that is then refused.
             if seconds is not None:
                 self.ledger.set_delays(rows, seconds.tolist())
         except FedpaceError:
@@ -154,11 +163,11 @@ class Roster:
             raise
 
     def leave(self, clients: Iterable[ClientId]) -> None:
-        """Forget clients, at any time. For one that is only away for a while, see `available` of `due`."""
+        """Remove clients and their facts, at any time. For a short absence, use `available` of `due` instead."""
         self.ledger.leave(clients)
 
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
-        """(n,) clients that can be reached and are not excluded."""
+        """(n,) True for clients in `available` (None = all clients) that are not excluded."""
         mask = np.ones(len(self.ledger), dtype=np.bool_)
         if available is not None:
             mask[:] = False
@@ -166,13 +175,13 @@ class Roster:
         return self.ledger.trust.admitted(mask)
 
     def shares(self) -> FloatArray:
-        """(n,) weights of the clients in the objective; they sum to 1. Excluded clients count for nothing."""
+        """(n,) weights of the clients in the objective; they sum to 1, and excluded clients have weight 0."""
         counted = self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
         own = self._own_shares()
         return own if counted.all() or not own[counted].any() else shares(np.where(counted, own, 0.0), own.size)
 
     def share_of(self) -> Callable[[ClientId], float | None]:
-        """Return what says how much a client weighs in the objective now; None where it has left or is excluded."""
+        """Return a function: client -> its current weight in the objective; None if it has left or is excluded."""
         shares, ledger = self.shares(), self.ledger
         counted = ledger.trust.admitted(np.ones(len(ledger), dtype=np.bool_))
 
@@ -183,7 +192,7 @@ class Roster:
         return share
 
     def _own_shares(self) -> FloatArray:
-        """(n,) what clients weigh, excluded or not."""
+        """(n,) weights of the clients in the objective, before exclusion."""
         count = len(self.ledger)
         if self.settings.shares == "uniform":
             return shares(None, count)
@@ -195,8 +204,8 @@ class Roster:
                 "unknown: give it to join(), or use shares='uniform'"
             )
         samples = self.ledger.trust.plausible_samples(samples)
-        return shares(samples if samples.any() else None, count, name=self.ledger.name)  # nobody has any: all alike
+        return shares(samples if samples.any() else None, count, name=self.ledger.name)  # no samples: equal shares
 
     def among(self, rows: IntArray) -> FloatArray:
-        """Shares of `rows` among themselves; even where none of them counts in the objective."""
+        """Return the shares of `rows`, scaled to sum 1; equal shares if all of them are 0."""
         return shares_among(self.shares(), rows)

@@ -1,7 +1,7 @@
-"""A Coordinator as two files: `session.json` for what is small, an npz beside it for the arrays.
+"""Saving and restoring a Coordinator: `session.json` holds the small values, an npz file holds the arrays.
 
-The npz carries a digest of its content in its name and is written first; replacing `session.json`, which names it, is
-the one step that makes the new state the current one. A crash at any instant leaves a folder that restores.
+The name of the npz contains a digest of its content, and `session.json` refers to it. The npz is written first.
+Replacing `session.json` then makes the new state valid in one step. A crash at any time leaves a valid saved state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 FORMAT = 6
 INDEX = "session.json"
 LEDGER = "ledger/"
-"""Begins the names of the ledger's arrays in the npz."""
+"""Prefix of the names of the ledger's arrays in the npz."""
 
 
 def save(coordinator: Coordinator, folder: Path, shell: Mapping[str, Any] | None = None) -> None:
-    """Write `coordinator` into `folder`, and what a shell around it remembers."""
+    """Write `coordinator` into `folder`; `shell` holds further values of an object around it, such as a Session."""
     scheme: Any = getattr(coordinator.policy, "selector", coordinator.policy)
     coordinator.check_saveable()
     arrays: Arrays = {}
@@ -66,7 +66,14 @@ def restore(
     moments: MomentStore | None = None,
     shell: Mapping[str, type] | None = None,
 ) -> tuple[Coordinator, dict[str, Any]]:
-    """Return the coordinator that `save` wrote into `folder`, and what the shell remembered, by its types."""
+    """Return the coordinator that `save` wrote into `folder`, and the values of its `shell` by name.
+
+    Args:
+        folder: with the saved state.
+        selector: only needed if the scheme is not registered; must have the saved options.
+        moments: an empty store for moments; None = the default store.
+        shell: name -> type of each value that an object around the coordinator saved.
+    """
     from fedpace.core.coordinator import Coordinator
 
     index = read_json(folder / INDEX)

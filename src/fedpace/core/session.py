@@ -1,4 +1,4 @@
-"""A coordinator for hosts that work in rounds and wait for each: choose, train, report.
+"""Session: a simple interface to the coordinator for hosts that train in synchronous rounds: choose, train, report.
 
     session = Session(make_selector("delayhet-submodular"), seed=0)
     session.join(["phone-1", "phone-2", "phone-3"])
@@ -7,8 +7,8 @@
         ... train selection.clients, aggregate with selection.weights (not after a warm-up) ...
         session.observe([Outcome(client, seconds=..., loss=..., moment=...) for client in selection.clients])
 
-A thin shell: it turns tasks into selections and reports into answers, and keeps the order of calls. Everything else is
-the Coordinator's (`session.coordinator`).
+A Session turns tasks into selections and reports into answers, and checks the order of calls. The Coordinator does
+everything else (`session.coordinator`). For training without rounds, use the Coordinator.
 """
 
 from __future__ import annotations
@@ -37,22 +37,24 @@ __all__ = ["Session", "ShareRule", "Warmup"]
 
 
 class Session:
-    """A selector with a memory.
+    """Chooses the cohort of each round and learns from the reports.
 
     Args:
         selector: the scheme.
-        seed: names every random stream of the session.
-        shares: what a client weighs in the objective: `uniform` (1/n) or its `samples`.
-        warmup: how clients of which the selector knows too little are met. `full`: one round with all of them, before
-            the first selection (as the paper does). `lazy`: `warmup_quota` of them come with each cohort, with weight
-            0; where nobody is known yet, they are the cohort.
-        warmup_wait: share of the clients that a full warm-up waits for. The host reports the others as late, goes
-            on, and calls `observe_late` when they answer; until then they are not chosen.
-        warmup_quota: see above; those that failed a full warm-up are met this way too.
-        learn_delays: estimate delays from what is observed. False: only what the host gives counts.
+        seed: seed of all random streams of the session.
+        shares: weight of a client in the objective: `uniform` (1/n), or proportional to its `samples`.
+        warmup: how the session measures clients if the selector knows too few facts about them. `full`: one round with
+            all of them before the first selection, as in the paper. `lazy`: `warmup_quota` of them join each cohort
+            with weight 0; while the selector knows no client, they are the cohort.
+        warmup_wait: fraction of the clients that a full warm-up waits for. The host reports the others as late,
+            continues, and calls `observe_late` when they answer. Late clients are not chosen until then.
+        warmup_quota: see `warmup`. Clients that failed in a full warm-up are also measured in this lazy way.
+        learn_delays: estimate delays from observed times. False = use only the delays that the host gives.
         trust: bound the influence of each client, see docs/trust.md.
-        moments: an empty store of moments, such as `MomentBank.sketched(...)` for a million clients; None = the usual.
-        offers: what the host will report; compared with the selector's needs at once. None: not declared.
+        moments: an empty store for feature moments, such as `MomentBank.sketched(...)` for a million clients; None =
+            the default store.
+        offers: facts that the host will report. If the selector needs others, the constructor raises InputError.
+            None = not declared, no check.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Session:
         self.pending: Selection | None = None
         self.pending_probe: ProbeRequest | None = None
 
-    # -- what is the coordinator's ---------------------------------------------------------------------------
+    # -- calls that the coordinator answers ------------------------------------------------------------------
 
     @property
     def selector(self) -> Selector[Any]:
@@ -90,26 +92,26 @@ class Session:
 
     @property
     def settings(self) -> Settings:
-        """How it is set up."""
+        """The options of the session."""
         return self.coordinator.settings
 
     @property
     def step(self) -> int:
-        """Rounds that were reported."""
+        """Number of rounds reported with `observe`."""
         return self.coordinator.step
 
     @property
     def now(self) -> float:
-        """Seconds, virtual or real."""
+        """Current time in seconds, virtual or real."""
         return self.coordinator.now
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Everybody in the roster, in order of joining: the rows of the View."""
+        """All client ids in order of joining; the index of a client is its row in the View."""
         return self.coordinator.clients
 
     def __len__(self) -> int:
-        """Clients in the roster."""
+        """Number of clients."""
         return len(self.coordinator)
 
     def join(
@@ -120,34 +122,34 @@ class Session:
         delays: Sequence[float] | FloatArray | None = None,
         labels: ArrayLike | None = None,
     ) -> None:
-        """Add clients, at any time, with what is known of them already (one entry or row per client)."""
+        """Add clients, at any time. Pass known facts with one entry or row per client."""
         self.coordinator.join(clients, samples=samples, delays=delays, labels=labels)
 
     def leave(self, clients: Iterable[ClientId]) -> None:
-        """Forget clients, at any time. For one that is only away for a while, see `available` of `select`."""
+        """Remove clients and their facts, at any time. For a short absence, use `available` of `select` instead."""
         self.coordinator.leave(clients)
 
     @property
     def excluded(self) -> set[ClientId]:
-        """Clients that are not asked, by the evidence of a validation set; `readmit` takes it back."""
+        """Clients that are not chosen, because their updates opposed the validation set; `readmit` undoes it."""
         return self.coordinator.excluded
 
     def readmit(self, clients: Iterable[ClientId] | None = None) -> list[ClientId]:
-        """Ask excluded clients again, None = all of them, and return those that were excluded."""
+        """End the exclusion of clients (None = all clients), and return the clients that were excluded."""
         return self.coordinator.readmit(clients)
 
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
-        """Return what the selector would be shown."""
+        """Return the View that the selector would get now."""
         return self.coordinator.view(now=now, available=available)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     def warmup_due(self, *, available: Iterable[ClientId] | None = None) -> bool:
-        """Whether the next selection will be a warm-up."""
+        """Return whether the next selection will be a full warm-up."""
         return bool(full_batch(self.coordinator, self.coordinator.reachable(available)).size)
 
     def probe(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> ProbeRequest | None:
-        """Ask the selector whom it wants to hear before it chooses; answer with `answer`."""
+        """Return the probe that the selector wants before it chooses, or None; pass the results to `answer`."""
         self._expect_idle("probe")
         tasks = self.coordinator.ask(now, available).tasks
         if tasks:
@@ -157,7 +159,7 @@ class Session:
         return self.pending_probe
 
     def answer(self, answers: Mapping[Any, float] | Mapping[Any, FloatArray]) -> None:
-        """Give the probed clients' losses or gradient sketches; who is missing did not answer."""
+        """Store the results of the probe: client -> loss or gradient sketch. Omit clients that did not answer."""
         request = self.pending_probe
         if request is None:
             raise OrderError("answer() came without a probe: call probe() first")
@@ -168,11 +170,11 @@ class Session:
         self.pending_probe = None
 
     def select(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> Selection:
-        """Choose who trains next.
+        """Return the clients that train next, with their weights; report all of them with `observe`.
 
         Args:
-            now: seconds, virtual or real; may not run backwards.
-            available: who can be reached in this round; None = everybody in the roster.
+            now: seconds, virtual or real; must not run backwards. None = the time has not changed.
+            available: clients that can be reached in this round; None = all clients.
         """
         self._expect_idle("select")
         present = None if available is None else listed(available, "the clients that are available")
@@ -192,14 +194,14 @@ class Session:
         return self.pending
 
     def aggregate(self, model: Any, trained: Mapping[ClientId, Any]) -> Any:
-        """Return the next model, made of what clients of the pending selection trained; then call `observe`.
+        """Step the model with the results of the pending selection, and return its arrays; then call `observe`.
 
-        Updates that are not finite are left out, long ones are clipped, and the model's robust rule combines them where
-        it has one. Nothing is done after a warm-up.
+        The step leaves out updates that are not finite and clips long ones. If the model has a robust rule, that rule
+        combines the updates. After a warm-up the model does not change.
 
         Args:
-            model: a `fedpace.SharedModel`; it becomes the next one.
-            trained: client -> the named arrays that it trained; clients that failed are missing.
+            model: a `fedpace.SharedModel`; changed in place.
+            trained: client -> the named arrays that it trained. Omit clients that failed.
         """
         selection = self.pending
         if selection is None:
@@ -216,7 +218,7 @@ class Session:
         return model.arrays
 
     def observe(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
-        """Report how each client of the pending selection settled: finished or failed, everyone once."""
+        """Report the outcome of the pending selection: one Outcome for every client, finished or failed."""
         selection = self.pending
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
@@ -242,7 +244,7 @@ class Session:
         self.pending = None
 
     def observe_late(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
-        """Report clients that were late, as they answer; between rounds."""
+        """Report late clients when they answer; call it between rounds."""
         self._expect_idle("observe_late")
         heard = checked_outcomes(outcomes)
         late = {task.client for task in self.coordinator.tasks}
@@ -257,9 +259,9 @@ class Session:
         self.coordinator.go_on()
 
     def abandon(self) -> None:
-        """Give up the pending selection or probe, as after a restart in mid-round: nobody is blamed.
+        """Give up the pending selection or probe, as after a restart in mid-round; no client counts as failed.
 
-        Clients that are late are asked anew.
+        Late clients of a warm-up can be asked again.
         """
         self.coordinator.abandon()
         self.pending = self.pending_probe = None
@@ -267,17 +269,17 @@ class Session:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the session into the folder `path`, replacing the one before only when all is written."""
+        """Write the session into the folder `path`; the session saved there stays valid until the write is done."""
         saving.save(self.coordinator, folder_of(path), {"pending": self.pending, "pending_probe": self.pending_probe})
 
     @classmethod
     def restore(
         cls, path: str | Path, selector: Selector[Any] | None = None, *, moments: MomentStore | None = None
     ) -> Session:
-        """Read a session back.
+        """Return the session saved in the folder `path`.
 
-        `selector` is only needed for a scheme that is not registered, `moments` (an empty store with the same options)
-        for a session that was given one.
+        `selector` is only needed for a scheme that is not registered. `moments` is only needed for a session that was
+        created with it: pass an empty store with the same options.
         """
         session = cls.__new__(cls)
         kinds = {"pending": Selection, "pending_probe": ProbeRequest}
@@ -285,12 +287,12 @@ class Session:
         session.pending, session.pending_probe = shell["pending"], shell["pending_probe"]
         return session
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------
 
     def _take_in(self, outcomes: Iterable[Outcome]) -> None:
         tasks = {task.client: task.id for task in self.coordinator.tasks}
         for outcome in outcomes:
-            if outcome.client in tasks:  # who left and joined again since has no task any more
+            if outcome.client in tasks:  # clients that left and joined again have no task
                 self.coordinator.receive(tasks[outcome.client], outcome)
 
     def _expect_idle(self, call: str) -> None:

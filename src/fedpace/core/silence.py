@@ -1,4 +1,4 @@
-"""A scheme that is never told what it works with goes on as best it can, and nobody would notice: it is said, once."""
+"""A warning for hosts that never report a fact that the scheme needs or uses; otherwise this would go unnoticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedpace.core.standing import Standing
 
 PATIENCE = 3
-"""Rounds after which a fact that nobody has reported is taken to be forgotten."""
+"""Number of rounds before the warning."""
 
 REMEDY = {
     Need.DELAY: "report seconds with each Outcome, or give delays when clients join",
@@ -21,11 +21,11 @@ REMEDY = {
     Need.UPDATE: "report update with each Outcome: a sketch of trained minus sent, of the same length for all",
     Need.MOMENT: "report moment with each Outcome: fedpace.moments.factor_from_features(features)",
 }
-"""What a host does about each; whether moments hold the targets cannot be seen in them."""
+"""Fact -> advice for the host. TARGETS is missing, because a moment does not show whether it includes targets."""
 
 
 def warn_of_silence(standing: Standing) -> None:
-    """Warn of everything that the scheme needs, or works better with, and that no client has reported."""
+    """Warn of each fact that the scheme needs or uses and that no client has reported."""
     policy = standing.policy
     for need, remedy in REMEDY.items():
         if need in standing.wanted and not standing.ledger.known(frozenset({need})).any():

@@ -1,4 +1,4 @@
-"""Where training stands: the clients, what is known of them, and the tasks in flight. Nothing is decided here."""
+"""The state of a coordinator: clients, ledger, tasks in flight and clock. `coordinator.py` makes the decisions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from fedpace.trust.bounds import SKETCH
 
 
 class Standing(Roster):
-    """A roster with tasks in flight.
+    """Adds the policy, its state, the clock and the tasks in flight to the roster.
 
     Args:
-        policy: a Policy, or a Selector, which then works in rounds.
+        policy: a Policy; or a Selector, which runs in synchronous rounds.
         settings: seed, shares, warm-up and deadline.
-        moments: an empty store of moments, where not the usual one.
+        moments: an empty store for feature moments; None = the default store.
     """
 
     def __init__(
@@ -55,57 +55,60 @@ class Standing(Roster):
         self.widths = Widths()
         self._warned = False
         self._step: Step | None = None
-        """The step that is due, until it is made."""
+        """The step that is due; None once `stepped` was called."""
         self._bounded: frozenset[int] = frozenset()
-        """Tasks of that step whose updates were bounded: sketches of them need not be."""
+        """Tasks of that step with updates that `bound` has clipped: their sketches are not clipped again."""
 
     @property
     def step(self) -> int:
-        """Steps made: the version of the shared model."""
+        """Number of steps made, which is the version of the shared model."""
         return self.at.step
 
     @property
     def now(self) -> float:
-        """Seconds, virtual or real."""
+        """Current time in seconds, virtual or real."""
         return self.at.now
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All in flight."""
+        """All tasks in flight."""
         return tuple(self.flight.tasks.values())
 
     @property
     def wanted(self) -> frozenset[Need]:
-        """What clients should report."""
+        """Facts that clients should report: all that the policy needs or uses."""
         return facts_wanted(self.policy)
 
     @property
     def goes_on(self) -> bool:
-        """Whether who misses a round's end is heard later."""
+        """Whether stragglers that miss the end of a round continue, and report when they finish (`hear_late`)."""
         return self.settings.hear_late and bool(self.policy.rounds)
 
     @property
     def sated(self) -> bool:
-        """Whether what is in hand ends the wait: the policy may be asked before anything else is looked for."""
+        """Whether the policy's wait is over, so that `due` would act now without further answers."""
         return self.at.wait is not None and self._over(self.at.wait)
 
     @property
     def wake_at(self) -> float:
-        """When to call `due` although nothing has come: infinity = only an answer, or a client, changes anything."""
+        """Time at which to call `due` even if no answer arrives; infinity = only an answer or a new client matters."""
         return self.at.until if self.at.wait is not None and self._counted(self.at.wait)[1] else math.inf
 
     def _over(self, wait: Wait) -> bool:
-        """Whether the policy is to be asked again: never with empty hands while somebody may still answer."""
+        """Return whether the wait is over.
+
+        It is over when no task is in flight. With at least one answer, it is also over at the quorum or the deadline.
+        """
         flying, held = self._counted(wait)
         quorum = 0 < wait.answers <= held
         return not flying or (held > 0 and (quorum or self.now >= self.at.until))
 
     def _counted(self, wait: Wait) -> tuple[int, int]:
-        """How many tasks that the wait is for are in flight, and how many in hand."""
+        """Return how many tasks of the wait are in flight, and how many are answered but not yet used."""
         return self.flight.of(self.step) if wait.fresh else (self.flight.flying, self.flight.held)
 
     def leave(self, clients: Iterable[ClientId]) -> None:
-        """Forget clients, at any time, and what they were doing."""
+        """Remove clients and their tasks, at any time."""
         gone = listed(clients, "the clients that leave")
         explained = list(self.at.turn.why.reasons)
         named = dict(zip(explained, self.ledger.ids_of(np.array(explained, np.int64)), strict=True))
@@ -114,31 +117,31 @@ class Standing(Roster):
         self.at.turn.move_up({row: self.ledger.row(c) for row, c in named.items() if c in self.ledger})
         self.widths.forget(left)
         self._lose(left)
-        if (step := self._step) is not None:  # it is made, but nobody is blamed in it who left
+        if (step := self._step) is not None:  # clients that left do not count as failed in it
             self._step = replace(step, dropped=tuple(task for task in step.dropped if task.client not in left))
 
     def wait_at_least(self, seconds: float) -> None:
-        """Let no deadline end the wait that has begun before so many seconds: what a transport needs for itself."""
+        """Extend the deadline of the current wait to at least `seconds` from now, for time that a transport needs."""
         self.at.until = max(self.at.until, self.now + seconds)
 
     def forget_moments(self) -> None:
-        """Forget everybody's moments, those in hand too: they are due again."""
+        """Forget all feature moments, also in answers not yet used; clients are asked for them again."""
         forget_moments(self.ledger)
         self.flight.forget_moments()
 
     def forget_updates(self) -> None:
-        """Forget everybody's sketches of updates, those in hand too."""
+        """Forget all update sketches, also in answers not yet used."""
         forget_updates(self.ledger)
         self.flight.forget_updates()
 
     def advance(self, now: float | None) -> None:
-        """Note the time."""
-        if now is None or (type(now) is float and now == self.now):  # as after most answers of one instant
+        """Set the clock to `now`, and add the work of the clients in flight; None leaves the clock unchanged."""
+        if now is None or (type(now) is float and now == self.now):  # common: several answers at one instant
             return
         seconds = real(now, "now")
         if not (math.isfinite(seconds) and seconds >= self.now):
             raise InputError(f"time must not run backwards: it was {self.now} s, but now = {now} came")
-        # Time passes between two events only, so that everybody in flight has worked through all of it.
+        # Tasks start and end only at events, so every client in flight worked for this whole interval.
         self.at.turn.work += len(self.flight.tasks) * (seconds - self.now)
         self.at.now = seconds
 
@@ -152,7 +155,16 @@ class Standing(Roster):
         samples: int = 0,
         version: int | None = None,
     ) -> tuple[Task, ...]:
-        """Begin tasks."""
+        """Start one task for each client in `rows`, put them in flight and return them.
+
+        Args:
+            kind: of all these tasks.
+            rows: (k,) rows of the clients.
+            weights: (k,) weights from the policy; None = 0.
+            probe: what a probe asks for.
+            samples: samples that a probe uses; 0 = all.
+            version: version of the model that the clients get; None = the current version.
+        """
         step, now = self.step if version is None else version, self.now
         weighed = np.zeros(rows.size) if weights is None else weights
         jobs = self.ledger.columns["started"]
@@ -173,7 +185,7 @@ class Standing(Roster):
         return started
 
     def _facts(self, rows: IntArray) -> list[frozenset[Need]]:
-        """What clients are asked for: a moment only where one is due."""
+        """Return the facts to ask each client for; a feature moment only if it is due (`moments_every`)."""
         wanted = self.wanted
         if Need.MOMENT not in wanted:
             return [wanted] * rows.size
@@ -183,7 +195,7 @@ class Standing(Roster):
         return [wanted if asked else without for asked in due.tolist()]
 
     def _bound(self, cohort: Cohort, view: View) -> Cohort:
-        """Return a cohort whose weights are within the caps, and say which claims were corrected."""
+        """Return the cohort with capped weights, and with the corrected claims of clients among its reasons."""
         trust = self.ledger.trust
         if not trust.on:
             return cohort
@@ -199,28 +211,32 @@ class Standing(Roster):
         return replace(cohort, weights=weights, why=why)
 
     def view(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> View:
-        """Return what the policy would be shown."""
+        """Return the View that the policy would get if it decided now."""
         shown = self.view_of(self.reachable(available) & self.ready())
         return shown if now is None else replace(shown, now=now)
 
     def ready(self) -> BoolArray:
-        """(n,) of whom the policy knows enough, and who has nothing to do."""
+        """(n,) True for clients without a task for which every fact that the policy needs is known."""
         return np.asarray(self.ledger.known(self.policy.needs) & ~self.busy())
 
     def busy(self) -> BoolArray:
-        """(n,) who has a task."""
+        """(n,) True for clients with a task in flight."""
         busy = np.zeros(len(self.ledger), dtype=np.bool_)
         busy[self.ledger.rows(task.client for task in self.flight.tasks.values())] = True
         return busy
 
     def view_of(self, available: BoolArray) -> View:
-        """Return what the policy is shown while these can be chosen."""
+        """Return the View for the policy when the clients in the mask `available` can be chosen."""
         flying, held, failed = self.flight.tables(self.ledger.rows, self._clipped_sketches)
         known = self.ledger.facts() | {"in_flight": flying, "in_hand": held, "failed": failed}
         return View(self.step, self.now, available, self.shares(), **known)
 
     def decide(self, view: View) -> Move:
-        """Ask the policy. In rounds, claims of clients cannot leave it without a choice."""
+        """Return the policy's next move.
+
+        If a scheme for rounds finds no feasible cohort while trust is on, the move starts all available clients: false
+        claims of clients must not stop training.
+        """
         try:
             move: Move
             move, self.state = self.policy.decide(self.state, view, self._rng())
@@ -233,17 +249,17 @@ class Standing(Roster):
 
     @property
     def excluded(self) -> set[ClientId]:
-        """Clients that are not asked, by the evidence of a validation set; `readmit` takes it back."""
+        """Clients that get no tasks, because their updates opposed the validation set; `readmit` undoes it."""
         return set(self.ledger.ids_of(np.flatnonzero(~self._admitted())))
 
     def readmit(self, clients: Iterable[ClientId] | None = None) -> list[ClientId]:
-        """Ask excluded clients again, and return those of them that were excluded.
+        """End the exclusion of clients, and return the clients that were excluded.
 
-        Use it when you know that a client is honest, or was repaired. The rejections that led to its exclusion are
-        forgotten too.
+        Use it when you know that a client is honest or was repaired. The evidence against these clients and the weight
+        that they have used are reset too.
 
         Args:
-            clients: None = all that are excluded.
+            clients: None = all clients.
         """
         rows = np.arange(len(self.ledger)) if clients is None else self.ledger.rows(listed(clients, "the clients"))
         trust = self.ledger.trust
@@ -252,7 +268,7 @@ class Standing(Roster):
         return list(readmitted)
 
     def _clipped_sketches(self, sketches: FloatArray, clients: Sequence[ClientId]) -> FloatArray:
-        """Return sketches of updates in hand as they would count: policies must not be led by them."""
+        """Return the sketches of unused updates, clipped as the step would clip them, for the policy's View."""
         known = np.flatnonzero(~np.isnan(sketches).any(axis=1))
         trust = self.ledger.trust
         if not trust.on or not known.size:
@@ -268,20 +284,20 @@ class Standing(Roster):
         return sketches
 
     def _lose(self, clients: set[ClientId]) -> None:
-        """Forget what clients were doing and what is in hand of them: it was in vain, and nothing waits for it."""
+        """Remove the tasks and the unused answers of clients, count them as wasted, and shorten the wait."""
         flying, held = self.flight.flying, self.flight.held
         self.flight.lose(clients)
         lost = held - self.flight.held
         self.at.turn.wasted += flying - self.flight.flying + lost
         if lost and (wait := self.at.wait) is not None and wait.answers and not self.policy.rounds:
-            # So many more answers are awaited than are in hand: not one more for everybody who is gone with one.
+            # The wait counts answers in hand. Lower it by the lost ones, so that it needs no more new answers.
             self.at.wait = replace(wait, answers=max(1, wait.answers - lost))
 
     def _admitted(self) -> BoolArray:
         return self.ledger.trust.admitted(np.ones(len(self.ledger), dtype=np.bool_))
 
     def _rng(self) -> np.random.Generator:
-        """Return the stream of this decision: rounds decide once per step."""
+        """Return the random stream of this decision, keyed by the step and the decisions since then."""
         key = (self.at.decisions,) if self.at.decisions else ()
         self.at.decisions += 1
         return stream(self.settings.seed, "select", self.step, *key)

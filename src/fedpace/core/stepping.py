@@ -1,14 +1,13 @@
-"""The server step: what the clients' weighted answers do to the shared model. One implementation for every host.
+"""The server step, for every host: how the weighted answers of clients change the shared model.
 
     gathered = Gather(rule, model, zero)             # zero: float64 zeros of the model's length
     for trained, weight in answers:
-        gathered.add(trained, model, weight)         # the trained model, the one that was sent, its weight
+        gathered.add(trained, model, weight)         # the trained model, the model that was sent, the weight
     model, state = rule.apply(state, model, gathered.answers())
 
-A model is one flat vector: a torch tensor in the simulator, a NumPy array for servers that keep named arrays
-(`fedpace.hosting.shared_model`). Rules use operators only (+, -, *, /, **, @), which both understand, and neither
-library is named here. Answers are added as they come, so that a cohort's models need not be in memory together, unless
-a rule wants to see each of them.
+A model is one flat vector: a torch tensor in the simulator, a NumPy array for servers with named arrays
+(`fedpace.hosting.shared_model`). Rules use only the operators +, -, *, /, ** and @, which work for both. `Gather` adds
+answers one by one, so the models of a cohort are not in memory together, unless a rule needs each update.
 """
 
 from __future__ import annotations
@@ -30,64 +29,65 @@ SingleArray = NDArray[np.float32]
 Vector = Any
 """A flat NumPy array or torch tensor."""
 Part = Literal["models", "mixture", "squares", "rows", "corrected"]
-"""What a rule wants: in place of sum a_i u_i the average of the models themselves, where it is one, or sum a_i x_i
-however old they are; beside it the updates' mean square, or each update. `corrected`: the rule corrects updates before
-it combines them, and lets `Answers.combine` do that where it is given."""
+"""What a rule takes from the answers, beside sum a_i u_i. `models`: the average of the models instead, if the weights
+sum to 1 and no answer is stale. `mixture`: sum a_i x_i instead, also for stale answers. `squares`: the mean square of
+the updates. `rows`: each update. `corrected`: the rule corrects updates before it combines them, and combines them with
+`Answers.combine` if that is given."""
 
 S = TypeVar("S")
 
 Combine = Callable[[FloatArray, FloatArray], Combined]
-"""(k, d) updates and (k,) weights -> their robust aggregate."""
+"""Function: (k, d) updates and (k,) weights -> their robust aggregate."""
 ShareOf = Callable[[Any], float | None]
-"""Client -> its weight in the objective; None where it has left, or is excluded."""
+"""Function: client -> its weight in the objective; None if it has left or is excluded."""
 
 
 class Source(NamedTuple):
-    """Where an answer is from, for rules that remember what clients sent."""
+    """The origin of an answer, for rules with a memory of each client."""
 
     client: Any
     version: int
-    """Of the model that it was made from."""
+    """Version of the model that the client trained from."""
     share: float
     """The client's weight in the objective."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the clients sent, u_i = trained - sent, and a_i their weights: they sum to 1 except in mode `delta`."""
+    """The updates u_i = x_i - sent of the clients and their weights a_i, which sum to 1 except in mode `delta`."""
 
     step: Vector
-    """sum a_i u_i, in double precision."""
+    """sum a_i u_i in double precision; equal to `average` for rules that take `models` or `mixture` instead."""
     weights: FloatArray
     """(k,) a_i."""
     average: Vector | None = None
-    """sum a_i x_i: for a rule that takes `models`, where all answers are averaged and none is stale; for one that takes
-    `mixture`, always."""
+    """sum a_i x_i: for a rule that takes `models`, if the weights sum to 1 and no answer is stale; for a rule that
+    takes `mixture`, always. None otherwise."""
     mean_square: float = 0.0
     """sum a_i |u_i|^2, for a rule that takes `squares`."""
     rows: tuple[Vector, ...] = ()
     """Each u_i in double precision, for a rule that takes `rows`."""
     sources: tuple[Source, ...] = ()
-    """Of each of these, where the host knows."""
+    """Origin of each answer, if the host knows it."""
     version: int = 0
-    """Of the model that the step starts from."""
+    """Version of the model that the step starts from."""
     awaited: frozenset[int] | None = None
-    """Versions of the model that clients still train from, where the host knows."""
+    """Versions of the model that answers may still come from; None = unknown."""
     share_of: ShareOf | None = None
-    """What a client weighs in the objective by now, where the host knows."""
+    """Gives the current weight of a client in the objective; None = unknown."""
     combine: Combine | None = None
-    """How a rule that takes `corrected` combines the updates that it has corrected; None = by the weights."""
+    """The robust combination for a rule that takes `corrected`; None = use the weighted sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Vectors of which a step replaces a few: a state shares the others with the one before, and copies none.
+    """Vectors in a rule's state, such as one per client. A step replaces a few and shares the others without a copy.
 
-    There may be one per client, so they are in single precision; on disk they are one table.
+    They are in single precision to save memory. On disk they are one table.
     """
 
     empty: Vector
-    """(0, d) a table of no rows, which says what kind of arrays tables of this state are."""
+    """(0, d) an empty table of the right array type (NumPy or torch)."""
     rows: tuple[SingleArray, ...] = ()
 
     @classmethod
@@ -96,17 +96,20 @@ class Stack:
         return cls(like(zero, np.zeros((0, zero.shape[0]))))
 
     def of(self, rows: Iterable[NDArray[Any]]) -> Stack:
-        """Return a stack with other rows."""
+        """Return a stack of the same type with these rows."""
         return Stack(self.empty, tuple(np.asarray(row, dtype=np.float32) for row in rows))
 
     def table(self) -> Vector:
-        """(m, d) the rows."""
+        """(m, d) the rows as one table."""
         return like(self.empty, np.array(self.rows)) if self.rows else self.empty
 
 
 @runtime_checkable
 class ServerStep(Protocol[S]):
-    """A rule: a frozen dataclass whose fields are its options. Its state is a dataclass of scalars, vectors, stacks."""
+    """A server rule: a frozen dataclass with its options as fields.
+
+    Its state is None or a dataclass of scalars, vectors and stacks.
+    """
 
     name: ClassVar[str]
     takes: ClassVar[frozenset[Part]]
@@ -116,19 +119,19 @@ class ServerStep(Protocol[S]):
         ...
 
     def apply(self, state: S, model: Vector, answers: Answers) -> tuple[Vector, S]:
-        """Return the next model, in double precision, and the state."""
+        """Return the next model, in double precision, and the new state."""
         ...
 
 
 class Gather:
-    """Adds answers up as they come.
+    """Adds up the answers of a step one by one.
 
     Args:
-        rule: says what it takes.
-        zero: zeros of the model's length, in double precision.
-        mean: whether the weights sum to 1 and no answer is stale, so that the models themselves can be averaged: the
-            average of equal models is then that model to the last bit.
-        keep: keep every update, whatever the rule takes.
+        rule: its `takes` says what to gather.
+        zero: zeros of the model's length, in double precision; changed in place.
+        mean: whether the weights sum to 1 and no answer is stale. The models themselves can then be averaged, and the
+            average of equal models is exactly that model.
+        keep: keep every update, even if the rule does not take `rows`.
     """
 
     def __init__(self, rule: ServerStep[Any], zero: Vector, *, mean: bool = True, keep: bool = False) -> None:
@@ -143,7 +146,7 @@ class Gather:
         self._sources: list[Source] = []
 
     def add(self, trained: Vector, sent: Vector, weight: float, source: Source | None = None) -> None:
-        """Add an answer: the trained model, and the one that it was made from."""
+        """Add an answer: the trained model, the model that the client received, and the weight."""
         self._weights.append(weight)
         if source is not None:
             self._sources.append(source)
@@ -166,7 +169,13 @@ class Gather:
     def answers(
         self, version: int = 0, awaited: frozenset[int] | None = None, share_of: ShareOf | None = None
     ) -> Answers | None:
-        """Return what came; None where nothing did that counts, and the model stays as it is."""
+        """Return the gathered answers; None if all weights are 0, and the model does not change.
+
+        Args:
+            version: version of the model that the step starts from.
+            awaited: see `Answers.awaited`.
+            share_of: see `Answers.share_of`.
+        """
         weights = np.array(self._weights)
         if not weights.any():
             return None
@@ -176,7 +185,7 @@ class Gather:
 
 
 def double(vector: Vector) -> Vector:
-    """Return it in double precision."""
+    """Return the vector in double precision."""
     return vector.double() if hasattr(vector, "double") else np.asarray(vector, dtype=np.float64)
 
 
@@ -186,7 +195,7 @@ def norm(vector: Vector) -> float:
 
 
 def like(vector: Vector, values: FloatArray) -> Vector:
-    """Return `values` as what `vector` is: for rules that need more than operators."""
+    """Return `values` as the array type of `vector` (NumPy or torch), for rules that need more than operators."""
     return vector.new_tensor(values) if hasattr(vector, "new_tensor") else np.asarray(values, dtype=np.float64)
 
 
@@ -194,7 +203,7 @@ def like(vector: Vector, values: FloatArray) -> Vector:
 
 
 def split_state(state: Any) -> tuple[dict[str, Any], dict[str, Vector]]:
-    """Return a rule's state as scalars and vectors, each by its name."""
+    """Return a rule's state as name -> scalar and name -> vector, for saving."""
     if state is None:
         return {}, {}
     if not is_dataclass(state) or isinstance(state, type):
@@ -209,7 +218,7 @@ def split_state(state: Any) -> tuple[dict[str, Any], dict[str, Vector]]:
 
 
 def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]) -> Any:
-    """Return the state that `split_state` took apart; `initial` is what the rule's `init` gives."""
+    """Return the state from the parts that `split_state` returned; `initial` is the result of the rule's `init`."""
     if initial is None:
         return None
     known = {item.name for item in fields(initial)}
@@ -230,7 +239,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
 
 
 def step_facts(state: Any) -> dict[str, Any]:
-    """Return the numbers of a state: what a record says of a step."""
+    """Return name -> number for all numbers in a rule's state, for the record of a step."""
     if state is None:
         return {}
     parts = {item.name: getattr(state, item.name) for item in fields(state)}

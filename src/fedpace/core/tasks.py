@@ -1,7 +1,7 @@
-"""What the coordinator and its transports say to each other: tasks, answers, steps; and what a policy decides.
+"""The types that coordinator, transports and policies exchange: tasks, answers, moves and steps.
 
-A task is one client's work on one version of the shared model. It is in flight until the transport says that it was
-answered or lost; an answer to a task of the policy's is then in hand until it is applied.
+A task is one client's work on one version of the shared model. It is in flight until the transport reports that it was
+answered or lost. The answer to a training task is then in hand until a step uses it.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.types import ClientId, Described, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
 
 Kind = Literal["train", "measure", "probe"]
-"""`train`: train the model and send it back. `measure`: report as if, and the shared model stays as it is. `probe`: one
-loss or gradient, before the policy chooses."""
+"""`train`: train the model and return it. `measure`: train and report facts only; the shared model does not use the
+result. `probe`: return one loss or gradient before the policy chooses."""
 Answer = Outcome | Callable[[], Outcome]
-"""What came back; a function is called when the facts are needed, so that a simulator can train many tasks at once."""
+"""A client's answer. A function is called only when its facts are needed, so that a simulator can train in batches."""
 
 
 class Task(NamedTuple):
-    """One client's work."""
+    """One client's work on one version of the model."""
 
     id: int
     client: ClientId
     kind: Kind
     step: int
-    """The version of the model that it is given: steps made before it."""
+    """Version of the model that the client gets, which is the number of steps made before."""
     began: float
     weight: float = 0.0
-    """What the policy gave it."""
+    """Weight that the policy gave the task."""
     facts: frozenset[Need] = frozenset()
-    """What to report beside the model, the loss and the seconds."""
+    """Facts to report beside the model, the loss and the seconds."""
     probe: ProbeKind = "loss"
     samples: int = 0
-    """Of a probe: samples to answer from; 0 = all."""
+    """For a probe: number of samples to use; 0 = all."""
     job: int = 0
-    """Tasks to train that the client was given before."""
+    """Number of training tasks that the client got before."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """When a policy is asked again: at the latest when none of its tasks is in flight any more."""
+    """When the policy decides again: at the latest when none of its tasks is in flight."""
 
     answers: int = 0
-    """Answers in hand that suffice; 0 = all of those in flight."""
+    """Number of answers in hand that ends the wait; 0 = wait for all tasks in flight."""
     seconds: float = math.inf
-    """How long to wait from now. A wait never ends with empty hands while somebody may still answer."""
+    """Longest wait from now. With no answer in hand, the wait continues as long as a task is in flight."""
     fresh: bool = False
-    """Count tasks on the current model only: late ones neither end the wait nor prolong it."""
+    """Count only tasks on the current model version: stale ones neither end nor prolong the wait."""
 
 
 @dataclass(frozen=True, eq=False)
 class Apply:
-    """Answers in hand that make the next model."""
+    """The answers in hand that make the next model: task ids, weights and mode."""
 
     ids: IntArray
     weights: FloatArray
@@ -69,49 +69,49 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """What a policy decides: first `apply` and `drop`, then `start` with the model that comes out."""
+    """A policy's decision: the coordinator does `apply` and `drop` first, then `start` with the new model."""
 
     start: IntArray = field(default_factory=lambda: _NOBODY)
-    """Rows that get the current model now."""
+    """Rows of the clients that get the model and start to train now."""
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """What each is meant to count for; they come back with the answers in hand."""
+    """Planned weight of each of them; `View.in_hand` shows it with the answer."""
     apply: Apply | None = None
-    """None: the model stays, and no step is counted."""
+    """None = no step: the model stays as it is."""
     drop: IntArray = field(default_factory=lambda: _NOBODY)
-    """Tasks in flight, by id, that are given up: whatever they answer is not heard."""
+    """Ids of tasks in flight to give up; used only together with `apply`."""
     wait: Wait = field(default_factory=Wait)
     mode: Mode = "average"
-    """What the weights of those that start are for: recorded and shown."""
+    """Aggregation mode that the planned weights are meant for; recorded and shown."""
     why: Diagnostics = field(default_factory=Diagnostics)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Answers that the transport makes the next model of; then it calls `Coordinator.stepped`."""
+    """The answers that the transport aggregates into the next model; afterwards it calls `Coordinator.stepped`."""
 
     number: int
-    """Steps made with this one."""
+    """Number of this step, counted from 1; also the version of the model that it makes."""
     answers: tuple[tuple[Task, float], ...]
-    """Tasks and the weights of their answers; empty = the model stays as it is."""
+    """Tasks and the weights of their answers; empty = the model does not change."""
     mode: Mode
     dropped: tuple[Task, ...] = ()
     scale: float = 1.0
-    """Part of the move that is made: below 1 where all that answered have used up their weight (`fedpace.trust`)."""
+    """Fraction of the step to make; below 1 if all clients in the step reached their weight caps (`fedpace.trust`)."""
 
     @property
     def fresh(self) -> bool:
-        """Whether every answer was made from the current model."""
+        """Whether no answer is stale: all clients trained from the current version."""
         return all(task.step == self.number - 1 for task, _ in self.answers)
 
 
 @dataclass(frozen=True, eq=False)
 class Due:
-    """What the transport is to do now: the step, then the tasks with the model that comes out."""
+    """What the transport must do now: make the step, then send the new model with the tasks."""
 
     tasks: tuple[Task, ...] = ()
     step: Step | None = None
     warmup: bool = False
-    """Whether the tasks are a warm-up that is waited for before the policy is asked."""
+    """Whether the tasks are a warm-up that must end before the policy decides."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
@@ -122,28 +122,28 @@ S = TypeVar("S")
 
 
 class Policy(Described, Protocol[S]):
-    """Who starts, when to step and with what weights: for rounds, and for training without rounds.
+    """Decides which clients start, when the model steps and with which weights, with or without rounds.
 
-    `fedpace.core.policies.Rounds` makes one of every Selector. State and configuration are as a Selector's; derive it
-    from `fedpace.core.types.Traits`.
+    Derive a policy from `fedpace.core.types.Traits`. Its state and configuration follow the rules for a Selector.
+    `fedpace.core.policies.Rounds` turns a Selector into a policy.
     """
 
     rounds: ClassVar[bool]
-    """True: when its wait is over, the coordinator applies what is in hand, gives up the rest, and asks it to start
-    anew. False: it is asked, and may do something else."""
+    """True: when the wait is over, the coordinator applies the answers in hand, drops the other tasks, and lets the
+    policy start the next round. False: the policy decides what happens when the wait is over."""
 
     def init(self) -> S:
         """Return the state before the first decision."""
         ...
 
     def probe(self, state: S, view: View, rng: np.random.Generator) -> Probe | None:
-        """Name the clients to ask before deciding while none of its tasks is out, or None."""
+        """Return the probe to make before the next decision, or None; called when the policy waits for nothing."""
         ...
 
     def decide(self, state: S, view: View, rng: np.random.Generator) -> tuple[Move, S]:
-        """Decide: asked at first, and whenever the last move's wait is over."""
+        """Return the next move and the new state; called at the start, and whenever the wait of the last move ends."""
         ...
 
     def observe(self, state: S, report: Report) -> S:
-        """Learn, after each step, from the tasks that were applied, failed or given up."""
+        """Return the state after a step; the report lists the tasks that were applied, failed or given up."""
         ...

@@ -1,10 +1,10 @@
-"""The contract between a host (simulator, Flower, yours), the coordinator and a selector.
+"""The contract between a host (simulator, Flower, your server), the coordinator and a selector; start here.
 
     delays + data sketches -> View -> select -> Cohort (clients, weights) -> train -> Report -> observe -> next View
 
-Selectors speak of rows: row i of every array in a View is the same client. Hosts speak of their own client ids; the
-coordinator translates. What they say to each other is frozen and every array in it read-only, so that a selector can
-neither change what it was shown nor be surprised by a later change.
+Selectors name clients by rows: row i of every array in a View is the same client. Hosts use their own client ids; the
+coordinator translates. All messages are frozen and their arrays are read-only, so a selector cannot change a View, and
+a View does not change later.
 """
 
 from __future__ import annotations
@@ -71,38 +71,38 @@ class _HasK(Protocol):
 
 
 class Traits:
-    """What a scheme or a policy says of itself beside its name and its needs; these are the defaults."""
+    """Properties that every scheme or policy declares beside its name and needs, with their defaults."""
 
     uses: ClassVar[frozenset[Need]] = frozenset()
-    """What it works better with, where the host reports it."""
+    """Optional facts: the scheme works better if the host reports them."""
     first_moments: ClassVar[bool] = False
-    """Whether a client's moment is wanted once only, although training moves the features: moments of different clients
-    that were measured at different models differ by what training did to the features between them."""
+    """Whether each client reports its moment only once. Training changes the features, so moments of different clients
+    are comparable only if they come from the same model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = ()
-    """What the ledger remembers for it alone."""
+    """Values that the ledger keeps for this scheme only."""
 
     @property
     def ignores_delays(self) -> bool:
-        """Whether it looks neither at delays nor at time.
+        """Whether the scheme uses neither delays nor time, and sets no deadline.
 
-        Its rounds are then the same under every delay model, and are trained only once (`fedpace.sim.reclock`). What it
-        predicts of a round's length, if anything, is the longest delay of the cohort; it sets no deadline.
+        Its rounds are then the same under every delay model, so the simulator trains them only once
+        (`fedpace.sim.reclock`). If it predicts the time of a round, it predicts the longest delay of the cohort.
         """
         return False
 
     @property
     def fixed_k(self) -> int | None:
-        """Its option `k`, where it has one: clients in a cohort, as far as that is fixed."""
+        """The cohort size: the option `k` of the scheme; None if it has no such option."""
         return self.k if isinstance(self, _HasK) else None
 
     @property
     def server(self) -> ServerStep[Any] | None:
-        """How the server steps, unless it is told otherwise; None = the average."""
+        """The default server step for this scheme; None = plain averaging."""
         return None
 
 
 class Described(Protocol):
-    """What a scheme and a policy say of themselves; see `Traits` for what each means, and for the defaults."""
+    """Properties that every scheme and policy has; `Traits` documents them and has the defaults."""
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
@@ -128,10 +128,10 @@ class Described(Protocol):
 
 @runtime_checkable
 class Selector(Described, Protocol[S]):
-    """A selection scheme: a frozen dataclass whose fields ARE its configuration, derived from `Scheme`.
+    """A selection scheme: a frozen dataclass, derived from `Scheme`, with its options as fields.
 
-    Its state S is None or a frozen dataclass of scalars (a stage, a threshold). It holds nothing per client: facts
-    about clients live in the ledger, so clients may join and leave without a selector noticing.
+    Its state S is None or a frozen dataclass of scalars, such as a stage or a threshold. The state holds nothing per
+    client: facts about clients are in the ledger, so clients can join and leave without effect on the selector.
     """
 
     def init(self) -> S:
@@ -139,42 +139,42 @@ class Selector(Described, Protocol[S]):
         ...
 
     def probe(self, state: S, view: View, rng: np.random.Generator) -> Probe | None:
-        """Name the clients to ask before choosing, or None."""
+        """Return the probe to make before choosing, or None."""
         ...
 
     def select(self, state: S, view: View, rng: np.random.Generator) -> tuple[Cohort, S]:
-        """Choose the cohort of this round."""
+        """Return the cohort of this round and the new state."""
         ...
 
     def observe(self, state: S, report: Report) -> S:
-        """Learn from what came back."""
+        """Return the state after the round, updated from the report."""
         ...
 
 
 class Scheme(Traits):
-    """A scheme with a state: what it need not say again."""
+    """Base class for schemes with a state: it has the default traits and makes no probe."""
 
     def probe(self, state: Any, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
+        """Make no probe."""
         return None
 
 
 class Stateless(Scheme):
-    """A scheme without state: only `select` is left to write."""
+    """Base class for schemes without state: a subclass only writes `select`."""
 
     def init(self) -> None:
-        """No state."""
+        """Return None: there is no state."""
 
     def observe(self, state: None, report: Report) -> None:
-        """Learn nothing: the ledger already has it."""
+        """Return None: the ledger already stores the reported facts."""
 
 
 TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "fixed_k", "server")
-"""What `Traits` has the defaults of."""
+"""Names of the properties in `Traits`."""
 
 
 def check_traits(policy: Any) -> None:
-    """Refuse a scheme or a policy that does not say all that hosts ask of it."""
+    """Raise InputError if a scheme or policy lacks a trait or method that hosts use."""
     if isinstance(policy, type):
         raise InputError(f"expected a scheme, but the class {policy.__name__} came: give {policy.__name__}(...)")
     if hasattr(policy, "timeless"):
@@ -196,34 +196,34 @@ def check_traits(policy: Any) -> None:
 
 
 def facts_wanted(selector: Any) -> frozenset[Need]:
-    """Return what a host should report for a selector: what it `needs`, and what it `uses` where it is offered."""
+    """Return the facts that a host should report for a selector: its `needs` and its `uses`."""
     needs: frozenset[Need] = selector.needs
     uses: frozenset[Need] = selector.uses
     return needs | uses
 
 
 class DelayModel(Protocol):
-    """How long each client takes, round by round, for ALL clients: schemes are compared on the same draws."""
+    """The seconds that each client takes in each round, for all clients: schemes are compared on the same draws."""
 
     def expected(self) -> FloatArray:
-        """(n,) mean seconds of a round."""
+        """(n,) mean seconds per round."""
         ...
 
     def draw(self, step: int) -> FloatArray:
-        """(n,) seconds in round `step`; the same for the same step, whoever asks and in whatever order."""
+        """(n,) seconds in round `step`; the result depends only on `step`, not on the order of calls."""
         ...
 
 
 class DelayConfig(Protocol):
-    """A named delay model before it knows the clients: a frozen dataclass whose fields are its options."""
+    """The options of a named delay model: a frozen dataclass that `build` turns into a DelayModel."""
 
     name: ClassVar[str]
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
-        """Return the delays of `clients` clients that exchange a model of `model_bytes`."""
+        """Return the delay model of `clients` clients that exchange a model of `model_bytes` bytes."""
         ...
 
 
 def configuration(component: Any) -> dict[str, Any]:
-    """Return the options of a selector, delay model, data set or model: its dataclass fields."""
+    """Return the options of a selector, delay model, data set or model, by field name."""
     return {item.name: getattr(component, item.name) for item in fields(component)}

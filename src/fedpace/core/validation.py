@@ -1,4 +1,4 @@
-"""What every Cohort and Probe must satisfy, whoever wrote the selector. Errors name scheme, client and value."""
+"""Checks that every Cohort and Probe must pass. Errors name the scheme, the client and the value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUM_TOLERANCE = 1e-9
 
 
 def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
-    """Refuse a cohort that cannot be trained or aggregated."""
+    """Raise InputError if a cohort has invalid clients, weights, mode, quorum or deadline."""
     _check_rows(cohort.clients, view, f"{scheme} chose", name)
     weights = cohort.weights
     if weights.shape != cohort.clients.shape:
@@ -43,7 +43,7 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
 
 
 def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
-    """Refuse a probe of clients that cannot answer."""
+    """Raise InputError if a probe has invalid clients, kind or samples."""
     _check_rows(probe.clients, view, f"{scheme} probes", name)
     if probe.kind not in ("loss", "gradient"):
         raise InputError(f"{scheme} probes for {probe.kind!r}; there are 'loss' and 'gradient'")

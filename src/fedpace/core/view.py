@@ -1,4 +1,4 @@
-"""What a selector is shown before it chooses, and what it is told afterwards: row i is one client in every array."""
+"""View, the input of a selector's choice, and Report, its feedback afterwards. Row i is one client in every array."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from fedpace.core.protocols import Moments
 
 @dataclass(frozen=True, eq=False)
 class InFlight:
-    """Tasks of a policy's, one entry each, in the order in which they began; a client may have several."""
+    """Some tasks of the policy, one entry per task in order of their start; a client may have several."""
 
     ids: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     clients: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Rows."""
+    """Rows of the clients."""
     began: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """Seconds, as `View.now`."""
+    """Start of each task in seconds, on the same clock as `View.now`."""
     step: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """The version of the model that each was given: `View.step` minus this is how stale an answer is."""
+    """Version of the model that each task started from; `View.step` minus this is the staleness."""
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """What the policy meant each to count for when it began."""
+    """Weight that the policy planned for each task at its start."""
     tell: Callable[[], FloatArray | None] | None = None
-    """What `updates` asks."""
+    """Function behind `updates`."""
 
     def updates(self) -> FloatArray | None:
-        """Return sketches of the answers' updates, one row each, NaN = not reported; None where there are none at all.
+        """Return the update sketches, one row per task (NaN = not reported), or None if there are none.
 
-        Only answers in hand have any. Ask when they are needed, not before: a simulator trains the tasks then.
+        Only answers in hand have sketches. Call it only when you need them: it makes a simulator train the tasks.
         """
         return None if self.tell is None else self.tell()
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of tasks."""
         return int(self.ids.size)
 
 
@@ -45,44 +45,44 @@ _NOTHING = InFlight()
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """All that a selector may know. Row i is client i in every array.
+    """All facts that a selector may use. Row i is the same client in every array.
 
-    Every row in `available` has what the selector's `needs` name; other rows may hold NaN.
+    Available clients have every fact in the selector's `needs`; other rows may hold NaN.
     """
 
     step: int
-    """Selections made so far."""
+    """Steps made so far, which is the current version of the model."""
     now: float
-    """Seconds, virtual or real."""
+    """Current time in seconds, virtual or real."""
     available: BoolArray
-    """(n,) may be chosen in this round."""
+    """(n,) True for clients that can be chosen now."""
     share: FloatArray
-    """(n,) weight of the client in the objective; sums to 1."""
+    """(n,) weight of each client in the objective; sums to 1."""
     delay: FloatArray
-    """(n,) estimated seconds for one round; NaN = never seen."""
+    """(n,) estimated seconds per round; NaN = unknown."""
     loss: FloatArray
-    """(n,) last reported loss; NaN = never."""
+    """(n,) last reported loss; NaN = never reported."""
     loss_step: IntArray
-    """(n,) step at which `loss` was reported; -1 = never."""
+    """(n,) version of the model that `loss` belongs to; -1 = never reported."""
     participations: IntArray
-    """(n,) rounds that the client finished."""
+    """(n,) number of tasks that the client finished, warm-ups included."""
     samples: FloatArray | None = None
-    """(n,) samples that the client holds, whatever it weighs in the objective; NaN = never told."""
+    """(n,) number of samples that the client holds, also if `share` does not depend on it; NaN = unknown."""
     labels: FloatArray | None = None
     """(n, c) label histograms."""
     updates: FloatArray | None = None
-    """(n, r) sketch of each client's last update; NaN rows = never."""
+    """(n, r) sketch of each client's last update; rows of NaN = never reported. None = no client has reported one."""
     update_step: IntArray | None = None
-    """(n,) step at which `updates` were reported; -1 = never. None along with them."""
+    """(n,) version of the model that `updates` belong to; -1 = never reported. None if `updates` is None."""
     moments: Moments | None = None
     in_flight: InFlight = _NOTHING
-    """Tasks that may still be answered. Who has one is not available."""
+    """Tasks without an answer so far. Clients with such a task are not available."""
     in_hand: InFlight = _NOTHING
-    """Tasks that were answered and not yet applied."""
+    """Tasks with an answer that no step has used yet."""
     failed: InFlight = _NOTHING
-    """Tasks that failed since the last step. Their clients are available, and may be tried again."""
+    """Tasks that failed since the last step. Their clients can be chosen again."""
     accumulated: Mapping[str, FloatArray] = field(default_factory=dict)
-    """What the scheme asked to have remembered, by the names of what it `accumulates`."""
+    """Name -> values of each accumulator that the scheme lists in `accumulates`."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -96,33 +96,33 @@ class View:
 
     @property
     def candidates(self) -> IntArray:
-        """Rows that may be chosen, ascending."""
+        """Rows of the available clients, ascending."""
         return np.flatnonzero(self.available)
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The clients that settled in a round, as a selector sees them."""
+    """The results of a step for a selector: one entry per task that was applied, failed or given up."""
 
     step: int
-    """The selection this is about."""
+    """Number of the selection, counted from 0: the version of the model before this step."""
     now: float
     clients: IntArray
     """(k,) rows."""
     finished: BoolArray
-    """(k,) False = failed, dropped out or late."""
+    """(k,) False = the client failed, dropped out or was late."""
     seconds: FloatArray
-    """(k,) observed; NaN = unknown. For a failed client: how long it was waited for."""
+    """(k,) seconds that the client took; for a failed client, how long the server waited. NaN = unknown."""
     loss: FloatArray
     """(k,) training loss at the received model; NaN = not reported."""
     samples: FloatArray
-    """(k,) NaN = not reported."""
+    """(k,) number of samples; NaN = not reported."""
     weights: FloatArray
-    """(k,) what the cohort gave them."""
+    """(k,) weights: from the cohort in rounds, from the step for other policies."""
     updates: FloatArray | None = None
-    """(k, r) sketches of the updates; NaN rows = not reported."""
+    """(k, r) sketches of the updates; rows of NaN = not reported."""
     step_facts: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that the server step measured, by the names that it gives them."""
+    """Name -> number that the server step measured."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""

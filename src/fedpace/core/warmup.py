@@ -1,4 +1,4 @@
-"""Which clients a policy meets next, of those that it knows too little of: rules without state."""
+"""The warm-up: which clients without the needed facts measure next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def full_batch(coordinator: Coordinator, reachable: BoolArray) -> IntArray:
-    """Return the rows that a full warm-up asks now, all at once: those never asked before."""
+    """Return the rows for a full warm-up: reachable clients that lack a needed fact and were never asked."""
     if coordinator.settings.warmup != "full":
         return np.zeros(0, dtype=np.int64)
     ledger = coordinator.ledger
@@ -22,10 +22,10 @@ def full_batch(coordinator: Coordinator, reachable: BoolArray) -> IntArray:
 
 
 def lazy_batch(coordinator: Coordinator, unknown: BoolArray, *, needed: bool = False) -> IntArray:
-    """Return some rows of those `unknown`, at most the quota.
+    """Return random rows of the clients in the mask `unknown`, at most `warmup_quota`.
 
-    Who failed f times is tried again with probability 2^-f: one dead client must not be asked in every round. Where
-    the policy knows nobody, somebody is `needed`.
+    A client with f failures is considered with probability 2^-f, so that a dead client is not asked in every round.
+    With `needed`, the result is empty only if `unknown` is.
     """
     rows = np.flatnonzero(unknown)
     if not rows.size:

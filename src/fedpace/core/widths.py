@@ -1,8 +1,8 @@
-"""How wide moments and sketches are: as most clients report them.
+"""The common width of moments and of update sketches, decided by a vote of the clients.
 
-All that is reported of a kind must be of one width. Whoever reports first would decide which, and one wrong width would
-lock everybody else out. So each client has one vote, its last: when more clients report another width than are known
-with the one in use, what is known is forgotten, and theirs is used.
+All moments must have the same width, and so must all sketches. If the first report decided, one client with a wrong
+width would lock out all others. So the last report of each client is its vote. When more clients report another width
+than hold the width in use, the stored facts are deleted and the new width is used.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ KINDS: tuple[Kind, ...] = ("moment", "update")
 
 
 class Widths:
-    """Votes for other widths than those in use."""
+    """The votes for widths other than those in use."""
 
     def __init__(self) -> None:
         self._others: dict[Kind, dict[ClientId, int]] = {kind: {} for kind in KINDS}
 
     def forget(self, clients: Collection[ClientId]) -> None:
-        """Take the votes of clients back."""
+        """Delete the votes of clients."""
         for votes in self._others.values():
             for client in clients:
                 votes.pop(client, None)
 
     def vote(self, standing: Standing, outcomes: Sequence[Outcome]) -> None:
-        """Take in what clients report, and let what is known be forgotten where it is outvoted."""
+        """Count the widths in reports, and delete the stored facts of a kind if their width is outvoted."""
         for kind in KINDS:
             votes = self._others[kind]
             for outcome in outcomes:
@@ -55,7 +55,7 @@ class Widths:
 
 
 def forget_moments(ledger: Ledger) -> None:
-    """Forget everybody's moments: they are due again."""
+    """Delete all feature moments; clients are asked for them again."""
     ledger.moments = deepcopy(ledger.no_moments)
     ledger.moments.append(len(ledger))
     ledger.columns["moment_step"][:] = -1
@@ -63,13 +63,13 @@ def forget_moments(ledger: Ledger) -> None:
 
 
 def forget_updates(ledger: Ledger) -> None:
-    """Forget everybody's sketches of updates."""
+    """Delete all update sketches."""
     ledger.tables.pop("updates", None)
     ledger.columns["update_step"][:] = -1
 
 
 def width_of(told: Any, kind: Kind) -> int | None:
-    """Return the width of what a client reports; None where it is nothing that could be used."""
+    """Return the width of a reported moment or sketch; None if it is missing or has the wrong number of axes."""
     if told is None:
         return None
     try:
@@ -80,13 +80,13 @@ def width_of(told: Any, kind: Kind) -> int | None:
 
 
 def in_use(standing: Standing, kind: Kind) -> int | None:
-    """Return the width that reports must have; None while there is none."""
+    """Return the width in use, from the ledger or from answers in hand; None if there is none."""
     known = standing.ledger.moments.width if kind == "moment" else standing.ledger.width("updates")
     return standing.flight.width(kind) if known is None else known
 
 
 def holders(standing: Standing, kind: Kind) -> set[ClientId]:
-    """Return whose reports are of the width in use."""
+    """Return the clients with a moment or sketch of the width in use, in the ledger or in hand."""
     ledger = standing.ledger
     known = ledger.moments.known if kind == "moment" else filled(ledger.tables.get("updates"), len(ledger))
     return {*ledger.ids_of(np.flatnonzero(known)), *standing.flight.telling(kind)}

@@ -1,1 +1,1 @@
-"""What every server around a Session does, whatever it reaches its clients with: for `flower` and `nvflare`."""
+"""The parts of a live server that do not depend on the framework; `fedpace.flower` and `fedpace.nvflare` use them."""

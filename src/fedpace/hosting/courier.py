@@ -1,9 +1,9 @@
-"""Carries the coordinator's tasks out and brings replies back, on one of two clocks.
+"""The reply loop of a live server: it sends the coordinator's tasks and collects replies, on one of two clocks.
 
-`server`: time is this machine's. A client took as long as it was from sending its task to seeing its reply, with
-whatever the framework needs for itself: deadlines are made of the same seconds. `reported`: time is what clients
-report, as with delay models on one machine. All replies are really awaited, and each counts as come when its seconds
-have passed, as in the simulator.
+- `server`: real time on this machine. A client's seconds run from sending the task to reading the reply. They include
+  the overhead of the framework, and so do deadlines.
+- `reported`: virtual time from the seconds that clients report, for delay models on one machine. The server waits for
+  all replies in real time. Each reply counts as received when its reported seconds have passed, as in the simulator.
 """
 
 from __future__ import annotations
@@ -26,86 +26,89 @@ from fedpace.hosting.replies import Raw, Reply, short
 from fedpace.hosting.sketch import Arrays
 
 POLL = 0.5
-"""Seconds between looks for replies."""
+"""Seconds between two checks for replies."""
 PROBE_SECONDS = 600.0
-"""How long asked clients may take to answer: nobody answering must not stop the training."""
+"""Longest wait for the answer to a probe: a silent client must not stop training."""
 
 MOST_TOLD = 10_000
-"""Failures that are remembered as logged: clients that make up reasons must not fill the memory."""
+"""Maximum number of remembered log entries: clients with ever new failure reasons must not fill the memory."""
 
 
 class Transport(Protocol):
-    """How tasks travel."""
+    """Sends tasks to clients and collects their replies; each framework implements it."""
 
     def send(self, tasks: Sequence[Task]) -> None:
-        """Send tasks out, each with the current model."""
+        """Send tasks to their clients, each with the current model."""
         ...
 
     def collect(self) -> Iterable[tuple[int, Callable[[], Raw] | str]]:
-        """Return what has come since: a task's id, and what unpacks its reply, or why there is none."""
+        """Return the news since the last call: task id, and a function that unpacks the reply or a failure reason."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds, or when something has come."""
+        """Return after this many seconds, or earlier when a reply arrives."""
         ...
 
 
 class Courier:
-    """The tasks of one coordinator on their way.
+    """Sends the tasks of one coordinator, and passes the replies to it.
 
     Args:
-        coordinator: whose.
-        read: reads replies to tasks.
-        log: where warnings go.
-        reported: which clock.
+        coordinator: the coordinator.
+        read: turns replies into outcomes.
+        log: logger for warnings.
+        reported: True = the clock `reported`, False = the clock `server`.
     """
 
     def __init__(self, coordinator: Coordinator, read: Reader, log: logging.Logger, *, reported: bool) -> None:
         self._coordinator, self._read, self._log, self.reported = coordinator, read, log, reported
         self.patience = math.inf
-        """Seconds after which a client that says nothing has failed."""
+        """Real seconds after which a client without a reply has failed."""
         self.models: dict[int, Arrays] = {}
-        """Version -> model: the current one, and those that clients in flight were given."""
+        """Version -> model: the current version, and the versions of tasks in flight or in hand."""
         self.replies: dict[int, Reply] = {}
-        """Task -> reply, until it is applied."""
+        """Task id -> reply, until a step has used it."""
         self._logged: set[tuple[str, str]] = set()
-        """Failures that were logged: a client that fails alike in every round is named once."""
+        """(client, reason) of failures in the log, so that repeated failures are logged once."""
         self._latencies: deque[float] = deque(maxlen=64)
-        """Seconds from sending to seeing the last replies, less what clients say that they computed."""
+        """Overhead of the last replies: real seconds from sending to reading, minus the client's compute time."""
         self.events = Events()
-        """Where time is reported: when the seconds of replies have passed."""
+        """For the clock `reported`: the virtual times at which replies count as received."""
         self._held: dict[int, Outcome] = {}
-        """What these replies say, by their tasks."""
+        """Task id -> outcome of these replies."""
         self._sent: dict[int, float] = {}
-        """Task -> when it was sent, of those that nothing was heard of."""
+        """Task id -> real time of sending, for tasks without a reply."""
         self._began = monotonic() - coordinator.now
 
     @property
     def now(self) -> float:
-        """Seconds since the first start, by the clock that counts."""
+        """Seconds since the first start of training, by the chosen clock."""
         return self._coordinator.now if self.reported else max(self._coordinator.now, monotonic() - self._began)
 
     @property
     def latency(self) -> float:
-        """What the framework itself needs for a task, at the least: a deadline below it says nothing of clients."""
+        """Smallest recent overhead of the framework per task; shorter deadlines cannot be met by any client."""
         return 0.0 if self.reported else max(0.0, min(self._latencies, default=0.0))
 
     def send(self, transport: Transport, tasks: Sequence[Task]) -> None:
-        """Send tasks out."""
+        """Send tasks and note the time."""
         if tasks:
             now = monotonic()
             self._sent |= {task.id: now for task in tasks}
             transport.send(tasks)
 
     def take_in(self, transport: Transport) -> None:
-        """Hand over what has come by now."""
+        """Read new replies, and pass the ones that count as received by now to the coordinator."""
         for number, came in transport.collect():
             self._sort(number, came)
         for task, _ in self.events.come(self._coordinator, self._coordinator.now):
             self._hand_over(task, self._held.pop(task.id))
 
     def pass_time(self, transport: Transport) -> None:
-        """Wait for something to happen; where time is reported, go there once every reply has come."""
+        """Wait for a reply or the next deadline, and fail tasks without a reply for too long.
+
+        On the clock `reported`, once all replies are read, advance the virtual time to the next event instead.
+        """
         flight = self._coordinator.flight.tasks
         self._sent = {number: since for number, since in self._sent.items() if number in flight}
         if self.reported and not self._sent:
@@ -119,7 +122,7 @@ class Courier:
                 self._sort(number, f"nothing was heard of it for {limit:g} s")
 
     def tidy(self) -> None:
-        """Forget models and replies that no task needs any more."""
+        """Delete models and replies that no task needs."""
         flight = self._coordinator.flight
         wanted = {task.id for task in flight.mine()[1]} | set(flight.tasks)
         self.replies = {number: reply for number, reply in self.replies.items() if number in wanted}
@@ -129,18 +132,18 @@ class Courier:
 
     @property
     def coming(self) -> dict[int, Outcome]:
-        """What was measured whose seconds have not passed: it has come, and outlives this server."""
+        """Task id -> measurement that was read but not yet passed on (clock `reported`); saved with the state."""
         flight = self._coordinator.flight.tasks
         return {n: held for n, held in self._held.items() if n in flight and flight[n].kind == "measure"}
 
     def expect(self, coming: Mapping[int, Outcome]) -> None:
-        """Take over what had come to an earlier server."""
+        """Restore the measurements in `coming` that an earlier server saved."""
         began = {number: self._coordinator.flight.tasks[number].began for number in coming}
         self._held |= coming
         self.events.add(Event(began[number] + held.seconds, number, held.seconds) for number, held in coming.items())
 
     def drop(self, task: Task, why: str) -> None:
-        """Do without a client's reply, and say once why."""
+        """Delete a client's reply, and log the reason once."""
         client = str(task.client)
         self.replies.pop(task.id, None)
         if (client, why) not in self._logged:
@@ -148,11 +151,11 @@ class Courier:
             self._log.warning("fedpace: %r failed in this round: %s", client, why)
 
     def _sort(self, number: int, came: Callable[[], Raw] | str) -> None:
-        """Take in one reply, or the news that there will be none."""
+        """Process one reply, or the reason why there is none."""
         since = self._sent.pop(number, monotonic())
         task = self._coordinator.flight.tasks.get(number)
         if task is None:
-            return  # nobody waits for it any more
+            return  # the task is no longer in flight
         if isinstance(came, str):
             self._fail(task, came)
             return
@@ -169,7 +172,7 @@ class Courier:
             self._hand_over(task, replace(outcome, seconds=self.now - task.began))
             return
         seconds = reply.note.seconds
-        if math.isnan(seconds):  # probes are free unless clients say otherwise
+        if math.isnan(seconds):  # probes take no time unless clients report it
             seconds = 0.0 if task.kind == "probe" else monotonic() - since
         self._held[number] = replace(outcome, seconds=seconds)
         self.events.add([Event(task.began + seconds, number, seconds)])

@@ -1,4 +1,4 @@
-"""A server's folder: this server's alone, saved after every step, and a run folder that `fedpace report` reads."""
+"""The state folder of a live server: its lock, the saved state of every step, and the run records for reports."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from fedpace.records.writer import RunWriter
 from fedpace.trust.robust import RobustRule
 
 MAY_CHANGE = ("deadline", "moments_every", "hear_late", "trust", "clip", "weight_rate")
-"""Settings that a restarted server may be given anew."""
+"""Settings that may differ after a restart."""
 METRICS = ("accuracy", "loss")
-"""What is looked for in what a server's evaluation says; the first that is there is the run's metric."""
+"""Metrics that are recorded from a server's evaluation; the first one present is the metric of the run."""
 
 
 class ServerFolder:
-    """What a server leaves behind. A round is written when all is known of it: its metric comes after it, or never.
+    """Writes the state and the records of a server.
+
+    The record of a round waits for its evaluation, and is written with the next step at the latest.
 
     Args:
-        folder: None = nothing.
-        info: tells what is run.
+        folder: None = write nothing.
+        info: returns the description of the run for `run.json`.
     """
 
     def __init__(self, folder: Path | None, info: Callable[[], RunInfo]) -> None:
@@ -38,15 +40,15 @@ class ServerFolder:
         self._writer: RunWriter | None = None
         self._resumes = False
         self._pending: Round | None = None
-        """The last round, until it is written."""
+        """The last round, until its record is written."""
         if folder is not None:
             self._info, self._lock = info(), FolderLock(folder)
             self._last: disk.Saved | None = None
-            """What was saved last: it is written once more where the folder was deleted."""
+            """The last saved state; written again if the folder was deleted."""
             self._pending = Round(0, clock=0.0, seconds=0.0, overhead=0.0, metric=None, loss=None)
 
     def load(self, scheme: Any, settings: Settings) -> disk.Saved | None:
-        """Return what an earlier server left, to be gone on from; what is asked for must be what is there."""
+        """Return the state that an earlier server saved, or None; raise InputError if settings or records differ."""
         if self._folder is None:
             return None
         with self.letting_go():
@@ -66,7 +68,7 @@ class ServerFolder:
             saved.coordinator.abandon(but=saved.coming)
             last, lines = saved.entry, _rounds(self._folder)
             if not lines and not (self._folder / INFO).exists():
-                self._pending = last  # the records were lost, and the model was not: they begin anew with this round
+                self._pending = last  # the records were lost: start new ones with this round
                 return saved
             check_lines(self._folder / ROUNDS, lines, saved.digests)
             after = _number(lines[0]) + len(lines) if lines else 0
@@ -81,7 +83,7 @@ class ServerFolder:
             return saved
 
     def save(self, saved: disk.Saved) -> None:
-        """Write a step: the state at once, and its line with the next one at the latest."""
+        """Save the state after a step; its record follows after the evaluation or with the next step."""
         if self._folder is not None:
             self._last = saved
             self._check_there(self._folder)
@@ -91,7 +93,7 @@ class ServerFolder:
             self._pending = saved.entry
 
     def _check_there(self, folder: Path) -> None:
-        """Refuse to go on in a folder that was deleted or replaced; the last step is written first, where it can be."""
+        """Raise StorageError if the folder was deleted or replaced; save the last step again first, if possible."""
         if not self._lock.moved and not (self._lock.removed and not (folder / disk.INDEX).exists()):
             return
         self._lock.release()
@@ -116,11 +118,11 @@ class ServerFolder:
 
     @property
     def unwritten(self) -> bool:
-        """Whether the last step is saved, but not recorded yet: its evaluation may still come."""
+        """Whether the last step still waits for its evaluation and has no record yet."""
         return self._pending is not None
 
     def evaluated(self, metrics: Mapping[str, Any]) -> None:
-        """Record what the server's own evaluation of the last round said."""
+        """Record the metrics of the server's evaluation after the last round."""
         if self._pending is None:
             return
         found = {name: float(value) for name in METRICS if isinstance(value := metrics.get(name), int | float)}
@@ -130,12 +132,12 @@ class ServerFolder:
         self._flush()
 
     def acquire(self) -> None:
-        """Take the folder, where it was let go."""
+        """Lock the folder again if it was released."""
         if self._folder is not None:
             self._lock.acquire()
 
     def close(self, status: str = "interrupted") -> None:
-        """Say how the sitting ended, and let others go on with the folder."""
+        """Write the last record and the status of the run, and release the folder."""
         if self._folder is None:
             return
         try:
@@ -143,21 +145,21 @@ class ServerFolder:
             if self._pending is not None and (self._writer is not None or self._pending.number):
                 self._flush()
             elif self._writer is None and self._resumes and read_info(self._folder).status != status:
-                # All was written when the one before was killed, but how it ended.
+                # The earlier server was killed after all rounds were written, but before its status was.
                 self._writer = self._open(self._folder)
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 writer.finish(status)
                 writer.__exit__(None, None, None)
         finally:
-            if self._writer is not None:  # on a full disk, say: whoever goes on must find nothing locked
+            if self._writer is not None:  # e.g. the disk is full: release the records too
                 self._writer.abandon()
                 self._writer = None
             self._lock.release()
 
     @contextmanager
     def letting_go(self) -> Iterator[None]:
-        """Inside, an error lets others have the folder: in a notebook it may live for long."""
+        """Context manager: an error inside releases the folder, because in a notebook the object may live on."""
         try:
             yield
         except BaseException:
@@ -165,7 +167,7 @@ class ServerFolder:
             raise
 
     def _flush(self) -> None:
-        """Write the last round, where it is not written."""
+        """Write the record of the last round if it is not written."""
         if self._folder is None or self._pending is None:
             return
         if self._writer is None:
@@ -177,7 +179,7 @@ class ServerFolder:
     def _open(self, folder: Path) -> RunWriter:
         if self._resumes:
             return RunWriter.resume(folder, rounds=len(_rounds(folder))).__enter__()
-        # A server that stopped before its first step was saved left nothing to go on from.
+        # A server that stopped before its first saved step left only a useless record.
         if len(_rounds(folder)) <= 1:
             for name in (INFO, ROUNDS):
                 (folder / name).unlink(missing_ok=True)
@@ -185,13 +187,13 @@ class ServerFolder:
 
 
 def _rounds(folder: Path) -> list[bytes]:
-    """Return the whole lines that are recorded."""
+    """Return the complete lines of the round records."""
     path = folder / ROUNDS
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
 def _number(line: bytes) -> int:
-    """Return the number of the first round of a record: not 0 where the record before it was lost."""
+    """Return the round number in a line; the first line is not round 0 if earlier records were lost."""
     try:
         return parse_round(line).number
     except (ValueError, TypeError, AttributeError, RecursionError) as cause:
@@ -201,7 +203,7 @@ def _number(line: bytes) -> int:
 def run_info(
     scheme: Any, settings: Settings, rule: ServerStep[Any], host: str, clock: str, robust: RobustRule | None = None
 ) -> RunInfo:
-    """Return what `run.json` says of a server's run."""
+    """Return the description of a server's run for `run.json`."""
     return RunInfo(
         label=scheme.name,
         selector=scheme.name,
@@ -217,5 +219,5 @@ def run_info(
 
 
 def _options(rule: RobustRule) -> dict[str, Any]:
-    """Return the options of a robust rule; a rule of one's own need not be a dataclass."""
+    """Return the options of a robust rule; empty for a custom rule that is not a dataclass."""
     return configuration(rule) if is_dataclass(rule) else {}

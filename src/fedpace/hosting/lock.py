@@ -1,4 +1,4 @@
-"""One server per folder: two would overwrite each other's rounds."""
+"""The lock of a state folder: two servers in one folder would overwrite each other's rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK = "lock"
 
 
 class FolderLock:
-    """A folder that is this server's, until it is released or the process ends, however that comes about."""
+    """An exclusive lock on a folder, until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,7 +25,7 @@ class FolderLock:
         self.acquire()
 
     def acquire(self) -> None:
-        """Take the folder, unless it is held already; where another server has it, say who that is."""
+        """Lock the folder, unless this object holds it already; raise InputError that names the current holder."""
         if self._file >= 0:
             return
         try:
@@ -43,24 +43,24 @@ class FolderLock:
             )
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._file = file
-        self._place = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # held, so that its number is not used again
+        self._place = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # keep it open: its inode is not reused
         with keeping(self._folder / LOCK):
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {platform.node()}, since {now}\n".encode(), 0)
 
     @property
     def moved(self) -> bool:
-        """Whether the folder that is held is no longer the one of that name: it was deleted, moved or replaced."""
+        """Whether the locked folder was deleted, moved or replaced."""
         return self._file >= 0 and not _same(self._place, self._folder)
 
     @property
     def removed(self) -> bool:
-        """Whether the file that is locked is gone, with all that is in the folder perhaps."""
+        """Whether the lock file was deleted or replaced; the folder may then be empty."""
         return self._file >= 0 and not _same(self._file, self._folder / LOCK)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, the folder is this server's."""
+        """Context manager: lock the folder inside, and release it at the end."""
         self.acquire()
         try:
             yield
@@ -68,14 +68,14 @@ class FolderLock:
             self.release()
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             os.close(self._place)
             self._file = self._place = -1
 
     def __del__(self) -> None:
-        """Release what nobody can use any more."""
+        """Release the lock."""
         self.release()
 
 

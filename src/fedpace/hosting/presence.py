@@ -1,4 +1,4 @@
-"""Who joins a live federation, with what it says of itself, and who is forgotten."""
+"""The membership of a live federation: connected clients join with their facts, and absent clients are removed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fedpace.hosting.replies import Note
 
 FORGET = 7 * 86_400.0
 FORGET_NAMELESS = 600.0
-"""Seconds after which a client is forgotten that has no name of its own: when it comes back, it is another."""
+"""Seconds after which an absent client without a stable name is removed: on return it has another id anyway."""
 
 
 class Presence:
-    """The comings and goings of one coordinator's clients.
+    """Adds and removes the clients of one coordinator.
 
     Args:
-        coordinator: whose.
-        reader: what it remembers of clients goes with them.
-        log: where warnings go.
-        forget_seconds: clients that were not connected for so long are forgotten.
+        coordinator: the coordinator.
+        reader: also forgets clients that are removed.
+        log: logger for warnings.
+        forget_seconds: remove clients that were not connected for this long.
     """
 
     def __init__(
@@ -40,14 +40,17 @@ class Presence:
         self._coordinator, self._reader, self._log = coordinator, reader, log
         self._patience = forget_seconds
         self._until = dict.fromkeys(map(str, coordinator.clients), monotonic() + forget_seconds)
-        """When each is forgotten that is not seen again."""
+        """Client -> time at which it is removed, unless it is seen again."""
 
     def update(self, present: Mapping[str, Note]) -> None:
-        """Let newcomers join, and forget who is gone; who lacks something that cannot wait is left out."""
+        """Add new clients and remove clients absent for too long; `present`: client -> its note.
+
+        Clients without a fact that they must bring when they join are not added; the log says why.
+        """
         self._forget(present)
         self._settle_classes(present)
         known = set(self._coordinator.clients)
-        # Ordered by name, short ones first: rows must not depend on who connected first.
+        # Sort by length and name: rows must not depend on the order of connection.
         for name in sorted(present.keys() - known, key=lambda name: (len(name), name)):
             try:
                 self._join(name, present[name])
@@ -65,7 +68,7 @@ class Presence:
         self._coordinator.join([name], samples=samples, labels=None if labels is None else [labels])
 
     def _forget(self, present: Mapping[str, Note]) -> None:
-        """Let clients leave that were not seen for long: a roster must not grow with every reconnection."""
+        """Remove clients that were absent for too long, so that reconnections do not grow the roster."""
         now = monotonic()
         nameless = min(FORGET_NAMELESS, self._patience)
         self._until |= {n: now + (self._patience if note.name == n else nameless) for n, note in present.items()}
@@ -75,7 +78,7 @@ class Presence:
         self._until = {name: until for name, until in self._until.items() if name not in gone}
 
     def _settle_classes(self, present: Mapping[str, Note]) -> None:
-        """Count as many classes as most clients do: the first to join must not lock the others out."""
+        """Delete the stored label histograms if they are outvoted by clients with another number of classes."""
         tables = self._coordinator.ledger.tables
         counts = Counter(note.labels.size for note in present.values() if note.labels is not None)
         if "labels" not in tables or not counts:

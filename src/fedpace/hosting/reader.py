@@ -1,4 +1,4 @@
-"""From a reply to an outcome: sketch the update, pass over a moment that does not fit, and say what a scheme lacks."""
+"""From replies to outcomes: sketch updates, drop moments that do not fit, and warn of missing facts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedpace.hosting.sketch import Arrays, UpdateSketch
 
 
 class Reader:
-    """Reads replies to tasks.
+    """Turns the replies to a coordinator's tasks into outcomes.
 
     Args:
-        coordinator: whose tasks they are.
-        remedies: what a client must do about something that the scheme needs and that it does not send.
-        log: where warnings go.
-        loss_key: metric with the client's loss; empty = the usual ones.
+        coordinator: the coordinator.
+        remedies: fact -> advice for a client that does not send this fact although the scheme needs it.
+        log: logger for warnings.
+        loss_key: name of the metric with the client's loss; empty = try the names in `LOSS_KEYS`.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class Reader:
         self._coordinator, self._remedies, self._log, self._loss_key = coordinator, remedies, log, loss_key
         self._warned: set[tuple[Any, Need]] = set()
         self.sketch: UpdateSketch
-        """Of the shared model, from when there is one."""
+        """Sketches updates of the shared model; set once there is a model."""
 
     def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
-        """Return a reply and what it says, without the seconds; one that cannot be used is an InputError."""
+        """Return the parsed reply and its outcome, with seconds still 0; raise InputError if it cannot be used."""
         reply = self._parsed(task, unpack, sent)
         if task.kind == "probe":
             return reply, self._probed(task, reply, sent)
         moment = reply.note.moment if Need.MOMENT in task.facts else None
         if Need.MOMENT in task.facts and moment is None and task.client not in holders(self._coordinator, "moment"):
-            self.lacks(task.client, Need.MOMENT)  # who sent one before, and none now, has said all that it may
+            self.lacks(task.client, Need.MOMENT)  # no warning if it sent one before: its privacy budget is spent
         if math.isnan(reply.loss):
             self.lacks(task.client, Need.LOSS)
         update = None
@@ -51,7 +51,7 @@ class Reader:
         return reply, Outcome(task.client, 0.0, True, reply.loss, reply.samples, moment, update)
 
     def fitting(self, outcome: Outcome) -> Outcome:
-        """Return an outcome that can be taken in: a moment of another width than most clients report is left out."""
+        """Return the outcome, without its moment if that has another width than the majority's moments."""
         if outcome.moment is None:
             return outcome
         self._coordinator.widths.vote(self._coordinator, [outcome])
@@ -67,11 +67,11 @@ class Reader:
         return replace(outcome, moment=None)
 
     def forget(self, clients: Collection[Any]) -> None:
-        """Forget what clients said that are gone."""
+        """Forget the warnings about clients that were removed."""
         self._warned = {(client, need) for client, need in self._warned if client not in clients}
 
     def lacks(self, client: Any, need: Need) -> None:
-        """Warn once per client and fact that is needed: until it is sent, the client can only be met as a newcomer."""
+        """Warn, once per client and fact, that the scheme needs a fact that the client does not send."""
         policy = self._coordinator.policy
         if need in policy.needs and (client, need) not in self._warned:
             self._warned.add((client, need))
@@ -82,7 +82,7 @@ class Reader:
         asks_loss = task.kind == "probe" and task.probe == "loss"
         found = parse(unpack, None if asks_loss else sent, loss_key=self._loss_key)
         if isinstance(found, str) and task.kind == "probe" and not asks_loss:
-            found = parse(unpack)  # who answers with a sketch sends no model
+            found = parse(unpack)  # a client that sends a sketch sends no model
         if isinstance(found, str):
             raise InputError(found)
         return found

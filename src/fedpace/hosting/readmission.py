@@ -1,7 +1,7 @@
-"""Requests to a server to ask excluded clients again: small files in its state folder, one per request.
+"""Requests to readmit excluded clients: small files in a server's state folder, one per request.
 
-`fedpace readmit` writes them, whether the server runs or not. The server carries them out when it starts and once per
-step. A request is removed when the state that it changed is saved, so that a crash in between loses none.
+`fedpace readmit` writes the requests, whether or not the server runs. The server processes them when it starts and once
+per step. It deletes a request only after the changed state is saved, so a crash loses none.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fedpace.hosting.lock import LOCK
 from fedpace.hosting.state import INDEX
 
 PATTERN = "readmit-*.json"
-"""Names of requests; what is being written begins with a dot."""
+"""File names of requests; unfinished files start with a dot."""
 
 
 def request_readmission(folder: Path, clients: Sequence[str] = ()) -> Path:
-    """Ask the server whose state is in `folder` to readmit clients, and return the file that says so.
+    """Write a request to readmit clients into a server's state folder, and return its path.
 
     Args:
-        folder: the server's state folder; the server may run or not.
-        clients: by name; none = all that are excluded.
+        folder: the server's state folder; the server need not run.
+        clients: names of the clients; empty = all excluded clients.
     """
     if not any((folder / name).is_file() for name in (INDEX, LOCK)):
         found = "it holds no server's state" if folder.is_dir() else "there is no such folder"
@@ -39,7 +39,7 @@ def request_readmission(folder: Path, clients: Sequence[str] = ()) -> Path:
             f"expected the state folder of a Flower or NVFlare server (state=), but {folder} came, and {found}; a "
             "program of your own calls Coordinator.readmit"
         )
-    # By time, so that requests are carried out in order; the rest keeps two of one instant apart.
+    # The time keeps requests in order; the random part separates two requests of the same instant.
     path = folder / PATTERN.replace("*", f"{time.time_ns():020d}-{secrets.token_hex(4)}")
     with keeping(path):
         write_atomically(path, json_bytes({"clients": list(clients) or None}))
@@ -47,26 +47,26 @@ def request_readmission(folder: Path, clients: Sequence[str] = ()) -> Path:
 
 
 class Readmissions:
-    """The requests in a server's folder.
+    """Processes the requests in a server's state folder.
 
     Args:
-        folder: None = there are none.
-        log: where it is said what became of them.
+        folder: None = there are no requests.
+        log: logger for the results.
     """
 
     def __init__(self, folder: Path | None, log: logging.Logger) -> None:
         self._folder, self._log = folder, log
         self._done: set[Path] = set()
-        """Carried out, and still there until the state is saved."""
+        """Requests that are processed but not yet deleted."""
 
     def remedy(self, client: str) -> str:
-        """Return what takes the exclusion of a client back, as logs name it."""
+        """Return the command or method that readmits a client, for log messages."""
         if self._folder is None:
             return "`Coordinator.readmit`"
         return f"`fedpace readmit {shlex.quote(str(self._folder))} {shlex.quote(client)}`"
 
     def carry_out(self, coordinator: Coordinator) -> None:
-        """Readmit clients that were asked for since the last call."""
+        """Process the requests that arrived since the last call."""
         if self._folder is None:
             return
         for path in sorted(set(self._folder.glob(PATTERN)) - self._done):
@@ -79,9 +79,9 @@ class Readmissions:
             self._readmit(coordinator, wanted)
 
     def saved(self) -> None:
-        """Remove the requests that were carried out: the state on disk has them now."""
+        """Delete the processed requests; call it after the state is saved."""
         for path in self._done:
-            with contextlib.suppress(OSError):  # it is not carried out again by this server
+            with contextlib.suppress(OSError):  # this server ignores it from now on
                 path.unlink(missing_ok=True)
         self._done = {path for path in self._done if path.exists()}
 
@@ -104,7 +104,7 @@ class Readmissions:
 
 
 def _wanted(path: Path) -> list[str] | None:
-    """Return the clients that a request names; None = all."""
+    """Return the clients named in a request file; None = all clients."""
     content: Any = read_json(path)
     clients = content.get("clients") if isinstance(content, dict) else ""
     if clients is None and "clients" in content:

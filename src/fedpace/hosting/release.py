@@ -1,4 +1,4 @@
-"""What a client's moment becomes before it leaves: targets put behind the features, compressed, privatised if asked."""
+"""The preparation of a client's feature moment before it is sent: targets appended, compressed, and made private."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedpace.numerics.count_sketch import CountSketch
 
 @dataclass(frozen=True)
 class Privacy:
-    """Release moments by the Gaussian mechanism: see `fedpace.moments.private`.
+    """Options for differentially private moments with the Gaussian mechanism; see `fedpace.moments.private`.
 
     Args:
         epsilon: privacy loss of one release, for one row of the batch.
-        delta: probability of exceeding it.
-        clip: longest row of features kept as it is; choose it without looking at the data.
-        releases: moments that the client gives away in one run; each spends (epsilon, delta) anew. Then none is sent.
+        delta: probability of a larger loss.
+        clip: longer rows of features are clipped to this length; choose it without looking at the data.
+        releases: number of moments that the client sends in one run; each spends (epsilon, delta). Later it sends none.
     """
 
     epsilon: float
@@ -34,7 +34,7 @@ class Privacy:
     releases: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense, at the client's start and not in its first round."""
+        """Raise InputError for invalid options when the client starts, not in its first round."""
         above(self.epsilon, 0, "epsilon of Privacy")
         above(self.clip, 0, "clip of Privacy")
         at_least(self.releases, 1, "releases of Privacy")
@@ -43,14 +43,17 @@ class Privacy:
 
 
 WIDEST = 512
-"""Columns of features, and of targets, that are sent as they are: more are sketched to so many, since the time of a
-selection grows with the square of the columns."""
+"""Largest number of columns of features, and of targets. Wider data are sketched to this width, because the time of a
+selection grows with the square of the width."""
 MOST_ROWS = 256
-"""Of a moment that is sent."""
+"""Largest number of rows of a moment that is sent."""
 
 
 def narrowed(rows: ArrayLike) -> FloatArray:
-    """Return rows of at most WIDEST columns: a seeded count sketch, the same on all clients, keeps inner products."""
+    """Return the rows with at most WIDEST columns, by a count sketch that is the same on all clients.
+
+    The sketch preserves inner products approximately.
+    """
     whole = np.asarray(rows, dtype=np.float64)
     if whole.ndim != 2 or whole.shape[1] <= WIDEST:
         return whole
@@ -59,7 +62,7 @@ def narrowed(rows: ArrayLike) -> FloatArray:
 
 
 def moment_rows(features: ArrayLike, targets: ArrayLike | None = None) -> FloatArray:
-    """Return (n, d) rows that a moment is made of, or (n, d + c) with each row's targets behind its features."""
+    """Return the (n, d) rows for a moment; with targets (n, d + c), the targets after the features."""
     rows = narrowed(features)
     if targets is None:
         return rows
@@ -71,7 +74,7 @@ def moment_rows(features: ArrayLike, targets: ArrayLike | None = None) -> FloatA
 
 
 def packed_moment(rows: ArrayLike, max_rank: int, privacy: Privacy | None = None) -> dict[str, Any]:
-    """Return the moment of a batch as entries of a note. Noise comes from the operating system's randomness."""
+    """Return the moment of a batch as entries of a note; privacy noise uses the operating system's randomness."""
     max_rank = min(max_rank, MOST_ROWS)
     if privacy is None:
         return pack_moment(factor_from_features(rows, max_rank=max_rank))

@@ -1,7 +1,7 @@
-"""Everything that a client says, read in one place: a value that is safe to use, or the reason why it is none.
+"""The parser for replies of clients: it returns values that are safe to use, or the reason why a reply is unusable.
 
-A client may be broken, or lie. What it sends is unpacked and checked inside `parse`, and nothing else of fedpace looks
-at it: one client's nonsense is that client's failure, and never an exception on the server.
+A client may be broken or malicious. Only `parse` unpacks and checks the data of a client. An invalid reply is a failure
+of that client, and never an exception on the server.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from fedpace.hosting.release import MOST_ROWS, WIDEST
 from fedpace.hosting.sketch import Arrays, is_variance
 
 MOST_COLUMNS = 2 * WIDEST
-"""Of a moment, at the most, which `report_mod` and `Reporter` keep to. A broken client must neither fill the server's
-memory nor make every selection slow."""
+"""Largest number of columns of a moment; `report_mod` and `Reporter` obey it. A broken client must neither fill the
+server's memory nor slow down every selection."""
 MOST_CLASSES = 10_000
-"""Of a label histogram."""
+"""Largest number of classes in a label histogram."""
 MOST_SKETCHED = 65_536
-"""Entries of an update's sketch."""
+"""Largest number of entries in the sketch of an update."""
 MOST_SECONDS = 1e8
-"""That a client may report, three years: where time is what clients report, 1e300 s would end it."""
+"""Longest time that a client may report, about three years: it moves the virtual clock of the `reported` mode."""
 LONGEST_NAME = 256
 LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
-"""Metrics that are taken for the loss, where none is named; the first that is there."""
+"""Names of metrics to try for the loss if no `loss_key` is given; the first one present counts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Note:
-    """What a client reported beside its model; NaN, None or an empty name where it did not."""
+    """The facts that a client sent beside its model; NaN, None or an empty name = not sent."""
 
     name: str = ""
-    """Stable name."""
+    """Name that the client keeps when it reconnects."""
     seconds: float = math.nan
     compute: float = math.nan
     samples: float = math.nan
@@ -48,44 +48,44 @@ class Note:
     update: FloatArray | None = None
     """Sketch of an update or gradient."""
     labels: FloatArray | None = None
-    """(c,) how many samples of each class it holds."""
+    """(c,) number of samples of each class."""
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """A reply as the framework unpacked it, unchecked."""
+    """A reply as the framework unpacked it; nothing is checked yet."""
 
     note: Any = field(default_factory=dict)
     metrics: Any = field(default_factory=dict)
     samples: Any = None
     model: Any = None
-    """Name -> array; None where there is none."""
+    """Name -> array; None = no model."""
     is_step: bool = False
-    """Whether that is what training added to the model that was sent."""
+    """Whether `model` holds the update (trained minus sent) instead of the trained model."""
     carrier: Any = None
-    """The framework's own message, for who aggregates."""
+    """The framework's own message, for a framework that aggregates itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """A reply that can be used."""
+    """A reply that has passed all checks."""
 
     note: Note
     loss: float
     samples: float
     model: dict[str, NDArray[Any]] | None
-    """None: it sent none, and none was expected."""
+    """The trained model; None if none was expected."""
     carrier: Any = None
 
 
 def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: str = "") -> Reply | str:
-    """Return a reply, or the reason why it cannot be used.
+    """Return a checked reply, or the reason why it cannot be used.
 
     Args:
-        unpack: takes the framework's message apart; whatever it raises is a reason.
-        sent: the model that the client was given; it must send one of the same arrays back. None = none is expected,
-            and what comes all the same is not looked at.
-        loss_key: metric with the loss; empty = the usual ones.
+        unpack: unpacks the framework's message; any exception becomes a reason.
+        sent: the model that the client received; its reply must have the same arrays. None = no model is expected, and
+            a model in the reply is ignored.
+        loss_key: name of the metric with the loss; empty = try the names in `LOSS_KEYS`.
     """
     try:
         raw = unpack()
@@ -98,12 +98,12 @@ def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: st
         return Reply(note, _loss(loss), samples, model, raw.carrier)
     except InputError as problem:
         return short(str(problem))
-    except Exception as problem:  # foreign bytes may raise anything while they are decoded
+    except Exception as problem:  # decoding untrusted bytes may raise anything
         return short(f"it cannot be read: {type(problem).__name__}: {problem}")
 
 
 def read_note(entries: Any) -> Note:
-    """Return what is in a note; a damaged one is an InputError. Entries that nobody knows are passed over."""
+    """Return the checked content of a note; raise InputError if it is invalid. Unknown entries are ignored."""
     if not isinstance(entries, Mapping):
         raise InputError(f"a note should be a table of entries, but a {type(entries).__name__} came")
     name = entries.get("name", "")
@@ -121,12 +121,14 @@ def read_note(entries: Any) -> Note:
 
 
 def read_model(arrays: Any, sent: Arrays, *, is_step: bool = False) -> dict[str, NDArray[Any]]:
-    """Return a model of the same arrays as the one that was sent: names, shapes, types, finite numbers.
+    """Return the trained model with the names, shapes and types of the model that was sent, and finite numbers.
+
+    A model that does not match raises InputError.
 
     Args:
-        arrays: that came.
-        sent: the model that the client was given.
-        is_step: whether what came is to be added to it.
+        arrays: name -> array from the client.
+        sent: the model that the client received.
+        is_step: whether `arrays` hold the update, which is added to `sent`.
     """
     if not isinstance(arrays, Mapping):
         raise InputError("no model came")
@@ -220,6 +222,6 @@ def _finite(array: NDArray[Any], what: str) -> FloatArray:
 
 
 def short(reason: str, limit: int = 300) -> str:
-    """Return a reason that a client may have made as long as it likes, of whatever characters: fit for a log."""
+    """Return a failure reason that is safe to log: escaped and cut, because a client may have written it."""
     reason = printable(reason)
     return reason if len(reason) <= limit else reason[: limit - 3] + "..."

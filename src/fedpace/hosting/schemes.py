@@ -1,4 +1,4 @@
-"""Schemes and server steps, by name or ready made."""
+"""Functions that make schemes and server steps from a name or pass ready objects through."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedpace.core.stepping import ServerStep
 
 
 def make_server(server: str | ServerStep[Any] | None) -> ServerStep[Any] | None:
-    """Return the server step that was named or given; None = what the scheme asks for."""
+    """Return the server step with this name, or the given object; None stays None (the default of the scheme)."""
     return server_class(server)() if isinstance(server, str) else server
 
 
 def make_selector(selector: Any, options: Mapping[str, Any], arguments: Iterable[str] = ()) -> Any:
-    """Return the scheme that was named or given.
+    """Return the scheme with this name and these options, or the given object.
 
     Args:
-        selector: its name, or a Selector or Policy.
-        options: of the scheme.
-        arguments: of who takes options along with its own arguments: a typo may be meant for either.
+        selector: a name, a Selector or a Policy.
+        options: options of the scheme; only with a name.
+        arguments: the caller's own argument names, which the hint for a misspelt option may suggest too.
     """
     if not isinstance(selector, str):
         if options:

@@ -1,11 +1,11 @@
-"""A coordinator with what every server around it has: versions of the model, the clock, the folder.
+"""The live server: a coordinator together with model versions, a clock and a state folder.
 
     while (step := server.next_step(transport, available)) is not None:
-        moved = server.take(step)                # or make the next model of server.answers(step) oneself
+        moved = server.take(step)                # or aggregate server.answers(step) yourself
         server.stepped(step, server.shared.arrays, moved=moved, transport=transport)
 
-A transport carries tasks out and brings replies back (`fedpace.flower`, `fedpace.nvflare`). Who starts, when a round
-ends and what a late reply is worth are the coordinator's, as in the simulator.
+A transport sends tasks and returns replies (`fedpace.flower`, `fedpace.nvflare`). As in the simulator, the coordinator
+decides which clients start, when a round ends and how much a stale reply counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, special  # noqa: F401  (where they are first used they would be imported in mid-run)
+from scipy import optimize, special  # noqa: F401  (import them now, not in the middle of a run)
 
 from fedpace._base.checks import at_least, one_of
 from fedpace._base.names import bare
@@ -50,13 +50,13 @@ Clock = Literal["server", "reported"]
 
 @dataclass(frozen=True)
 class Host:
-    """What a framework is and can do.
+    """Describes the framework that runs the server.
 
     Args:
-        name: of the framework, for the records.
-        log: where warnings go.
-        remedies: what a client must do about something that a scheme needs and it does not send.
-        offers: what its clients can report.
+        name: name of the framework, for the records.
+        log: logger for warnings.
+        remedies: fact -> advice for a client that does not send this fact although the scheme needs it.
+        offers: facts that clients of the framework can report.
     """
 
     name: str
@@ -66,21 +66,21 @@ class Host:
 
 
 class Server:
-    """The coordinator of a live federation.
+    """The server of a live federation.
 
     Args:
         scheme: a Selector or a Policy.
-        settings: of the coordinator.
+        settings: options of the coordinator; `hear_late` is always on.
         host: the framework.
-        clock: `server`: time is this machine's. `reported`: time is what clients report, and nobody really waits.
-        folder: where every step is saved, and from which a restarted server goes on; None = nowhere. `fedpace readmit`
-            leaves requests there, which are carried out at the start and once per step.
-        rule: the server rule; None = the one that the scheme asks for.
-        robust: a robust rule in place of the weighted mean, or its name; None = the weighted mean.
-        validation: trains a model on the server's own data; for robust rules that need it.
-        sketch: entries of an update's sketch.
-        loss_key: metric with the client's training loss; empty = the usual ones.
-        forget_seconds: clients that were not connected for so long are forgotten.
+        clock: `server` = real time on this machine. `reported` = virtual time from the seconds that clients report.
+        folder: the server saves every step there, and a restarted server continues from it; None = no saving. The
+            server also reads requests of `fedpace readmit` there, at the start and once per step.
+        rule: the server rule; None = the default of the scheme.
+        robust: a robust rule, or its name, that replaces the weighted mean; None = the weighted mean.
+        validation: trains a model on the server's own data, for robust rules that need it.
+        sketch: number of entries in the sketch of an update; 0 = the whole update.
+        loss_key: name of the metric with the client's training loss; empty = try the names in `LOSS_KEYS`.
+        forget_seconds: remove clients that were not connected for this long.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Server:
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
-        # No host has a message that stops a client.
+        # No framework can stop a client in mid-task.
         settings = replace(settings, hear_late=True)
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
@@ -125,16 +125,16 @@ class Server:
         self._readmissions = Readmissions(folder, host.log)
         self._readmissions.carry_out(coordinator)
         self.shared: SharedModel
-        """The current model, from when `share` was first called."""
+        """The current model; set by the first call of `share`."""
         self._next: tuple[Task, ...] = ()
-        """Tasks that were decided along with the last step."""
+        """Tasks that came with the last step and are not sent yet."""
         self._ended = coordinator.now
         self.watch = Stopwatch()
 
     # -- what hosts call -------------------------------------------------------------------------------------
 
     def share(self, arrays: Arrays) -> SharedModel:
-        """Return the shared model, which holds `arrays` now; its server step goes on where it was."""
+        """Set the arrays of the shared model and return it; the state of its server rule is kept or restored."""
         if not hasattr(self, "shared"):
             self.shared = SharedModel(arrays, self.rule, robust=self._robust, validation=self._validation)
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
@@ -145,18 +145,18 @@ class Server:
         return self.shared
 
     def next_step(self, transport: Transport, available: Iterable[str] | Callable[[], Iterable[str]]) -> Step | None:
-        """Carry tasks out and bring replies back until the model is to step; None = there is nobody to ask.
+        """Send tasks and collect replies until a step is due, and return that step; None = no client can be asked.
 
         Args:
-            transport: how they travel.
-            available: who is there; or what says so, asked again and again.
+            transport: sends tasks and collects replies.
+            available: the connected clients, or a function that returns them and is called repeatedly.
         """
         fixed = None if callable(available) else list(available)
         self.files.acquire()
         self._readmissions.carry_out(self.coordinator)
         self._send(transport, self._next)
-        # Where answers come faster than a host hands them over, those in hand must not grow old while it is asked for
-        # more. Rounds listen first: who was late is heard before anybody is chosen.
+        # Without rounds, use the answers in hand at once if they suffice: under load they would grow stale while more
+        # replies are read. Rounds read replies first, so that stragglers are known before the next choice.
         at_once = not (self.coordinator.policy.rounds or self.courier.reported) and self.coordinator.sated
         while True:
             if not at_once:
@@ -172,7 +172,7 @@ class Server:
             if due.tasks:
                 self._say(due)
                 self._send(transport, due.tasks)
-                if self.coordinator.policy.rounds:  # others expect what they saw, which has it in it
+                if self.coordinator.policy.rounds:  # the waits of other policies already include the latency
                     self.coordinator.wait_at_least(self.courier.latency)
             elif self.coordinator.tasks:
                 with self.watch("waiting"):
@@ -181,19 +181,22 @@ class Server:
                 return None
 
     def answers(self, step: Step) -> list[tuple[float, Arrays, Reply]]:
-        """Return weight, model that was sent, and reply, of all that make a step."""
+        """Return (weight, model that was sent, reply) for each answer of a step."""
         models, replies = self.courier.models, self.courier.replies
         return [(weight, models[task.step], replies[task.id]) for task, weight in step.answers]
 
     def take(self, step: Step) -> bool:
-        """Take a step by the server's rule; return whether the model moved."""
+        """Make a step with the server rule, and return whether the model changed."""
         with self.watch("stepping"):
             applied = self.shared.apply(self.coordinator, step, *self._models(step))
         self._drop_lost(step, applied.step)
         return applied.moved
 
     def bounded(self, step: Step) -> tuple[Step, list[tuple[float, Arrays, Reply]]]:
-        """Return a step and its answers as a framework may average them: bounded, or combined by the robust rule."""
+        """Return a step and its answers for a framework that averages itself.
+
+        Long updates are clipped. With a robust rule, every answer is replaced by the combined model.
+        """
         with self.watch("bounding"):
             left, models = self.shared.bounded(self.coordinator, step, *self._models(step))
         self._drop_lost(step, left)
@@ -204,13 +207,13 @@ class Server:
         ]
 
     def _models(self, step: Step) -> tuple[dict[int, Arrays], dict[int, Arrays]]:
-        """Return the models of a step's answers, trained and sent, by task."""
+        """Return task id -> trained model and task id -> sent model, for the answers of a step."""
         models, replies = self.courier.models, self.courier.replies
         tasks = [task for task, _ in step.answers]
         return {t.id: replies[t.id].model or {} for t in tasks}, {t.id: models[t.step] for t in tasks}
 
     def _drop_lost(self, step: Step, left: Step) -> None:
-        """Drop replies that were refused."""
+        """Drop the replies of `step` that are not in `left`, because they are not finite."""
         for task in {task for task, _ in step.answers} - {task for task, _ in left.answers}:
             self.courier.drop(task, NOT_FINITE)
 
@@ -224,18 +227,18 @@ class Server:
         facts: Any = None,
         transport: Transport | None = None,
     ) -> Round:
-        """Go on after a step, and save it.
+        """Record that a step was made, send the next tasks, save the state, and return the record of the round.
 
         Args:
-            step: which was made.
-            model: as it is now.
-            moved: whether the server step was taken.
-            own: arrays that the host keeps for itself.
-            facts: what else it remembers, as JSON.
-            transport: by which those who are to train next are told before anything is saved, so that nobody waits for
-                the disk; None = they are told when the next step is asked for.
+            step: the step that was made.
+            model: the model after the step.
+            moved: whether the server rule changed the model.
+            own: further arrays of the host to save.
+            facts: further JSON values of the host to save.
+            transport: sends the next tasks before the state is saved, so that clients do not wait for the disk; None =
+                `next_step` sends them.
         """
-        held = [self.courier.replies.get(task.id) for task, _ in step.answers]  # None: it was refused
+        held = [self.courier.replies.get(task.id) for task, _ in step.answers]  # None = refused
         losses = [reply.loss for reply in held if reply is not None and not math.isnan(reply.loss)]
         stepping = step_facts(self.shared.state)
         before = set(self.coordinator.at.excluded)
@@ -273,7 +276,7 @@ class Server:
 
     @contextmanager
     def sitting(self) -> Iterator[None]:
-        """Inside, the server works; how that ended is recorded, and where its seconds went is logged."""
+        """Context manager for a run of the server: at its end it records the status and logs the time spent."""
         status = "interrupted"
         try:
             with terminable():
@@ -283,7 +286,7 @@ class Server:
             self.files.close(status)
             self._log.info("fedpace: the server's seconds: %s", self.watch)
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------
 
     def _send(self, transport: Transport, tasks: tuple[Task, ...]) -> None:
         with self.watch("sending"):
@@ -291,7 +294,7 @@ class Server:
         self._next = ()
 
     def _say(self, due: Due) -> None:
-        """Log who is asked for what."""
+        """Log which clients get which tasks."""
         kinds = {"train": "train", "measure": "only report", "probe": "are asked first"}
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
@@ -303,7 +306,7 @@ class Server:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Inside, a scheme that chooses k of fewer than k clients chooses all of them."""
+        """Context manager: inside it, a scheme with k above the number of clients uses k = that number."""
         policy, clients = self.coordinator.policy, len(self.coordinator)
         scheme: Any = getattr(policy, "selector", policy)
         if clients and (scheme.fixed_k or 0) > clients:

@@ -1,9 +1,8 @@
-"""The shared model of a server that keeps named arrays: its versions, its server step, and both on disk.
+"""The shared model of a server with named arrays, its server step, and the saving of the rule's state.
 
-Floating arrays are one flat vector to the rule (`fedpace.core.stepping`). Buffers are no direction to step along: a
-variance that is extrapolated may fall below 0. They become the weighted mean of what the clients sent, whatever the
-step does to the parameters, as in the simulator; integers are rounded (which arrays are buffers: `sketch.is_buffer`).
-What a client left out, or sent in another shape, is as it was sent to the client.
+The server rule sees the parameters as one flat vector (`fedpace.core.stepping`). Buffers (`sketch.is_buffer`) are
+always the weighted mean of the clients' buffers, because an extrapolated variance could fall below 0; integers are
+rounded. If a client's model lacks an array, or has it in another shape, the array that was sent to the client counts.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
 ArraysValidation = Callable[[dict[str, NDArray[Any]]], Arrays]
-"""Trains a model on the server's own data."""
+"""Function: trains a model on the server's own data, and returns the trained model."""
 ByTask = Mapping[int, Arrays]
 """Task id -> model."""
 
 STATE = "server:"
-"""Begins the names of saved arrays that belong to the server step."""
+"""Prefix of the names of saved arrays that belong to the server rule."""
 
 
 def mean_buffers(before: Arrays, weighted: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
-    """Return the weighted mean of the buffers that clients sent; those of `before` where nobody's counts."""
-    # A negative weight, which some importance weights are, could make a variance negative.
+    """Return the weighted mean of the clients' buffers, by name; empty if no weight is above 0."""
+    # Skip negative importance weights: they could make a variance negative.
     counted = [(weight, trained) for weight, trained in weighted if weight > 0]
     total = sum(weight for weight, _ in counted)
     found: dict[str, NDArray[Any]] = {}
@@ -50,25 +49,25 @@ def mean_buffers(before: Arrays, weighted: Iterable[tuple[float, Arrays]]) -> di
 
 
 def _as_kind(values: FloatArray, like: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in the type of `like`: integers are rounded."""
+    """Return the values in the type of `like`, rounded if it is an integer type."""
     return np.asarray(values if np.issubdtype(like.dtype, np.floating) else np.rint(values), dtype=like.dtype)
 
 
 def _fitting(arrays: Arrays, key: str, otherwise: NDArray[Any]) -> FloatArray:
-    """Return an array of a client's model; `otherwise` where it left it out, or sent it in another shape."""
+    """Return an array of a client's model; `otherwise` if it is missing or has another shape."""
     array = arrays.get(key, otherwise)
     return np.asarray(array if np.shape(array) == otherwise.shape else otherwise, dtype=np.float64)
 
 
 class SharedModel:
-    """The current model, and how it moves.
+    """The current model as named arrays, and the server rule that changes it.
 
     Args:
-        arrays: the model by names.
+        arrays: name -> array of the model.
         rule: the server rule.
-        robust: combines updates in place of the weighted mean: a rule, or the name of one.
-        validation: trains a model, given as named arrays, on the server's own data and returns it likewise; for robust
-            rules that compare updates with the server's own.
+        robust: a robust rule, or its name, that replaces the weighted mean.
+        validation: trains named arrays on the server's own data and returns the trained ones, for robust rules that
+            compare updates with the server's own update.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class SharedModel:
 
     @property
     def state(self) -> Any:
-        """What the server rule remembers."""
+        """The state of the server rule."""
         return self.aggregator.state
 
     @state.setter
@@ -109,13 +108,15 @@ class SharedModel:
         trained: ByTask,
         sent: ByTask | None = None,
     ) -> Applied:
-        """Take the step that a coordinator says is due: validate, bound, combine, move. `arrays` is the new model.
+        """Make the step that a coordinator reports as due; afterwards `arrays` holds the new model.
+
+        The step validates, bounds and combines the updates, and then applies the server rule.
 
         Args:
-            coordinator: that `step` is of; call its `stepped` afterwards.
+            coordinator: the coordinator of the step; call its `stepped` afterwards.
             step: with the answers and their weights.
             trained: task id -> the model that its client trained.
-            sent: task id -> the model that the client was sent; None = the current one to all of them.
+            sent: task id -> the model that its client received; None = all received the current model.
         """
         answers = self._answers(step, trained, sent)
         applied = self.aggregator.apply(coordinator, step, self._flat(self.arrays), answers)
@@ -136,10 +137,10 @@ class SharedModel:
         trained: ByTask,
         sent: ByTask | None = None,
     ) -> tuple[Step, dict[int, dict[str, NDArray[Any]]]]:
-        """Return a step and the models of its answers as they may be averaged, for hosts whose framework averages.
+        """Return a step and task id -> bounded model, for hosts with a framework that averages itself.
 
-        Models that moved too far are clipped; where there is a robust rule, all are the model that it makes of them.
-        Where those that answered have used up their weight, all are nearer to the current model.
+        Updates that are too long are clipped. With a robust rule, every model is replaced by the combined model. If the
+        step's scale is below 1, all models are moved towards the current model.
         """
         step, held, buffers = self.aggregator.bounded(coordinator, step, self._answers(step, trained, sent))
         before = {answer.task.id: answer for answer in self._answers(step, trained, sent)}
@@ -166,7 +167,7 @@ class SharedModel:
         return answers
 
     def _near(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
-        """Return a client's model with its buffers no further from those that it was sent than they may be."""
+        """Return a client's model with the change of its buffers clipped by its factor in `factors`."""
         model = trained[task]
         if task not in factors:
             return model
@@ -190,17 +191,19 @@ class SharedModel:
         awaited: frozenset[int] | None = None,
         share_of: ShareOf | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Take one step, and return the new model. Nobody whose answer counts leaves it as it is.
+        """Make one step without a coordinator, and return the new model; it is unchanged if all weights are 0.
+
+        Nothing is clipped, and the robust rule is not used: `apply` does both.
 
         Args:
-            answers: (weight, trained model) of each client. In mode `average` who failed leaves its weight to them.
-                Arrays that are missing, or of another shape, are as they were sent; all must be finite.
-            mode: of the cohort.
-            sent: the model that they were trained from, or one for each, where it is not the current one.
-            sources: whose answers they are, for rules that remember clients.
-            version: of the current model, in the terms of the sources.
-            awaited: versions that clients still train from, where that is known.
-            share_of: what a client weighs in the objective by now, where that is known.
+            answers: (weight, trained model) of each client. Mode `average` scales the weights to sum 1. Arrays that are
+                missing or have another shape count as they were sent. All values must be finite.
+            mode: aggregation mode of the cohort.
+            sent: the model that clients received, one for all or one for each; None = the current model.
+            sources: origin of each answer, for rules with a memory of each client.
+            version: version of the current model, on the same scale as in `sources`.
+            awaited: versions that clients still train from; None = unknown.
+            share_of: gives the current weight of a client in the objective; None = unknown.
         """
         weighted = [(float(weight), trained) for weight, trained in answers]
         starts = [self.arrays] * len(weighted) if sent is None else sent
@@ -219,11 +222,11 @@ class SharedModel:
         return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
 
     def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
-        """Take the step that others averaged, and return the new model.
+        """Apply the server rule to an average that the framework has computed, and return the new model.
 
         Args:
-            averaged: what they made of the current model; arrays that are new to it are taken over.
-            answers: what they averaged, as for `step`: some rules look at how far clients disagree.
+            averaged: the averaged model; its buffers and new arrays are copied as they are.
+            answers: the averaged answers, as for `step`; some rules measure how far clients disagree.
         """
         current = self._flat(self.arrays)
         gather = Gather(self.rule, self._zero(), mean=False)
@@ -245,14 +248,14 @@ class SharedModel:
         return self._put(vector, others)
 
     def _put(self, vector: FloatArray, others: Arrays) -> dict[str, NDArray[Any]]:
-        """Make a flat vector, and other arrays, the current model."""
+        """Set the current model from a flat vector of parameters and from other arrays, and return it."""
         after: dict[str, NDArray[Any]] = dict(self.arrays) | {key: np.array(array) for key, array in others.items()}
         after.update(self._named(vector))
         self.arrays = after
         return after
 
     def _named(self, vector: FloatArray) -> dict[str, NDArray[Any]]:
-        """Return a flat vector as the arrays that it holds."""
+        """Return a flat vector of parameters as named arrays."""
         found: dict[str, NDArray[Any]] = {}
         start = 0
         for key in self._stepped():
@@ -262,11 +265,11 @@ class SharedModel:
         return found
 
     def _stepped(self) -> list[str]:
-        """Return the names of the arrays that the rule moves."""
+        """Return the names of the arrays that the server rule changes: all except buffers."""
         return [key for key, array in self.arrays.items() if not is_buffer(key, array)]
 
     def _flat(self, arrays: Arrays, otherwise: Arrays | None = None) -> FloatArray:
-        """Return the arrays that the rule moves as one vector; who lacks one has it as it was sent."""
+        """Return the parameters as one flat vector; missing arrays come from `otherwise` (None = the current model)."""
         names, like = self._stepped(), otherwise or self.arrays
         return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
@@ -276,12 +279,12 @@ class SharedModel:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what to keep beside the arrays: as JSON, and as arrays of their own."""
+        """Return the state of the server rule for saving: JSON values, and name -> array."""
         scalars, vectors = self.aggregator.saved()
         return {"name": self.rule.name, "state": scalars}, {STATE + name: vector for name, vector in vectors.items()}
 
     def load_state(self, saved: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `saved_state` gave; another rule starts anew."""
+        """Restore the result of `saved_state`; do nothing if another rule saved it."""
         if saved.get("name") != self.rule.name:
             return
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}

@@ -1,8 +1,8 @@
-"""Sketches of updates, of models that are named arrays.
+"""Sketches and lengths of updates, for models that are named arrays.
 
-The same seeded count sketch as the simulator's, so that all hosts, and clients that sketch themselves, report alike.
-Buffers, such as the statistics of a batch norm, are no part of an update. A model's arrays do not say which of them are
-buffers: those of integers are, and those whose names end as torch and Keras call running statistics.
+The sketch is the same seeded count sketch as in the simulator, so all hosts and clients get the same result. Buffers,
+such as the statistics of a batch norm, are not part of an update. An array is a buffer if it is not floating, or if its
+name ends like the running statistics of torch or Keras.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fedpace.numerics.count_sketch import CountSketch
 
 Arrays = Mapping[str, NDArray[np.generic]]
 BUFFERS = ("running_mean", "running_var", "moving_mean", "moving_variance")
-"""What a name ends with, behind the layer's, where it is a batch norm's statistic."""
+"""Last parts of the names of batch-norm statistics, after the layer's name."""
 
 
 def is_buffer(name: str, array: NDArray[np.generic]) -> bool:
-    """Whether an array is averaged, and never extrapolated."""
+    """Return whether an array is a buffer, which the server averages and never extrapolates."""
     return not np.issubdtype(array.dtype, np.floating) or name.replace("/", ".").rpartition(".")[2] in BUFFERS
 
 
 def is_variance(name: str) -> bool:
-    """Whether an array holds variances, which are at least 0."""
+    """Return whether an array holds variances, which must be at least 0."""
     return name.replace("/", ".").rpartition(".")[2] in ("running_var", "moving_variance")
 
 
@@ -35,18 +35,18 @@ class UpdateSketch:
     """A fixed projection of updates to `width` entries; width 0 = the updates themselves."""
 
     def __init__(self, current: Arrays, width: int, *, seed: int) -> None:
-        """Take the shapes of the shared model's arrays."""
+        """Make the projection for models with the arrays of `current`."""
         self._shapes = {key: array.shape for key, array in current.items() if not is_buffer(key, array)}
         length = sum(math.prod(shape) for shape in self._shapes.values())
         self._sketch = CountSketch(length, width, seed=seed)
         self.width = self._sketch.width
 
     def __call__(self, trained: Arrays, current: Arrays) -> FloatArray | None:
-        """Return the sketch of trained - current; None where the client sent other arrays than the model's."""
+        """Return the sketch of trained - current; None if arrays are missing, of another shape, or not finite."""
         return self._of(flat(trained, self._shapes) - flat(current, self._shapes)) if self._fits(trained) else None
 
     def of_step(self, step: Arrays) -> FloatArray | None:
-        """Return the sketch of a step that is given as such; None where it has other arrays, or is not finite."""
+        """Return the sketch of an update; None if arrays are missing, of another shape, or not finite."""
         return self._of(flat(step, self._shapes)) if self._fits(step) else None
 
     def _of(self, vector: FloatArray) -> FloatArray | None:
@@ -57,22 +57,26 @@ class UpdateSketch:
 
 
 def flat(arrays: Arrays, names: Iterable[str]) -> FloatArray:
-    """Return arrays as one vector, in the order of the names."""
+    """Return the named arrays as one flat vector, in the order of `names`."""
     parts = [np.asarray(arrays[name], dtype=np.float64).ravel() for name in names]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def flat_update(trained: Arrays, sent: Arrays) -> FloatArray:
-    """Return trained - sent over all but buffers as one vector; infinite where it is too large for a float."""
-    names = [key for key, array in sent.items() if not is_buffer(key, array)]  # in whatever order a client sends them
+    """Return trained - sent without buffers as one flat vector; entries that overflow are infinite."""
+    names = [key for key, array in sent.items() if not is_buffer(key, array)]  # clients may use another order
     with np.errstate(over="ignore"):
         return np.asarray(flat(trained, names) - flat(sent, names))
 
 
 def buffer_lengths(models: Sequence[tuple[Arrays, Arrays]]) -> dict[str, list[float]]:
-    """Return how far each model's buffers moved from those that were sent, by what their names end with.
+    """Return kind of buffer -> Euclidean distance of each model's buffers from the sent ones.
 
-    A buffer of another shape is taken for the one that was sent, and has not moved; where squares overflow, infinity.
+    The kind is the last part of the name, or `counters`. A buffer of another shape counts as not moved. A distance that
+    overflows is infinite.
+
+    Args:
+        models: (trained, sent) of each client.
     """
     names = {key for trained, _ in models for key, array in trained.items() if is_buffer(key, array)}
     kinds: dict[str, list[float]] = {}

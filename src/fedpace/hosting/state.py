@@ -1,8 +1,8 @@
-"""A server's memory on disk: the coordinator, the shared model and whatever else the host keeps, never pickled.
+"""The saved state of a live server: the coordinator, the shared model and further values of the host, without pickle.
 
-A step is written as `session-N/` and `model-N.npz`; then `paced.json`, replaced in one go, names both. So a crash at
-any instant leaves a coordinator and a model of the same step. The line of the diary is in there too: what the crash
-kept from being appended to `rounds.jsonl` is appended when the server comes back.
+Step N is written to `session-N/` and `model-N.npz`. Then `paced.json`, which refers to both, is replaced atomically, so
+a crash always leaves a coordinator and a model of the same step. `paced.json` also holds the record of the round: if a
+crash prevented the line in `rounds.jsonl`, the restarted server adds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedpace.records.run import parse_round, round_line
 FORMAT = 2
 INDEX = "paced.json"
 COMING = "coming-"
-"""Begins the names of arrays in reports whose seconds have not passed."""
+"""Prefix of the names of arrays in `Saved.coming`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +38,20 @@ class Saved:
     model: Arrays
     entry: Round
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the host remembers beside them, as JSON."""
+    """Further JSON values of the host."""
     own: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Arrays of the host's own."""
+    """Further arrays of the host."""
     coming: dict[int, Outcome] = field(default_factory=dict)
-    """Task -> what was measured, where time is reported and its seconds have not passed yet."""
+    """Task id -> measurement that was read, but does not count yet on the clock `reported`."""
     digests: str = ""
-    """Of the rounds that were recorded before `entry` (`RunWriter.digests`); empty in older states."""
+    """Digests of the rounds recorded before `entry` (`RunWriter.digests`); empty in older states."""
 
 
 def save(folder: Path, saved: Saved) -> None:
-    """Write the state, then drop the one before; what cannot be written is a StorageError."""
+    """Write the state, then delete the previous one; raise StorageError if writing fails."""
     number = saved.coordinator.step
     session, model = f"session-{number}", f"model-{number}.npz"
-    # Numbered, since npz cannot hold arrays of every name that a model may use.
+    # Use numbers, because an npz cannot hold every name that a model may use.
     tables = {f"model-{i}": np.asarray(array) for i, array in enumerate(saved.model.values())}
     tables |= {f"own-{i}": np.asarray(array) for i, array in enumerate(saved.own.values())}
     reported: dict[str, NDArray[Any]] = {}
@@ -82,7 +82,7 @@ def save(folder: Path, saved: Saved) -> None:
 
 
 def load(folder: Path, policy: Any) -> Saved | None:
-    """Return the last state written; None where there is none yet."""
+    """Return the last saved state; None if there is none."""
     if not (folder / INDEX).exists():
         return None
     index = read_json(folder / INDEX)

@@ -1,4 +1,4 @@
-"""Where a server's time goes."""
+"""A stopwatch that adds up a server's time by kind of work."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dataclasses import dataclass
 
 @dataclass
 class Spent:
-    """What one kind of work took."""
+    """Time spent on one kind of work."""
 
     times: int = 0
     seconds: float = 0.0
-    """By the clock: where a machine is busy, waiting for a core is in them."""
+    """Wall-clock seconds, including the wait for a free core."""
     work: float = 0.0
-    """Seconds that its thread had a core."""
+    """CPU seconds of the thread."""
     longest: float = 0.0
-    """The most of the seconds at one time."""
+    """Largest wall-clock seconds of one call."""
     most_work: float = 0.0
-    """The most of the work at one time, which may be another."""
+    """Largest CPU seconds of one call."""
 
 
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Adds up seconds by kind of work: `with watch("saving"): ...`."""
 
     def __init__(self) -> None:
         self.spent: defaultdict[str, Spent] = defaultdict(Spent)
 
     @contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Count what happens inside."""
+        """Context manager: add the time spent inside to the kind of work `what`."""
         began, worked = time.perf_counter(), time.thread_time()
         try:
             yield
@@ -46,7 +46,7 @@ class Stopwatch:
             spent.most_work = max(spent.most_work, work)
 
     def __str__(self) -> str:
-        """The whole table in one line, the longest first; in brackets what of it was work, and the most at one time."""
+        """All kinds of work in one line, the longest first; in brackets, total and largest CPU time of one call."""
         parts = sorted(self.spent.items(), key=lambda part: -part[1].seconds)
         return ", ".join(
             f"{what} {s.seconds:.2f} s in {s.times} ({s.work:.2f} s of work, {1000 * s.most_work:.1f} ms at the most)"

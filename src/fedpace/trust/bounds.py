@@ -1,22 +1,23 @@
-"""Bounded influence: what one client may do to the model, whatever it sends and claims.
+"""Bounded influence: limits on what one client can do to the model, whatever it sends and claims.
 
 `Trust` holds one row per client and answers four questions.
 
-- *How much of this update counts?* (`clip_factors`) All of it, unless it is longer than `CLIP` times the reference: the
-  upper quartile, over clients, of the longest update that each has sent so far. Every client has one vote, so clients
-  that answer more often do not decide. The reference does not fall as training converges: late in training an honest
-  minority whose data pull harder than the majority's keeps its influence. And it grows slowly (`REFERENCE_STEPS`), so
-  that attackers cannot push the model away, make honest updates longer by that, and push further each time.
-- *How much weight may this client have?* (`cap_weights`) A leaky bucket: the weight of `WEIGHT_BURST` whole steps, plus
-  `WEIGHT_RATE` times the client's share of the objective per step. Weight above the cap goes to the other clients of
-  the step; if these have no room either, the step becomes shorter. There is no cap per step: a client that was seldom
-  heard, and whose data nobody else has, may rightly be most of one step.
-- *How slow is this client, how large is its moment, how many samples does it have?* Claims are bounded by the server's
-  own clock and by what most clients claim.
-- *Is this client excluded?* Only by evidence from a validation set on the server (`judge`), and never more than half of
-  the fleet.
+- *How much of this update counts?* (`clip_factors`) Updates longer than `CLIP` times the reference are clipped. The
+  reference is the upper quartile, over clients, of the longest update that each has sent so far. Every client has one
+  vote, so clients that answer more often do not decide. The reference does not fall as training converges, so an honest
+  minority with long updates late in training keeps its influence. It also grows slowly (`REFERENCE_STEPS`): otherwise
+  attackers could push the model away, which makes honest updates longer, and push further each time.
+- *How much weight may this client have?* (`cap_weights`) Each client has a leaky bucket: the weight of `WEIGHT_BURST`
+  whole steps, plus `WEIGHT_RATE` times its share of the objective per step. Weight above the cap goes to the other
+  clients of the step; if they are at their caps too, the step becomes shorter. There is no cap for a single step: a
+  client with rare data that seldom participates may rightly have most of the weight of one step.
+- *How slow is this client, how large is its moment, how many samples does it have?* The server's own clock and the
+  claims of the other clients bound these claims.
+- *Is this client excluded?* Only evidence from a validation set on the server excludes clients (`judge`). If more than
+  half of the clients would be excluded, none is.
 
-The direction of an update plays no part. The proposition that follows from these bounds is in docs/trust.md.
+Without a validation set, the direction of an update plays no part. docs/trust.md has the proposition that follows from
+these bounds.
 """
 
 from __future__ import annotations
@@ -55,41 +56,41 @@ from fedpace.trust.limits import (
 )
 
 UPDATE, SKETCH = "update", "sketch"
-"""Kinds of vectors that have a reference length of their own; the others are kinds of buffers."""
+"""Kinds of vectors; each kind has its own reference length. All other kinds are kinds of buffers."""
 LONGEST_OF, FIRST_OF = "longest/", "first/"
-"""Begin the names of saved lengths."""
+"""Prefixes of the names of saved lengths."""
 COLUMNS: dict[str, float] = {
-    "answers_timed": 0.0,  # answers whose seconds were compared with a claimed delay
-    "log_lateness": 0.0,  # sum over these of log(seconds taken / seconds claimed)
-    "moment_size": math.nan,  # log of the trace of the moment as it was reported
-    "moment_scale": 1.0,  # what the moment was multiplied by
+    "answers_timed": 0.0,  # number of answers compared with the claimed delay
+    "log_lateness": 0.0,  # sum over these answers of log(seconds taken / seconds claimed)
+    "moment_size": math.nan,  # log of the trace of the moment as reported
+    "moment_scale": 1.0,  # factor that the moment was multiplied by
     "weight_used": 0.0,  # level of the leaky bucket after `weight_step`
     "weight_step": 0.0,  # the step in which the client last had weight
-    "judged": 0.0,  # answers that were compared with the server's own update
+    "judged": 0.0,  # number of updates compared with the server's own update
     "agreement": 0.0,  # sum of their cosines with it
-    "excluded": 0.0,  # 1 = the client is not asked
+    "excluded": 0.0,  # 1 = the client gets no tasks
 }
 
 
 class Trust:
-    """The bounds that clients are held to, and the evidence behind them; one row per client.
+    """The bounds on each client and the evidence behind them; one row per client.
 
     Args:
-        on: False = only what is not finite is refused, and only a rule with a validation set excludes clients.
-        clip: clip updates longer than this many times the reference; 0 = never.
-        rate: most weight of one client over time, in multiples of its share of the objective; 0 = any.
+        on: False = no bounds: only updates that are not finite are refused, and only `judge` excludes clients.
+        clip: clip updates longer than this multiple of the reference; 0 = never.
+        rate: cap on a client's weight per step over time, as a multiple of its share of the objective; 0 = no cap.
     """
 
     def __init__(self, *, on: bool = True, clip: float = CLIP, rate: float = WEIGHT_RATE) -> None:
         self.on, self.clip, self.rate = on, clip, rate
         self.columns: dict[str, FloatArray] = {name: np.zeros(0) for name in COLUMNS}
         self.longest: dict[str, FloatArray] = {}
-        """Kind of vector -> (n,) length of the longest that each client has sent; 0 = none."""
+        """Kind of vector -> (n,) length of the longest vector that each client has sent; 0 = none."""
         self.first: dict[str, FloatArray] = {}
-        """Kind of vector -> (n,) length of the first that each client has sent; 0 = none."""
+        """Kind of vector -> (n,) length of the first vector that each client has sent; 0 = none."""
 
     def __len__(self) -> int:
-        """Clients."""
+        """Number of clients."""
         return self.columns["excluded"].size
 
     def append(self, clients: int) -> None:
@@ -117,13 +118,13 @@ class Trust:
         size: int = 0,
         remember: bool = True,
     ) -> FloatArray:
-        """Return what each vector is to be multiplied by: 1, less if it is too long, 0 if it is not finite.
+        """(k,) factors for the vectors: 1, less than 1 for a vector that is too long, 0 for one that is not finite.
 
         Args:
-            rows: (k,) of the clients; -1 = a client that has left.
-            lengths: (k,) Euclidean lengths; NaN or infinity where an entry is.
-            kind: `update`, `sketch`, or the kind of a buffer. Each has its own reference.
-            step: steps that were made.
+            rows: (k,) rows of the clients; -1 = a client that has left.
+            lengths: (k,) Euclidean lengths; NaN or infinity for a vector that is not finite.
+            kind: `update`, `sketch`, or the kind of a buffer. Each kind has its own reference.
+            step: number of steps made, which limits the growth of the reference.
             size: number of parameters, for the bound on first updates; 0 = no such bound.
             remember: whether these lengths count in the reference from now on.
         """
@@ -148,19 +149,19 @@ class Trust:
         else:
             limit = FIRST_BUFFER
         long = finite & (came > limit)
-        factors[long] = np.maximum(limit / came[long], math.ulp(0.0))  # 0 says that it is not finite
+        factors[long] = np.maximum(limit / came[long], math.ulp(0.0))  # not 0, which means "not finite"
         return factors
 
     # -- weights ---------------------------------------------------------------------------------------------
 
     def cap_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
-        """Return weights within the caps, for weights that sum to 1; their sum is below 1 if nobody has room left.
+        """Return weights within the caps, for mode `average`; their sum is 1, or less if all clients are at their caps.
 
         Args:
-            rows: (k,) of the clients; -1 = a client that has left, which no cap holds for.
+            rows: (k,) rows of the clients; -1 = a client that has left, which has no cap.
             weights: (k,) >= 0.
-            shares: (n,) of all clients in the objective.
-            step: number of the step that is being made.
+            shares: (n,) shares of all clients in the objective.
+            step: number of the current step.
         """
         total = float(weights.sum())
         if not self.on or not total > 0 or rows.size == 0:
@@ -170,7 +171,7 @@ class Trust:
         return filled_up(wanted, _split(room, rows, wanted))
 
     def cap_deltas(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
-        """Return weights within the cap over time, for weights that need not sum to 1; nobody gets what is above."""
+        """Return weights within the caps, for mode `delta`; weight above a cap is lost, not given to other clients."""
         if not self.on or rows.size == 0:
             return weights
         room = _split(self._room(rows, shares, step), rows, np.abs(weights))
@@ -178,7 +179,7 @@ class Trust:
         return np.where(over, np.sign(weights) * room, weights) if over.any() else weights
 
     def _room(self, rows: IntArray, shares: FloatArray, step: int) -> FloatArray:
-        """(k,) most weight that each client may have in this step, by what it had before."""
+        """(k,) largest weight that each client may have in this step, given the weight that it has used."""
         if not self.rate:
             return np.full(rows.size, math.inf)
         used, last = _at(self.columns["weight_used"], rows), _at(self.columns["weight_step"], rows)
@@ -187,7 +188,7 @@ class Trust:
         return np.where(rows >= 0, np.maximum(room, 0.0), math.inf)
 
     def use_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> None:
-        """Note the weights that clients had in a step that was made."""
+        """Add the weights of a step to the buckets of its clients."""
         if not self.on or not self.rate:
             return
         known = rows >= 0
@@ -199,7 +200,7 @@ class Trust:
         used[whose], last[whose] = left + had, step
 
     def plausible_samples(self, samples: FloatArray) -> FloatArray:
-        """(n,) numbers of samples that clients count for: in large fleets no client claims most of the objective."""
+        """(n,) numbers of samples, with the largest reduced to a share of `SHARE_CAP` in fleets of `SHARE_FLEET`."""
         total = float(samples.sum())
         if not self.on or samples.size < SHARE_FLEET or not total > 0:
             return samples
@@ -214,16 +215,16 @@ class Trust:
     # -- claimed delays --------------------------------------------------------------------------------------
 
     def seconds(self, stated: float, measured: float) -> float:
-        """Return how long a client took: what it reports, but no less than was measured, less an allowance."""
+        """Return a client's seconds: as reported, but at least the measured seconds minus an allowance for transfer."""
         stated, measured = float(stated), float(measured)  # NumPy's half floats end at 65,504
         if not self.on or math.isnan(measured) or math.isnan(stated):
             return stated
         return max(stated, measured - max(TRANSFER_PART * measured, min(TRANSFER_SECONDS, measured / 2)))
 
     def compare_delays(self, rows: IntArray, claimed: FloatArray, seconds: FloatArray, finished: BoolArray) -> None:
-        """Compare what answers took with delays that were claimed beforehand.
+        """Compare the seconds of answers with delays that were claimed beforehand.
 
-        A task that was given up says something only if it was late by then.
+        A task that was given up counts only if it was later than the client's mean lateness by then.
         """
         if not self.on:
             return
@@ -234,26 +235,29 @@ class Trust:
         np.add.at(self.columns["log_lateness"], rows[counted], late[counted])
 
     def slowdown(self) -> FloatArray:
-        """(n,) what claimed delays are multiplied by: 1 unless a client is late beyond doubt."""
+        """(n,) factors for claimed delays: 1, unless a client is significantly later than the fleet."""
         timed = self.columns["answers_timed"]
         seen = timed > 0
         if not self.on or int(seen.sum()) < MIN_CLIENTS:
             return np.ones(timed.size)
-        # One vote per client, however often it answers: clients that claim to be fast are asked more often.
+        # One vote per client, not per answer: clients that claim to be fast are chosen more often.
         mean = self._lateness() - trimmed(self._lateness()[seen], LEAST_SPREAD)[0]
         surprise = mean * np.sqrt(timed)
         spread = max(trimmed(surprise[seen], LEAST_SPREAD)[1], LEAST_SPREAD)
         return np.where(seen & (surprise > LATE * spread), np.exp(mean), 1.0)
 
     def _lateness(self) -> FloatArray:
-        """(n,) mean logarithm of seconds taken over seconds claimed; 0 where nothing was seen."""
+        """(n,) mean of log(seconds taken / seconds claimed); 0 for clients without such answers."""
         timed = self.columns["answers_timed"]
         return np.asarray(np.divide(self.columns["log_lateness"], timed, out=np.zeros(timed.size), where=timed > 0))
 
     # -- claimed moments -------------------------------------------------------------------------------------
 
     def scale_moments(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
-        """Take in moments by row; return what every moment that must change is multiplied by, at most 1."""
+        """Record the sizes of new moments, by row, and return row -> factor (at most 1) to apply to the moment.
+
+        The result has all new moments, and stored moments with a changed factor. Factors refer to moments as reported.
+        """
         if not self.on:
             return dict.fromkeys(moments, 1.0)
         size, scale = self.columns["moment_size"], self.columns["moment_scale"]
@@ -274,18 +278,18 @@ class Trust:
         return {row: float(wanted[row]) for row in {*changed, *moments}}
 
     def forget_moments(self) -> None:
-        """Forget the sizes of moments: all are reported anew."""
+        """Forget the sizes of all moments, because clients will report them again."""
         self.columns["moment_size"][:] = math.nan
         self.columns["moment_scale"][:] = 1.0
 
     # -- evidence from a validation set ----------------------------------------------------------------------
 
     def judge(self, rows: Sequence[int], cosines: ArrayLike) -> None:
-        """Take in how answers agree with the update that the server made on its validation set, and exclude by it.
+        """Record how updates agree with the server's own update, and exclude clients with a low mean cosine.
 
         Args:
-            rows: (k,) of the clients; -1 = a client that has left.
-            cosines: (k,) of their updates with the server's.
+            rows: (k,) rows of the clients; -1 = a client that has left.
+            cosines: (k,) cosine of each update with the server's update on its validation set; NaN = unknown.
         """
         places, found = np.asarray(rows, dtype=np.int64), np.asarray(cosines, dtype=np.float64)
         known = (places >= 0) & np.isfinite(found)
@@ -296,26 +300,26 @@ class Trust:
         self.columns["excluded"][told[(judged >= MIN_JUDGED) & (agreement < OPPOSED * judged)]] = 1.0
 
     def admitted(self, among: BoolArray) -> BoolArray:
-        """(n,) which of these clients may be asked; all of them where more than half would be excluded."""
+        """(n,) True for clients in the mask `among` that are not excluded; if more than half of them are, all stay."""
         excluded = self.columns["excluded"] > 0
         if not excluded.any() or 2 * int((excluded & among).sum()) > int(among.sum()):
             return among
         return among & ~excluded
 
     def readmit(self, rows: IntArray) -> None:
-        """Take the exclusion of clients back, the evidence that led to it, and the weight that they have used."""
+        """Reset the exclusion of clients, the evidence against them, and the weight that they have used."""
         for name in ("excluded", "judged", "agreement", "weight_used"):
             self.columns[name][rows] = 0.0
 
     # -- saving ----------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that is needed to go on."""
+        """Return all arrays to save, by name."""
         longest = {LONGEST_OF + kind: known for kind, known in self.longest.items()}
         return {**self.columns, **longest, **{FIRST_OF + kind: known for kind, known in self.first.items()}}
 
     def load(self, saved: Mapping[str, NDArray[Any]], clients: int) -> None:
-        """Take over what `arrays` gave."""
+        """Restore the result of `arrays`; raise InputError if it is damaged."""
         if missing := set(COLUMNS) - set(saved):
             raise InputError(f"the saved ledger lacks {sorted(missing)} of its trust: start anew")
         for name, array in saved.items():
@@ -340,18 +344,18 @@ class Trust:
 
 
 def _below(saved: Mapping[str, NDArray[Any]], start: str) -> dict[str, FloatArray]:
-    """Return the arrays whose names begin with `start`, by the rest of their names."""
+    """Return the arrays with the prefix `start`, by their names without it."""
     found = {name.removeprefix(start): array for name, array in saved.items() if name.startswith(start)}
     return {name: np.array(array, dtype=np.float64) for name, array in found.items()}
 
 
 def _at(column: FloatArray, rows: IntArray) -> FloatArray:
-    """Return the entries of rows; 0 for row -1, a client that has left."""
+    """Return the entries of `rows`; 0 for row -1, a client that has left."""
     return np.where(rows >= 0, column[np.maximum(rows, 0)], 0.0) if column.size else np.zeros(rows.size)
 
 
 def _split(room: FloatArray, rows: IntArray, weights: FloatArray) -> FloatArray:
-    """(k,) most weight of each answer: several answers of one client share its room in proportion to their weights."""
+    """(k,) largest weight of each answer; answers of the same client share its room in proportion to their weights."""
     _, places, times = np.unique(rows, return_inverse=True, return_counts=True)
     if (times == 1).all():
         return room
@@ -361,7 +365,7 @@ def _split(room: FloatArray, rows: IntArray, weights: FloatArray) -> FloatArray:
 
 
 def reference_length(longest: FloatArray) -> float | None:
-    """Return the reference of the lengths (n,) that clients sent, 0 = none; None while too few were heard."""
+    """Return the reference of the (n,) lengths that clients sent (0 = none); None if fewer than `MIN_CLIENTS` did."""
     heard = longest[longest > 0]
     if heard.size < MIN_CLIENTS:
         return None
@@ -369,9 +373,9 @@ def reference_length(longest: FloatArray) -> float | None:
 
 
 def filled_up(weights: FloatArray, limits: FloatArray) -> FloatArray:
-    """Return weights of sum 1 with none above its limit; what is above goes to the others in proportion.
+    """Return the weights (sum 1) with none above its limit; the excess goes to the other weights in proportion.
 
-    The sum is below 1 where all that have weight are at their limits.
+    The sum is below 1 if all clients with weight are at their limits.
     """
     capped = weights > limits
     if not capped.any():
@@ -390,15 +394,15 @@ def filled_up(weights: FloatArray, limits: FloatArray) -> FloatArray:
 
 
 def robust_scale(values: FloatArray) -> tuple[float, float]:
-    """Return the median, and the standard deviation that half of the values have."""
+    """Return the median and the robust standard deviation (1.4826 times the median absolute deviation)."""
     middle = float(np.median(values))
     return middle, 1.4826 * float(np.median(np.abs(values - middle)))
 
 
 def trimmed(values: FloatArray, least: float) -> tuple[float, float]:
-    """Return the same without values beyond three standard deviations, so that outliers do not look like spread.
+    """Return `robust_scale` of the values within three robust standard deviations of the median.
 
-    Nothing within three times `least` of the median is an outlier.
+    Outliers then do not increase the spread. Values within three times `least` of the median are never outliers.
     """
     middle, spread = robust_scale(values)
     return robust_scale(values[np.abs(values - middle) <= 3 * max(spread, least)])

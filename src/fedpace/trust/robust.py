@@ -1,6 +1,6 @@
-"""Robust aggregation: rules that bound what Byzantine clients can do to the step of the shared model.
+"""Robust aggregation: rules that bound the effect of Byzantine clients on a step of the shared model.
 
-| name | paper | fraction of Byzantine clients it bears | needs a validation set |
+| name | paper | tolerated fraction of Byzantine clients | needs a validation set |
 |---|---|---|---|
 | `median` | Yin et al., ICML 2018 | below 1/2 | no |
 | `trimmed-mean` | Yin et al., ICML 2018 | `fraction` | no |
@@ -11,14 +11,15 @@
 | `fltrust` | Cao et al., NDSS 2021 | any | yes |
 | `zeno` | Xie et al., ICML 2020 | any | yes |
 
-What all rules share:
+All rules have in common:
 
-- The papers weigh clients equally. Here update i has the weight w_i, with the sum W. A rule works with the shares
-  a_i = w_i / W, and its step is W times what it finds per unit of weight. Equal weights give the paper's rule.
-- An update of weight 0 is left out before the rule sees it: it is no neighbour of anybody, and k does not count it.
-- An update with an entry beyond `CAP` is scaled down to it, its direction kept: a Byzantine client that sends 1e300
-  must not make a squared distance overflow. No honest update is that large.
-- No rule but bucketing draws random numbers, and no rule depends on the order of the clients.
+- The papers give all clients equal weights. Here update i has the weight w_i, and W is the sum of the weights. A rule
+  works with the shares a_i = w_i / W, and its result is multiplied by W. Equal weights give the rule of the paper.
+- Updates of weight 0 are removed before the rule runs: they are not neighbours of other updates, and k does not count
+  them.
+- An update with an entry above `CAP` is scaled down to `CAP` without a change of direction, because an update of 1e300
+  would make squared distances overflow. No honest update is that large.
+- Only bucketing draws random numbers, and no rule depends on the order of the clients.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
 
 CAP = 1e60
-"""Largest size of an entry of an update that a rule works with."""
+"""Largest absolute value of an entry of an update."""
 
 SLACK = 1e-9
-"""Relative size below which a difference of weights or of scores is rounding."""
+"""Smaller relative differences of weights or scores count as rounding errors."""
 
 BLOCK = 1 << 17
-"""Numbers that one block of coordinates holds, so that sorting stays in the cache."""
+"""Size of one block of coordinates in numbers; small enough to sort in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Combined:
-    """What a rule made of the updates of one step."""
+    """The result of a rule for the updates of one step."""
 
     step: FloatArray
-    """(d,): the aggregated update, W included."""
+    """(d,) the aggregated update, multiplied by W."""
 
     weights: FloatArray
-    """(k,), at least 0: what each update counted for; 0 where the rule left it out."""
+    """(k,) effective weight of each update, at least 0; 0 = the rule left it out."""
 
     note: Mapping[str, float]
-    """Numbers worth recording. `left_out` is always there: of the updates with a weight, how many counted for nothing.
-    Most rules add others, such as `byzantine`, the number of Byzantine clients that Krum reckons with."""
+    """Numbers to record. `left_out` is always present: how many updates of positive weight the rule left out. Most
+    rules add others, such as `byzantine`, the number of Byzantine clients that Krum assumes."""
 
 
 class RobustRule(Protocol):
-    """What the server needs of a rule."""
+    """A robust rule, as the server uses it."""
 
     name: ClassVar[str]
     validates: ClassVar[bool]
-    """Whether it needs the server's own update, made from a validation set."""
+    """Whether the rule needs the server's own update on a validation set."""
 
     def combine(
         self,
@@ -76,16 +77,20 @@ class RobustRule(Protocol):
         trusted: FloatArray | None,
         rng: np.random.Generator,
     ) -> Combined:
-        """Return the aggregated update.
+        """Return the aggregated update and the effective weights.
 
-        `updates` is (k, d), `weights` (k,) and at least 0, `center` the aggregate of the previous step per unit of
-        weight, `trusted` the server's own update from the same model.
+        Args:
+            updates: (k, d).
+            weights: (k,) at least 0.
+            center: (d,) the aggregate of the previous step, divided by the sum of its weights.
+            trusted: (d,) the server's own update from the current model; None = there is none.
+            rng: random generator for rules that shuffle clients.
         """
         ...
 
 
 class _Case(NamedTuple):
-    """What a rule sees: updates of positive shares that sum to 1, and what `combine` was given."""
+    """The input of a rule: updates with positive shares that sum to 1, and the other arguments of `combine`."""
 
     updates: FloatArray
     shares: FloatArray
@@ -95,11 +100,11 @@ class _Case(NamedTuple):
 
 
 Found = tuple[FloatArray, FloatArray, dict[str, float]]
-"""Of a rule, per unit of weight: the step, what each update counted for, and the note."""
+"""The result of a rule before it is multiplied by W: the step, the effective shares, and the note."""
 
 
 class _Rule(ABC):
-    """Checks the input, leaves out weights of 0, and scales by W; a rule says what happens per unit of weight."""
+    """Base class: checks the input, removes weights of 0 and multiplies by W; subclasses define `_unit` for W = 1."""
 
     name: ClassVar[str]
     validates: ClassVar[bool] = False
@@ -116,7 +121,7 @@ class _Rule(ABC):
         trusted: FloatArray | None,
         rng: np.random.Generator,
     ) -> Combined:
-        """Return the aggregated update, what each update counted for, and numbers worth recording."""
+        """Return the aggregated update, the effective weights, and numbers to record."""
         updates = checks.float_array(updates, "updates", ndim=2)
         count, width = updates.shape
         if not updates.size:
@@ -156,11 +161,12 @@ class _Rule(ABC):
 class Median(_Rule):
     """Coordinate-wise median (Yin et al. 2018).
 
-    Definition 1 of Yin, Chen, Ramchandran and Bartlett. Use it where any client but not half of them may be Byzantine,
-    and the clients' data are alike: on unlike data the median of a coordinate is not its mean even without an attack.
+    Definition 1 of Yin, Chen, Ramchandran and Bartlett. Use it if fewer than half of the clients are Byzantine and the
+    clients' data are similar. On heterogeneous data the median of a coordinate differs from its mean even without an
+    attack.
 
-    Weighted form: the values up to which, and from which on, half of the weight lies; where they differ, their mean.
-    A client counts for the part of the coordinates in which its value is the median.
+    Weighted form: the weighted median; if two values split the weight in half, their mean. The effective weight of a
+    client is the fraction of coordinates in which its value is the median.
     """
 
     name: ClassVar[str] = "median"
@@ -172,10 +178,10 @@ class Median(_Rule):
 
 @dataclass(frozen=True)
 class _Bounded(_Rule):
-    """A rule that reckons with a fraction of Byzantine clients."""
+    """Base class of rules that assume a largest fraction of Byzantine clients."""
 
     fraction: float = 0.2
-    """Of the clients that may be Byzantine; at least 0 and below 0.5."""
+    """Largest fraction of Byzantine clients; at least 0 and below 0.5."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -188,12 +194,13 @@ class TrimmedMean(_Bounded):
     """Coordinate-wise trimmed mean (Yin et al. 2018).
 
     Definition 2 of the paper. In each coordinate it leaves out the floor(fraction * k) largest and as many smallest
-    values, and averages the rest. Use it where a bound on the fraction of Byzantine clients is known: it wastes fewer
-    honest values than the median. While fraction * k is below 1 it is the plain mean, which bears no Byzantine client
-    at all.
+    values, and averages the rest. Use it if a bound on the fraction of Byzantine clients is known: it wastes fewer
+    honest values than the median. If fraction * k is below 1, it is the plain mean, which tolerates no Byzantine
+    client.
 
-    Weighted form: it cuts the weight W * floor(fraction * k) / k from each end, the last value in part. It bears
-    Byzantine clients up to that weight. A client counts for its weight that was left, averaged over the coordinates.
+    Weighted form: it cuts the weight W * floor(fraction * k) / k from each end, and the last value in part. It
+    tolerates Byzantine clients up to that weight. The effective weight of a client is its remaining weight, averaged
+    over the coordinates.
     """
 
     name: ClassVar[str] = "trimmed-mean"
@@ -206,7 +213,7 @@ class TrimmedMean(_Bounded):
             total = sums[:, -1:]
             ends = cut * total / shares.size
             left = np.minimum(sums, total - ends) - np.maximum(sums - masses, ends)
-            left[left < SLACK] = 0.0  # rounding times an arbitrarily large value is arbitrarily large
+            left[left < SLACK] = 0.0  # a rounding error times a huge value is still huge
             left /= left.sum(axis=1, keepdims=True)
             step[block] = np.einsum("ij,ij->i", left, values)
             counted += np.bincount(order.ravel(), left.ravel(), shares.size)
@@ -217,14 +224,15 @@ class TrimmedMean(_Bounded):
 class Krum(_Bounded):
     """Krum (Blanchard et al. 2017): the update nearest to others.
 
-    By Blanchard, El Mhamdi, Guerraoui and Stainer: score(i) = sum of |u_i - u_j|^2 over the k - f - 2 updates j nearest
-    to i, and the step is the update of least score; f = floor(fraction * k), at most (k - 3) // 2 since the proof asks
-    for k >= 2f + 3. Use it where one honest update is a good step, that is where the clients' data are alike.
+    By Blanchard, El Mhamdi, Guerraoui and Stainer: score(i) is the sum of |u_i - u_j|^2 over the k - f - 2 updates j
+    nearest to i, and the step is the update with the lowest score. f = floor(fraction * k), at most (k - 3) // 2,
+    because the proof requires k >= 2f + 3. Use it if one honest update is a good step, that is, if the clients' data
+    are similar.
 
-    Departures: with one or two updates there are no neighbours, and the step is their mean. Among equal scores the
-    paper takes the smallest identifier; here it is the update with the least sum over all others, so that the order
-    of the clients does not matter (with one neighbour, as at k = 3, two scores are always equal). The scores know no
-    weights, since f counts clients.
+    Departures: one or two updates have too few neighbours, and the step is their mean. Among equal scores the paper
+    takes the smallest identifier. Here it is the update with the smallest sum over all others, so that the order of the
+    clients does not matter (with one neighbour, as for k = 3, two scores are always equal). The scores ignore weights,
+    because f counts clients.
     """
 
     name: ClassVar[str] = "krum"
@@ -237,8 +245,8 @@ class Krum(_Bounded):
 class MultiKrum(_Bounded):
     """Multi-Krum (Blanchard et al. 2017): the mean of several.
 
-    The mean of the `keep` updates of least Krum score; `keep=0` means k - f - 2, as many as a score has neighbours. Use
-    it in place of Krum where the mean of several honest updates is a better step than one of them.
+    The step is the mean of the `keep` updates with the lowest Krum scores; `keep=0` means k - f - 2, the number of
+    neighbours in a score. Use it instead of Krum if the mean of several honest updates is a better step than one.
 
     Weighted form: the scores are those of Krum; the mean of the kept updates is weighted. Departures: those of Krum.
     """
@@ -246,7 +254,7 @@ class MultiKrum(_Bounded):
     name: ClassVar[str] = "multi-krum"
 
     keep: int = 0
-    """Updates that are averaged; 0 = k - f - 2."""
+    """Number of updates to average; 0 = k - f - 2."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -261,13 +269,13 @@ class MultiKrum(_Bounded):
 class Bulyan(_Bounded):
     """Bulyan over Krum (El Mhamdi, Guerraoui, Rouault 2018).
 
-    Krum chooses theta = k - 2f updates, one after the other among those that are left. In each coordinate the step is
-    the mean of the theta - 2f chosen values nearest to their median; f = floor(fraction * k), at most (k - 3) // 4
-    since the proof asks for k >= 4f + 3. Use it against attacks that hide a large error in few coordinates.
+    Krum chooses theta = k - 2f updates, one after the other from the remaining ones. In each coordinate the step is the
+    mean of the theta - 2f chosen values nearest to their median. f = floor(fraction * k), at most (k - 3) // 4, because
+    the proof requires k >= 4f + 3. Use it against attacks that hide a large error in few coordinates.
 
-    Weighted form: Krum's scores know no weights; median and mean are weighted. Departures: where fewer updates are
-    left than Krum's k - f - 2 neighbours need, one neighbour is enough; with fewer than 7 updates the bound leaves no
-    f, and if fraction * k is at least 1 the step is the coordinate-wise median.
+    Weighted form: Krum's scores ignore weights; median and mean are weighted. Departures: a score always has at least
+    one neighbour, even if few updates remain. With fewer than 7 updates f is 0; the step is then the coordinate-wise
+    median if fraction * k is at least 1, and the weighted mean otherwise.
     """
 
     name: ClassVar[str] = "bulyan"
@@ -302,25 +310,26 @@ class Bulyan(_Bounded):
 class GeometricMedian(_Rule):
     """Geometric median, as RFA (Pillutla et al. 2022).
 
-    By Pillutla, Kakade and Harchaoui: the step is the point v of least sum a_i |u_i - v|, found by the smoothed
-    Weiszfeld algorithm, v <- sum b_i u_i / sum b_i with b_i = a_i / max(nu, |u_i - v|). It is weighted in the paper
-    already. Use it as the first choice where nothing is known about the attack: it bears Byzantine clients of up to
-    half of the weight, and does not care about the axes.
+    By Pillutla, Kakade and Harchaoui: the step is the point v that minimises sum a_i |u_i - v|. The smoothed Weiszfeld
+    algorithm finds it: v <- sum b_i u_i / sum b_i with b_i = a_i / max(nu, |u_i - v|). The paper already uses weights.
+    Use it as the first choice if nothing is known about the attack: it tolerates Byzantine clients with up to half of
+    the weight, and it does not depend on the choice of coordinates.
 
-    Departures: nu is `smoothing` times the clients' median distance, so that the rule knows no unit (the paper: 1e-6).
-    It runs until v moves by less than 1e-10 of that distance, and `iterations` times at most (the paper: 3 times from
-    the mean), on the Gram matrix. It starts at the mean weighted by a_i over the distance within which half of the
-    weight is near client i, since a mean may be arbitrarily far away. An update that is a minimum itself, since the
-    others pull at it by no more than its own weight, is found beforehand: Weiszfeld creeps towards it. If there are
-    several, as with two updates of equal weight, the step is their mean.
+    Departures: nu is `smoothing` times the clients' median distance, so that the rule does not depend on the scale (the
+    paper: 1e-6). The algorithm runs on the Gram matrix until v moves by less than 1e-10 of that distance, at most
+    `iterations` times (the paper: 3 times from the mean). A mean may be arbitrarily far away, so the start is a mean
+    with weights a_i / r_i, where half of the weight lies within distance r_i of client i. If the other updates pull at
+    an update by no more than its own weight, that update is a minimum. Such updates are found directly, because
+    Weiszfeld converges slowly to them. If there are several, as for two updates of equal weight, the step is their
+    mean.
     """
 
     name: ClassVar[str] = "geometric-median"
 
     iterations: int = 500
-    """Steps of Weiszfeld's algorithm, at most."""
+    """Largest number of steps of Weiszfeld's algorithm."""
     smoothing: float = 1e-6
-    """Least distance to the median that counts, in parts of the clients' median distance."""
+    """Smaller distances to the median count as this one, as a fraction of the clients' median distance."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -359,29 +368,30 @@ class CenteredClipping(_Rule):
     """Centered clipping (Karimireddy et al. 2021), with bucketing.
 
     By Karimireddy, He and Jaggi, who added bucketing in 2022: v <- v + sum a_i min(1, tau / |u_i - v|) (u_i - v),
-    `iterations` times, from v = the previous aggregate. Use it together with momentum at the clients, or where attacks
-    build up over many steps: it remembers.
+    `iterations` times, from v = the previous aggregate. Use it together with momentum at the clients, or against
+    attacks that build up over many steps, because it starts from the previous aggregate.
 
-    `radius` is tau. `radius=0` takes in each iteration the distance from v within which half of the weight lies, so
-    that Byzantine clients of less than half of the weight cannot stretch it; the paper's proof lets tau shrink along
-    with that distance, and its experiments fix it. With a fixed radius, equal updates further than `iterations * tau`
-    from the center are not reached in one step, as in the paper.
+    `radius` is tau. With `radius=0`, tau in each iteration is the distance from v within which half of the weight lies,
+    so that Byzantine clients with less than half of the weight cannot increase it. In the paper's proof tau shrinks
+    with that distance; its experiments use a fixed tau. With a fixed radius, one step cannot reach equal updates
+    further than `iterations * tau` from the center, as in the paper.
 
-    `bucket` is s: the clients are shuffled, each s of them are replaced by their weighted mean, and the rule sees the
-    means. Use s = 2 where the clients' data are unlike, and less than a quarter of them Byzantine. A last bucket of
-    fewer clients counts for its weight (the paper: as much as the others).
+    `bucket` is s: the clients are shuffled, and each group of s clients is replaced by its weighted mean. Use s = 2 if
+    the clients' data are heterogeneous and less than a quarter of the clients are Byzantine. A smaller last bucket
+    counts with its weight (the paper: as much as the others).
 
-    A client counts for its weight times how much of its last difference (its bucket's) was not clipped.
+    The effective weight of a client is its weight times the unclipped fraction of its last difference (with bucketing,
+    of its bucket's difference).
     """
 
     name: ClassVar[str] = "centered-clipping"
 
     radius: float = 0.0
-    """Longer differences from the center are clipped; 0 = to the distance within which half of the weight lies."""
+    """Longer differences from the center are clipped to this; 0 = the distance within which half of the weight lies."""
     iterations: int = 3
-    """How often the center moves in a step."""
+    """How often the center moves per step."""
     bucket: int = 1
-    """Clients whose mean the rule sees as one update; 1 = no bucketing."""
+    """Number of clients per bucket; 1 = no bucketing."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -416,22 +426,22 @@ class CenteredClipping(_Rule):
 class Fltrust(_Rule):
     """FLTrust (Cao, Fang, Liu, Gong 2021).
 
-    step = sum c_i (|t| / |u_i|) u_i / sum c_i with c_i = max(0, cos(u_i, t)) and t the server's own update. Use it
-    where the server has a small clean data set like the clients' (the paper: 100 samples), and any number of clients
-    may be Byzantine. The step is never longer than t.
+    step = sum c_i (|t| / |u_i|) u_i / sum c_i with c_i = max(0, cos(u_i, t)) and t the server's own update. Use it if
+    the server has a small clean data set similar to the clients' data (the paper: 100 samples) and any number of
+    clients may be Byzantine. The step is never longer than t.
 
-    Weighted form: c_i is multiplied by w_i. A client counts for its part of the sum of c_i.
+    Weighted form: c_i is multiplied by w_i. The effective weight of a client is its fraction of the sum of c_i.
 
-    Departure: t itself votes with c = 1 and the weight of `server_vote` average clients. Without it (0, the paper) a
-    step of Byzantine clients alone, whose cosines are all tiny, is as long as one of honest clients, and the step is 0
-    where no update points along t (undefined in the paper).
+    Departure: t itself votes with c = 1 and the weight of `server_vote` average clients. Without this vote (0, the
+    paper), Byzantine clients alone can make a step as long as one of honest clients, although all their cosines are
+    tiny. If no update points along t, the step is then 0 (undefined in the paper).
     """
 
     name: ClassVar[str] = "fltrust"
     validates: ClassVar[bool] = True
 
     server_vote: float = 1.0
-    """What the server's own update weighs, in average clients; 0 = the paper's rule."""
+    """Weight of the server's own update, in units of an average client; 0 = the paper's rule."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -447,29 +457,29 @@ class Fltrust(_Rule):
 class Zeno(_Rule):
     """Zeno++ (Xie et al. 2020): updates that should descend.
 
-    By Xie, Koyejo and Gupta: the server uses updates that it expects to descend. The paper rescales a candidate
-    gradient g to the length of the validation gradient v, and accepts it where the first-order descent score gamma <v,
-    g> - rho |g|^2 is at least -gamma epsilon, gamma being the learning rate. It bears any number of Byzantine clients.
-    Use it as FLTrust, where clients should count fully or not at all.
+    By Xie, Koyejo and Gupta: the server uses updates that it expects to decrease the validation loss. The paper
+    rescales a candidate gradient g to the length of the validation gradient v. It accepts g if the first-order descent
+    score gamma <v, g> - rho |g|^2 is at least -gamma epsilon, where gamma is the learning rate. The rule tolerates any
+    number of Byzantine clients. Use it like FLTrust, if clients should count fully or not at all.
 
-    Departures: the updates stand for -gamma g, and the server's own update t for -gamma v, so that this `rho` is the
-    paper's rho / gamma and this `epsilon` its epsilon / |v|^2: an update is accepted where its cosine with t is at
-    least rho - epsilon. The default is that of the authors' script (0.001 at gamma = 0.1, epsilon = 0); their
-    code takes |g|^2 before g is rescaled. t belongs to the model of now; the paper reuses one for several steps. The
-    paper applies one accepted gradient at a time; the step here is the weighted mean of the accepted ones, which is
-    the same for one update. The server's own update votes too (`server_vote`). An update of length 0 has no direction,
-    and is left out.
+    Departures: an update stands for -gamma g, and the server's own update t for -gamma v. So `rho` here is the paper's
+    rho / gamma, `epsilon` is its epsilon / |v|^2, and an update is accepted if its cosine with t is at least
+    rho - epsilon. The default is that of the authors' script (0.001 at gamma = 0.1, epsilon = 0); their code computes
+    |g|^2 before g is rescaled. t belongs to the current model; the paper reuses one t for several steps. The paper
+    applies one accepted gradient at a time; the step here is the weighted mean of the accepted ones, which is the same
+    for one update. The server's own update votes too (`server_vote`). An update of length 0 has no direction and is
+    left out.
     """
 
     name: ClassVar[str] = "zeno"
     validates: ClassVar[bool] = True
 
     rho: float = 0.01
-    """Least cosine with the server's own update, less `epsilon`, of an update that is accepted."""
+    """An update is accepted if its cosine with the server's own update is at least rho - epsilon."""
     epsilon: float = 0.0
     """Slack of that bound."""
     server_vote: float = 1.0
-    """What the server's own update weighs, in average clients, as in FLTrust; 0 = the paper's rule."""
+    """Weight of the server's own update, in units of an average client, as in FLTrust; 0 = the paper's rule."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -489,11 +499,11 @@ ROBUST: dict[str, type] = {
     rule.name: rule
     for rule in (Median, TrimmedMean, Krum, MultiKrum, Bulyan, GeometricMedian, CenteredClipping, Fltrust, Zeno)
 }
-"""The rules by name."""
+"""Name -> rule class."""
 
 
 def make_robust(name: str, **options: Any) -> RobustRule:
-    """Return the rule called `name` with these options; an unknown name or option is an InputError with a hint."""
+    """Return the rule `name` with these options; an unknown name or option raises InputError with a hint."""
     known = list(ROBUST)
     if not isinstance(name, str) or name not in ROBUST:
         hint = checks.did_you_mean(name, known) if isinstance(name, str) else ""
@@ -511,7 +521,7 @@ def _vector(values: FloatArray, width: int, what: str) -> FloatArray:
 
 
 def _capped(updates: FloatArray) -> FloatArray:
-    """Return the updates, those with an entry beyond CAP scaled down to it."""
+    """Return the updates; those with an entry above CAP are scaled down to CAP."""
     if max(updates.max(), -updates.min()) <= CAP:
         return updates
     largest = np.abs(updates).max(axis=1, keepdims=True)
@@ -519,17 +529,16 @@ def _capped(updates: FloatArray) -> FloatArray:
 
 
 def _whole_part(fraction: float, count: int) -> int:
-    """Return floor(fraction * count), as if fraction * count were not rounded."""
+    """Return floor(fraction * count), with a tolerance for rounding errors of the product."""
     return math.floor(fraction * count + SLACK)
 
 
 def _sorted_blocks(
     updates: FloatArray, shares: FloatArray
 ) -> Iterator[tuple[slice, FloatArray, IntArray, FloatArray, FloatArray]]:
-    """Go through blocks of coordinates: values by size, whose they are, their weights, and the running sums of these.
+    """Yield blocks of coordinates: slice, sorted values, their clients, their weights, and running sums of the weights.
 
-    A coordinate is a row. The largest weight is 1, so that the sums of equal weights are whole numbers, free of
-    rounding.
+    Each row is one coordinate. The largest weight is scaled to 1, so that sums of equal weights are exact integers.
     """
     weights = shares / shares.max()
     width = max(1, BLOCK // shares.size)
@@ -542,7 +551,7 @@ def _sorted_blocks(
 
 
 def _middle(sums: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return, as two columns, up to which and from which on half of the weight lies; `sums` run along the rows."""
+    """Return the columns of the lower and the upper weighted median of each row, given running sums of the weights."""
     half = sums[:, -1:] / 2
     low = (sums < half * (1 - SLACK)).sum(axis=1, keepdims=True)
     high = (sums <= half * (1 + SLACK)).sum(axis=1, keepdims=True)
@@ -550,7 +559,7 @@ def _middle(sums: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def _median(updates: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted median of each coordinate, and the part of the coordinates that each update decides."""
+    """Return the weighted median of each coordinate, and the fraction of coordinates that each update decides."""
     step, counted = np.empty(updates.shape[1]), np.zeros(shares.size)
     for block, values, order, _, sums in _sorted_blocks(updates, shares):
         step[block] = 0.0
@@ -561,7 +570,7 @@ def _median(updates: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _lower_median(values: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return of each row the least value up to which half of the weight lies."""
+    """Return the lower weighted median of each row."""
     order = np.argsort(values, axis=1)
     low, _ = _middle(np.cumsum((shares / shares.max())[order], axis=1))
     lowest: FloatArray = np.take_along_axis(np.take_along_axis(values, order, 1), low, 1)[:, 0]
@@ -569,10 +578,10 @@ def _lower_median(values: FloatArray, shares: FloatArray) -> FloatArray:
 
 
 def _squared_distances(updates: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (k, k) squared distances to about 11 digits, (k, k) inner products and the updates, seen from one of them.
+    """Return (k, k) squared distances to about 11 digits, (k, k) inner products, and the updates minus one of them.
 
-    That one is of median length: seen from 0, a part that all updates share would cancel digits; seen from the mean,
-    one that a single Byzantine client sends. Pairs whose inner products cancel all the same are done one by one.
+    The reference is an update of median length. Relative to 0, a part common to all updates would cancel digits;
+    relative to the mean, a single Byzantine update would. Pairs that still cancel digits are computed one by one.
     """
     lengths = np.einsum("ij,ij->i", updates, updates)
     seen = updates - updates[np.argsort(lengths)[(lengths.size - 1) // 2]]
@@ -590,7 +599,7 @@ def _squared_distances(updates: FloatArray) -> tuple[FloatArray, FloatArray, Flo
 
 
 def _krum_order(distances: FloatArray, byzantine: int) -> IntArray:
-    """Return the updates by Krum score, the least first; equal scores by the sum over all others."""
+    """Return the updates in order of Krum score, lowest first; ties are ordered by the sum of all distances."""
     count = len(distances)
     near = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)[:, : count - 1]
     scores = near[:, : max(1, count - byzantine - 2)].sum(axis=1)
@@ -601,7 +610,7 @@ def _krum_order(distances: FloatArray, byzantine: int) -> IntArray:
 
 
 def _best(updates: FloatArray, shares: FloatArray, fraction: float, keep: int) -> Found:
-    """Return the weighted mean of the `keep` updates of least Krum score; 0 means k - f - 2."""
+    """Return the weighted mean of the `keep` updates with the lowest Krum scores; 0 = k - f - 2."""
     count = shares.size
     if count < 3:
         return shares @ updates, shares, {"byzantine": 0.0}
@@ -613,17 +622,20 @@ def _best(updates: FloatArray, shares: FloatArray, fraction: float, keep: int) -
 
 
 def _compared(updates: FloatArray, trusted: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the cosines of the updates with the trusted one, and what scales them to its length; 0 without length."""
+    """Return the cosines of the updates with the trusted update, and the factors that scale them to its length.
+
+    Both are 0 if the update or the trusted update has length 0.
+    """
     lengths = np.sqrt(np.einsum("ij,ij->i", updates, updates))
     own = float(np.linalg.norm(trusted))
-    moving = (lengths > 1 / CAP) & (own > 1 / CAP)  # below, squares lose digits
+    moving = (lengths > 1 / CAP) & (own > 1 / CAP)  # shorter vectors lose digits when squared
     rescale = np.divide(own, lengths, out=np.zeros(lengths.size), where=moving)
     cosines = np.divide(updates @ trusted, lengths * own, out=np.zeros(lengths.size), where=moving)
     return cosines, rescale
 
 
 def _rescaled(case: _Case, trust: FloatArray, rescale: FloatArray, server_vote: float) -> Found:
-    """Return the mean of the rescaled updates, weighted by `trust`, and of the server's own, which votes too."""
+    """Return the mean of the rescaled updates, weighted by `trust`, and of the server's own update."""
     own = server_vote / trust.size
     total = float(trust.sum()) + own
     counted = trust / total if total > 0 else trust
