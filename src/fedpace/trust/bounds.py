@@ -333,14 +333,7 @@ class Trust:
             if not (np.isfinite(numbers) & (numbers >= lowest) | (name == "moment_size") & np.isnan(numbers)).all():
                 raise InputError(f"'trust/{name}' of the saved ledger is damaged: start anew, or restore another copy")
         self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
-        self.longest, self.first = (
-            {
-                name.removeprefix(start): np.array(a, dtype=np.float64)
-                for name, a in saved.items()
-                if name.startswith(start)
-            }
-            for start in (LONGEST_OF, FIRST_OF)
-        )
+        self.longest, self.first = _below(saved, LONGEST_OF), _below(saved, FIRST_OF)
 
 
 def _below(saved: Mapping[str, NDArray[Any]], start: str) -> dict[str, FloatArray]:
