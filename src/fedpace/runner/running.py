@@ -52,7 +52,7 @@ class Execution:
     keep_model: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         if self.checkpoint_every is not None:
             at_least(self.checkpoint_every, 0, "the seconds between two checkpoints")
 

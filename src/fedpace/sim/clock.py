@@ -42,7 +42,7 @@ class Clock:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.probe_fraction, 0, "probe_fraction of clock")
         finite(self.probe_fraction, "probe_fraction of clock")
         above(self.deadline, 0, "deadline of clock")

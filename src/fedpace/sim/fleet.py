@@ -55,7 +55,7 @@ class Fleet:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense; the session checks the others."""
+        """Raise if an option is invalid; the session checks the others."""
         checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
         checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
         checks.between(self.slow_rare, 0, 1, "slow_rare of fleet")

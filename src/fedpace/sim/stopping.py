@@ -47,7 +47,7 @@ class Stop:
     looks: Looks = "rounds"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.max_rounds, 1, "max_rounds of stop")
         above(self.max_seconds, 0, "max_seconds of stop")
         at_least(self.evaluate_every, 1, "evaluate_every of stop")

@@ -65,7 +65,7 @@ class Training:
     arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.epochs, 1, "epochs of training")
         at_least(self.batch, 0, "batch of training")
         above(self.lr, 0, "lr of training")

@@ -33,7 +33,7 @@ class EngineOptions:
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         one_of(self.name, get_args(EngineName), "engine")
         at_least(self.workers, 0, "workers of the engine")
         if self.ray_address is not None and self.name != "ray":
