@@ -1,12 +1,12 @@
-"""fedpace: whom to wait for in federated learning.
+"""fedpace: client selection in federated learning.
 
     import fedpace
 
     session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
-`import fedpace` needs NumPy and SciPy only; `fedpace.compare` and `fedpace.simulate` load the simulator when they are
-first named, and that loads torch when a run trains with it. What is exported here is what README shows; the rest has
-modules of its own, such as `fedpace.numerics` and `fedpace.moments`.
+`import fedpace` needs only NumPy and SciPy. `fedpace.compare` and `fedpace.simulate` load the simulator at first use,
+which loads torch if a run trains with it. This module exports what README shows; look for the rest in modules such as
+`fedpace.numerics` and `fedpace.moments`.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ _HOMES = {
     "simulate": "fedpace.study",
     "stream": "fedpace._base.rng",
 }
-"""Where what is exported lives. It is loaded when it is first named: `fedpace --help` needs none of it."""
+"""Exported name -> its module, which is imported at first use, so that `fedpace --help` is fast."""
 _PARTS = ("delays", "hosting", "moments", "numerics", "planning", "server", "testing")
-"""Modules that `import fedpace` is enough for."""
+"""Submodules that are available after `import fedpace`."""
 
 
 def _moment_bank() -> MomentStore:
@@ -109,7 +109,7 @@ providers.provide(
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is first named here; the simulator needs more than NumPy and SciPy."""
+    """Import an exported name or a submodule at first use."""
     if name in _PARTS:
         return import_module(f"fedpace.{name}")
     if name not in _HOMES:
@@ -125,16 +125,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Show what is not loaded yet too."""
+    """List all exported names, also those not imported yet."""
     return sorted({*globals(), *__all__, *_PARTS})
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:
     """Return the scheme registered as `name`, such as `make_selector("random", k=5)`.
 
-    Take `pace-async`; where training goes in rounds, take `pace`. A `Session` goes in rounds, so `pace` is what is
-    returned where none is named; `make_selector("pace-async")` is for a `Coordinator`, the simulator, Flower's
-    `PacedServer` and NVFlare.
+    Take `pace-async`; where training goes in rounds, take `pace`. A `Session` has rounds, so `pace` is the default. Use
+    `make_selector("pace-async")` with a `Coordinator`, the simulator, Flower's `PacedServer` and NVFlare.
     """
     return registry.selectors.make(name, **options)
 

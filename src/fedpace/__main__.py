@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say what to install for it."""
+    """Run the command line, or exit with a message that says what to install."""
     try:
         from fedpace.cli import run_command
     except KeyboardInterrupt:

@@ -1,16 +1,17 @@
-"""Whom to wait for, and what that costs, before anything is trained: from delays, and from moments where there are any.
+"""`plan_cohort` chooses the clients to wait for before any training, from delays and, if known, feature moments.
 
-The fastest clients that take at most tau seconds are a prefix of the delay order. A prefix costs rounds of tau seconds;
-the weighted mean of its clients' updates misses the population's by a relative squared error rho, and progress per
-round falls with it, so that the time to a target goes as tau / (1 - rho): the objective of `moment-match`.
+The clients with a delay of at most tau seconds are a prefix of the clients sorted by delay. Waiting for a prefix makes
+rounds of tau seconds. The weighted mean of its clients' updates has a relative squared error rho against the mean of
+all clients. The progress per round falls with rho, so the time to a target is proportional to tau / (1 - rho). This is
+the objective of `moment-match`.
 
 - With moments, rho is the squared length of sum_i a_i M_i at the best weights (`fedpace.numerics.gram`), with
-  M_i = (Z_i - Z) Z^-1 and Z the population's moment. `noise` adds what moments cannot see, noise sum_i a_i^2.
-- With delays alone clients are taken for draws from one population, of which k stand for all n with an error of
-  noise (1/k - 1/n): more clients average better, whoever they are.
+  M_i = (Z_i - Z) Z^-1 and Z the population's moment. `noise` adds noise sum_i a_i^2 for what moments do not show.
+- With delays alone, clients are treated as draws from one population. Then k of n clients have the error
+  noise (1/k - 1/n): more clients average better, whichever they are.
 
-The scan ends where waiting alone costs more than the best plan found, so that of a million clients only the fastest are
-looked at: the answer is exact up to 200 clients in a prefix, beyond which prefixes grow in steps of 2 %.
+The scan ends when the waiting time alone costs more than the best plan so far, so of a million clients it examines only
+the fastest. The result is exact for prefixes of up to 200 clients; longer prefixes grow in steps of 2 %.
 """
 
 from __future__ import annotations
@@ -31,53 +32,54 @@ from fedpace.numerics.inverse import regularised_inverse
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
 
 PORTION = 4000
-"""Clients whose moments are looked at first; as many again while the scan is not over."""
+"""Number of fastest clients whose moments are read first; it doubles while the scan continues."""
 WIDEST = 4096
-"""Entries of a moment up to which it is taken as it is; larger ones are sketched to `SKETCH` entries."""
+"""Most entries of a moment that is used unchanged; larger moments are sketched to `SKETCH` entries."""
 SKETCH = 512
 NEGLIGIBLE = 1e-4
-"""A client with less weight than this is not asked."""
+"""Clients with less weight than this are left out."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to run rounds: wait for the fastest so many."""
+    """One option for rounds: wait for the fastest `prefix` clients."""
 
     prefix: int
-    """Clients that are fast enough."""
+    """Number of clients that are fast enough."""
     clients: int
-    """Those of them with a weight."""
+    """Number of these clients with a weight above 0."""
     seconds: float
-    """Per round."""
+    """Seconds per round."""
     error: float
     """Relative squared error of a round's step."""
     cost: float
-    """seconds / (1 - error): in proportion to the time to a target; infinite where the error is 1 or more."""
+    """seconds / (1 - error), proportional to the time to a target; infinite if the error is 1 or more."""
 
 
 @dataclass(frozen=True)
 class CohortPlan:
-    """Whom to wait for, and what else there was."""
+    """The clients to wait for, and the alternatives."""
 
     clients: tuple[Hashable, ...]
-    """Fastest first."""
+    """The selected clients, fastest first."""
     weights: tuple[float, ...]
     seconds: tuple[float, ...]
     population: int
     chosen: Choice
     one_more: Choice | None
-    """Waiting for the next slower client too; None where everybody is waited for."""
+    """Waiting also for the next slower client; None if the plan waits for all clients."""
     everyone: Choice
+    """Waiting for all clients."""
     frontier: tuple[Choice, ...]
-    """From the shortest rounds on, each with a smaller error than all before it."""
+    """Choices with longer and longer rounds; with moments, only those with a smaller error than all before."""
     moments: bool
     noise: float
     waited: float | None = None
-    """Mean seconds until the last of the cohort had replied, where delays are known round by round: longer than the
-    slowest one's mean, since somebody is late in every round."""
+    """Mean seconds until the last client of the cohort replied, if delays of several rounds are given. It is longer
+    than the mean of the slowest client, because some client is late in every round."""
 
     def sentences(self) -> list[str]:
-        """Return the plan in words."""
+        """Return the plan as sentences."""
         chosen = self.chosen
         said = [
             f"Wait for {chosen.clients} of {self.population:,} clients: a round takes {chosen.seconds:,.4g} s and its "
@@ -107,13 +109,14 @@ def plan_cohort(
     ridge: float = RIDGE,
     max_clients: int = 0,
 ) -> CohortPlan:
-    """Return whom to wait for.
+    """Return the clients to wait for, with their weights and the alternatives.
 
     Args:
-        delay: (n,) seconds per round, or (rounds, n) seconds in each, of which the mean is taken.
-        moments: (n, d, d) second moments of features, or (n, r, d) factors F_i of them; None: not known.
-        names: of the clients; None = their rows.
-        noise: relative squared error of a single client that only averaging lowers; None = 1 without moments, 0 with.
+        delay: (n,) seconds per round, or (rounds, n) seconds in each round, of which the mean is used.
+        moments: (n, d, d) second moments of features, or (n, r, d) factors F_i of them; None = not known.
+        names: names of the clients; None = their row numbers.
+        noise: relative squared error of a single client that only averaging reduces; None = 1 without moments, 0 with
+            moments.
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         max_clients: most clients with a weight; 0 = no limit.
     """
@@ -159,7 +162,7 @@ _Found = tuple[IntArray, FloatArray, Choice, Choice | None, Choice, tuple[Choice
 
 
 def _by_delays(tau: FloatArray, noise: float, most: int) -> _Found:
-    """Every prefix at once: its error is known without looking at anybody."""
+    """Find the best prefix without moments; the error of every prefix has a closed form."""
     count = tau.size
     k = np.arange(1, count + 1)
     used = np.minimum(k, most) if most else k
@@ -168,7 +171,7 @@ def _by_delays(tau: FloatArray, noise: float, most: int) -> _Found:
     best = int(np.argmin(choices[:, 4]))
     if not math.isfinite(choices[best, 4]):
         raise InfeasibleError(f"no set of clients is good enough: with noise = {noise} all errors are 1 or more")
-    # Of clients that take the same time, all come in or none: the next slower one is the first of another time.
+    # Clients with equal delays belong together: the next slower client is the first with a longer delay.
     slower = np.flatnonzero(tau > tau[best])
     frontier = tuple(_choice(choices[place]) for place in _spread(count, best))
     return (
@@ -201,7 +204,7 @@ def _by_moments(tau: FloatArray, moments: _Moments, noise: float, most: int) -> 
         if point.cost < math.inf and (best is None or point.cost < best[1].cost):
             best, after = last, None
         if best is not None and after is not None and seconds >= best[1].cost:
-            break  # no error is below 0, so that nothing slower can be better
+            break  # errors are at least 0, so no slower prefix can be better
     assert last is not None
     if best is None:
         raise InfeasibleError(
@@ -214,7 +217,7 @@ def _by_moments(tau: FloatArray, moments: _Moments, noise: float, most: int) -> 
 
 
 def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterator[tuple[int, Mixture]]:
-    """Yield the best mixture of every prefix that is tried; moments are looked at as far as they are asked for."""
+    """Yield (length, best mixture) of each prefix that is tried; moments are read only as far as needed."""
     tried, size = 0, min(count, PORTION)
     while True:
         lengths = [length for length in prefix_lengths(count) if tried < length <= size]
@@ -250,7 +253,7 @@ def _times(one: Choice, other: Choice) -> str:
 
 
 def _axes(values: ArrayLike, what: str) -> int:
-    """Return how many axes an array has; refuse what is none."""
+    """Return the number of axes of an array; raise if the rows have different lengths."""
     try:
         return int(np.ndim(values))
     except ValueError as cause:
@@ -258,7 +261,7 @@ def _axes(values: ArrayLike, what: str) -> int:
 
 
 class _Moments:
-    """Whitened deviations of the clients' moments from their mean, by delay, as far as they are asked for."""
+    """Whitened deviations of the clients' moments from their mean, in order of delay, computed on demand."""
 
     def __init__(self, moments: ArrayLike, order: IntArray, ridge: float) -> None:
         _axes(moments, "moments")
@@ -288,7 +291,7 @@ class _Moments:
         return part if self._square else np.einsum("nri,nrj->nij", part, part)
 
     def points(self, count: int) -> FloatArray:
-        """Return the points of the fastest `count` clients."""
+        """Return the whitened deviations of the fastest `count` clients, one row each."""
         fresh = self._order[len(self._points) : count]
         if fresh.size:
             flat = ((self._moments(fresh) - self._mean) @ self._inverse).reshape(fresh.size, -1)

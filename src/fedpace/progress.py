@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: a live bar for each on a terminal, one line per run elsewhere."""
+"""`RunProgress` shows the progress of runs: live bars on a terminal, one line per finished run elsewhere."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from fedpace.runner import Job
 
 @dataclass
 class _Running:
-    """A run that has begun and not ended."""
+    """A run in progress."""
 
     job: Job
     bar: TaskID
     last: Round
     metric: float | None
-    """When last evaluated."""
+    """Metric at the last evaluation."""
 
     @property
     def fraction(self) -> float:
-        """How much of its budget is used: an upper bound of what is done."""
+        """Used share of the run's rounds or seconds; the run may end earlier."""
         return self.job.experiment.stop.progress(self.last)
 
     def state(self) -> str:
-        """Where it is, in words."""
+        """Return the round, the virtual time and the metric as text."""
         metric = "" if self.metric is None else f"  {self.job.experiment.data.metric} {self.metric:.4g}"
         return f"round {self.last.number}  {self.last.clock:,.0f} s virtual{metric}"
 
 
 class RunProgress:
-    """Follows `runs` runs, one after the other or side by side: `watch` and `done` are what the runner calls."""
+    """Shows the progress of `runs` runs; pass its methods `watch` and `done` to the runner."""
 
     def __init__(self, runs: int, console: Console, *, quiet: bool = False) -> None:
         self._runs = runs
@@ -57,12 +57,12 @@ class RunProgress:
         self._began = time.monotonic()
 
     def __enter__(self) -> RunProgress:
-        """Show the bars."""
+        """Start the display."""
         self._bars.start()
         return self
 
     def watch(self, job: Job, current: Round) -> None:
-        """Take in a round."""
+        """Update the display after a round."""
         run = self._running.get(job.folder)
         if run is None:
             bar = self._bars.add_task(job.name, total=1.0, state="", visible=self._runs > 1)
@@ -73,11 +73,11 @@ class RunProgress:
         self._show_all(run)
 
     def done(self, job: Job) -> None:
-        """Take in that a job, with all that was clocked from it, has ended."""
+        """Update the display after a job, and all jobs reclocked from it, have ended."""
         for each in job.all:
             run = self._running.pop(each.folder, None)
             if run is None:
-                continue  # it had ended before it was resumed
+                continue  # it was already complete before the comparison was resumed
             self._done += 1
             self._bars.remove_task(run.bar)
             self._show_all(run)
@@ -93,7 +93,7 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bars away."""
+        """Stop the display."""
         if error is None:
             for run in list(self._running.values()):
                 self.done(run.job)
@@ -105,7 +105,7 @@ class RunProgress:
         self._bars.update(self._all, completed=fraction, state=f"{state}  {self._remaining(fraction)}")
 
     def _remaining(self, fraction: float) -> str:
-        """An upper estimate: a run that reaches its target early hands its time back."""
+        """Return an upper estimate of the remaining time; runs that hold their target end earlier."""
         if fraction <= 0:
             return "ETA --:--"
         elapsed = time.monotonic() - self._began

@@ -1,9 +1,10 @@
-"""Names to classes: the package's own folders first, then plug-ins.
+"""Catalogues that find schemes, delay models, data sets, models, server steps and robust rules by name.
 
-A built-in component lives in the file of its name (`power_of_choice.py` holds `power-of-choice`), so finding one
-imports that file alone. Other packages add theirs with an entry point in the group `fedpace.selectors`,
-`fedpace.delays`, `fedpace.datasets`, `fedpace.models` or `fedpace.servers`. Two components of one name are an error; a
-miss lists what there is. Robust rules are all in `fedpace.trust.robust`, and take no plug-ins.
+A built-in component is in the file with its name (`power_of_choice.py` contains `power-of-choice`), so finding it
+imports only that file. Other packages register components with an entry point in the group `fedpace.selectors`,
+`fedpace.delays`, `fedpace.datasets`, `fedpace.models` or `fedpace.servers`. Two components with the same name raise an
+error. An unknown name raises an error that lists the known names. Robust rules are all in `fedpace.trust.robust`, and
+cannot be added by plug-ins.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def _installed(places: tuple[tuple[str, int], ...], group: str) -> EntryPoints:
-    """Read what all installed packages register, which takes a few milliseconds, once for the same `places`."""
-    from importlib.metadata import entry_points  # a quarter of what importing fedpace would take
+    """Return the entry points of a group; cached for the same `places`, because reading takes milliseconds."""
+    from importlib.metadata import entry_points  # imported here, because it would slow `import fedpace` by a quarter
 
     return entry_points(group=group)
 
 
 def _places() -> tuple[tuple[str, int], ...]:
-    """Return where packages are looked for, and when something was last installed or removed there."""
+    """Return the folders of `sys.path` with the times at which packages were last installed or removed there."""
     found = []
     for place in sys.path:
         try:
             found.append((place, Path(place or ".").stat().st_mtime_ns))
-        except OSError:  # a folder that is not there holds nothing
+        except OSError:  # the folder does not exist
             found.append((place, 0))
     return tuple(found)
 
 
 class Catalogue:
-    """The components of one kind."""
+    """The components of one kind, by name."""
 
     def __init__(self, kind: str, package: str, group: str) -> None:
         self.kind = kind
@@ -52,7 +53,7 @@ class Catalogue:
         self._group = group
 
     def names(self) -> list[str]:
-        """Return every name, built-in and plugged in, sorted."""
+        """Return the names of all built-in components and plug-ins, sorted."""
         return sorted([*self._built_in(), *self._plugged_in()])
 
     def __getitem__(self, name: str) -> Any:
@@ -92,7 +93,7 @@ class Catalogue:
         return [name for module in modules if self._find(module, name := module.replace("_", "-")) is not None]
 
     def _find(self, module_name: str, name: str) -> Any:
-        """Return the class `name` of a module, or None where there is no such module or it holds only helpers."""
+        """Return the class with this `name` in a module; None if there is no such module or class."""
         path = f"{self._package}.{module_name}"
         if not module_name.isidentifier() or importlib.util.find_spec(path) is None:
             return None
@@ -120,7 +121,7 @@ class Catalogue:
             found = point.load()
         except Exception as cause:
             raise InputError(f"{broken}: {cause}") from cause
-        # A saved session and a record find it again by the name that it gives itself.
+        # Saved sessions and records find the component by its own name.
         if (own := getattr(found, "name", None)) != point.name:
             raise InputError(f"{broken}: it calls itself {own!r}")
         return found

@@ -1,6 +1,6 @@
-"""The command line: parse, build, run, print. Everything that it does can be done from Python.
+"""The command line. Everything that it does can also be done from Python.
 
-Nothing heavy is imported before a command needs it: `fedpace --help` answers at once.
+Commands import heavy modules only when they need them, so that `fedpace --help` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""Helpers that several commands use."""
 
 from __future__ import annotations
 

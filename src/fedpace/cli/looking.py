@@ -1,4 +1,4 @@
-"""`fedpace runs`, `fedpace explain`, `fedpace watch` and `fedpace export`: what was recorded, looked at."""
+"""`fedpace runs`, `fedpace explain`, `fedpace watch` and `fedpace export`: commands that read recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands have: their types and what their help says, alone or in groups."""
+"""Command-line options that several commands share, with their types and help texts."""
 
 from __future__ import annotations
 

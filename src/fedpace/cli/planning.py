@@ -1,4 +1,4 @@
-"""`fedpace plan`: whom to wait for, from delays and moments, before anything is trained."""
+"""`fedpace plan`: it chooses the clients to wait for from delays and moments, before any training."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
         return _by_rounds(path, table, client)
     seconds = table.numbers(column, low=0.0, above=True)
     if client not in table:
-        # Rows without names are clients of their own; rows with other names for them would silently become so.
+        # Rows without names count as separate clients; a wrong name of the column must not silently have this effect.
         if (owner := _worded(table, CLIENTS)) is not None:
             raise InputError(
                 f"{path} has no column {client!r}; if {owner!r} names the clients, say --client {bare(owner)}"

@@ -1,4 +1,4 @@
-"""What the commands that run things, or look at what was run, write and print at their end."""
+"""Output at the end of commands that run or report runs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _comparisons(folder: Path) -> list[Path]:
 def the_comparison(folder: Path) -> Path:
     """Return the folder of the one comparison below a folder that is none itself; else the folder."""
     below = _comparisons(folder)
-    if len(below) > 1:  # their schemes share labels: taken together they would be one another's runs
+    if len(below) > 1:  # their schemes share labels, so together they would be mixed up
         named = "".join(f"\n  fedpace resume {shlex.quote(str(place))}" for place in below)
         raise InputError(f"{folder} holds {len(below)} comparisons; go on with one of them:{named}")
     return below[0] if below else folder

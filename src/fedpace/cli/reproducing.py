@@ -1,4 +1,4 @@
-"""`fedpace reproduce`: the paper's tables and figures, run anew and set beside what it printed."""
+"""`fedpace reproduce`: it runs the paper's tables and figures again and compares them with the printed numbers."""
 
 from __future__ import annotations
 

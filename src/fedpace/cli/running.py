@@ -1,4 +1,4 @@
-"""What `fedpace compare`, `fedpace run` and `fedpace resume` do."""
+"""The implementation of `fedpace compare`, `fedpace run` and `fedpace resume`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bo
     """Say what would run and for how long, from a few rounds of each scheme; nothing is written."""
     plan = Plan.under(chosen)
     console = Console(stderr=as_json)
-    # On a terminal a bar; elsewhere nothing, since lines with accuracies would read like results.
+    # Show a bar on a terminal only; elsewhere lines with accuracies would look like results.
     with RunProgress(len(chosen[0].schemes), console, quiet=as_json or not console.is_terminal) as progress:
         found = runner.foretell(plan, progress.watch, execution=how, jobs=jobs)
     if as_json:
@@ -184,7 +184,7 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
         )
         return
     console.print(
-        # It goes on until it is known that the target is held: "reached after" would name the wrong time.
+        # The run continues until it is known that the target is held, so "reached after" would give a wrong time.
         f"{info.label}, seed {info.seed}: {'ended' if info.status == 'reached' else info.status} after {last.number} "
         f"rounds and {last.clock:,.0f} virtual seconds, {info.metric} {metric:.4g}. {info.message}{_target(record)}",
         highlight=False,

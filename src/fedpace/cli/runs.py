@@ -1,6 +1,6 @@
-"""`fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`: what they take.
+"""Arguments and options of `fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`.
 
-What they do is in `running.py`, which loads the simulator: it is imported when a command has something to run.
+The implementation is in `running.py`. It loads the simulator, so it is imported only when a command runs something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`fedpace readmit`: what an operator asks of a server."""
+"""`fedpace readmit`: an operator's request to a running server."""
 
 from __future__ import annotations
 

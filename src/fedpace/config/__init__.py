@@ -1,4 +1,4 @@
-"""Experiments: read from TOML, changed by the command line, built into typed objects."""
+"""Experiments: they are read from TOML, changed by command-line options, and built into typed objects."""
 
 from fedpace.config.experiment import (
     Experiment,

@@ -1,7 +1,7 @@
-"""An experiment as TOML, and as typed objects.
+"""`Experiment`, the configuration of a comparison, and the functions that load it from TOML.
 
-Every table maps onto a frozen dataclass whose fields are the allowed keys: an unknown key, a wrong type or a senseless
-value is an error that names the file, the table and the key, and says what is allowed.
+Every table of the file becomes a frozen dataclass, and its fields are the allowed keys. An unknown key, a wrong type or
+an invalid value raises an error that names the file, the table and the key, and says what is allowed.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from fedpace.sim.training import Training
 from fedpace.trust.robust import RobustRule
 
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
-"""How files end that are written where a scheme's folder is."""
+"""Endings of files that are written beside the schemes' folders; a scheme's label must not have one."""
 PATHS = (("data", "path"), ("delays", "file"))
-"""Keys that name a file."""
+"""Tables and keys that name a file."""
 DEFAULT = "default.toml"
-"""The embedded experiment: what `fedpace compare` runs without arguments."""
+"""The embedded experiment, which `fedpace compare` runs without arguments."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A selector under the name that tables and pictures call it by."""
+    """A selector with its label in tables and pictures."""
 
     label: str
     selector: Selector[Any]
     server: ServerStep[Any] | None = None
-    """The server step of this scheme; None = the experiment's, or what the scheme asks for."""
+    """The server step of this scheme; None = the experiment's, or the one that the scheme asks for."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides the outcome of a comparison."""
+    """Everything that determines the results of a comparison."""
 
     name: str
     data: DataConfig
@@ -69,19 +69,19 @@ class Experiment:
     clock: Clock
     stop: Stop
     server: ServerStep[Any] | None = None
-    """The server step of every scheme that has none of its own; None = what each asks for."""
+    """The server step of every scheme without its own; None = the one that each scheme asks for."""
     robust: RobustRule | None = None
-    """Combines the updates of every scheme in place of the weighted mean; None = the weighted mean."""
+    """Robust rule that combines the updates of every scheme; None = the weighted mean."""
     validation: int = 0
-    """Samples that the server holds, for robust rules that compare updates with the server's own."""
+    """Number of samples that the server holds, for robust rules that compare updates with the server's update."""
 
     def __post_init__(self) -> None:
-        """Refuse a robust rule without its validation set, and a validation set that nothing uses."""
+        """Raise if a robust rule lacks its validation set, or if no rule uses the validation set."""
         whole(self.validation, 0, "validation")
         check_robust(self.robust, self.validation)
 
     def server_of(self, scheme: Scheme) -> ServerStep[Any]:
-        """Return the server step that a scheme is run with."""
+        """Return the server step that a scheme uses."""
         return server_step(scheme.selector, scheme.server or self.server)
 
     @property
@@ -90,7 +90,7 @@ class Experiment:
         return "up" if self.data.metric == "accuracy" else "down"
 
     def as_table(self) -> dict[str, Any]:
-        """Return the experiment as TOML would hold it, defaults written out: `parse_experiment` takes it back."""
+        """Return the experiment as a TOML table with all defaults; `parse_experiment` reads it back."""
         return {
             "name": self.name,
             "seeds": list(self.seeds),
@@ -109,7 +109,7 @@ class Experiment:
         }
 
     def robust_table(self) -> dict[str, Any]:
-        """Return the robust rule as `[robust]` holds it: name, options and `validation`; empty without a rule."""
+        """Return the table `[robust]`: name, options and `validation`; empty without a robust rule."""
         if self.robust is None:
             return {}
         return {**_named(self.robust), **({VALIDATION: self.validation} if self.validation else {})}
@@ -121,9 +121,9 @@ _PARTS: dict[str, Catalogue] = {
     "delays": registry.delays,
 }
 SERVER = "server"
-"""The table of the server step, of an experiment or of one of its schemes; left out where neither says anything."""
+"""Key of the server step's table, in an experiment or in a scheme; optional."""
 ROBUST, VALIDATION = "robust", "validation"
-"""The table of the robust rule, left out where there is none; its key that no rule has for an option."""
+"""Key of the robust rule's table (optional), and the key in it that is not an option of the rule."""
 _SECTIONS: dict[str, type[Any]] = {
     "training": Training,
     "fleet": Fleet,
@@ -138,18 +138,18 @@ def _named(component: Any) -> dict[str, Any]:
 
 
 def _options(component: Any) -> dict[str, Any]:
-    """The options of a component, without those that are unset or infinite: neither JSON nor a reader needs them."""
+    """Return the options of a component, without those that are None or infinite."""
     options = configuration(getattr(component, "config", component))
     return {key: value for key, value in options.items() if value is not None and value != math.inf}
 
 
 def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Experiment:
-    """Read an experiment; None = the embedded default."""
+    """Read an experiment from a TOML file; None = the embedded default."""
     return load_experiments(path, [overrides])[0]
 
 
 def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -> list[Experiment]:
-    """Read a file once, and make an experiment of it for each of `overrides`."""
+    """Read a file once, and return one experiment for each of `overrides`."""
     source = f"the embedded {DEFAULT}" if path is None else str(path)
     try:
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
@@ -175,7 +175,7 @@ def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -
 
 
 def _beside(table: Table, folder: Path) -> Table:
-    """Return a table whose files are found: from where the command is run or, where they are not there, beside it."""
+    """Resolve file names in a table: relative to the current folder or, if missing there, to `folder`."""
     found = dict(table)
     for part, key in PATHS:
         options = table.get(part)
@@ -188,14 +188,14 @@ def _beside(table: Table, folder: Path) -> Table:
 
 
 def parse_experiment(table: Table, source: str, overrides: Overrides | None = None) -> Experiment:
-    """Build an experiment from a parsed TOML table, changed by a command line.
+    """Build an experiment from a parsed TOML table, changed by command-line options.
 
-    A mistake is said to be where it was made: in the file, or in an option.
+    Errors name the place of the mistake: the file, or the option.
     """
     given = overrides or Overrides()
     options = given.origins(table)
     for section in options.keys() & _SECTIONS.keys():
-        _section(table, section, f"{source}, [{section}]")  # what is wrong in the file is not the option's fault
+        _section(table, section, f"{source}, [{section}]")  # report mistakes in the file before those in options
     table = given.apply(table)
     where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER, ROBUST)}
     known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER, ROBUST), source)
@@ -205,7 +205,7 @@ def parse_experiment(table: Table, source: str, overrides: Overrides | None = No
     parts = {part: _component(catalogue, table[part], where[part]) for part, catalogue in _PARTS.items()}
     sections = {section: _section(table, section, where[section]) for section in _SECTIONS}
     target = sections["stop"].target
-    # The metric last: that of a table is known once its file was read, which a report of finished runs need not have.
+    # Ask for the metric last: for data set `table` it reads the data file, which reports may not have.
     if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
         place = where["stop"] if given.target is None else "--target"
         raise InputError(f"{place}: an accuracy to reach lies in (0, 1], but {target} came (92 % is 0.92)")
@@ -243,7 +243,7 @@ def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
 
 
 def _server(table: Table, where: str) -> Any:
-    """Return the server step that a table names, as a table of its own or by its name alone; None where it does not."""
+    """Return the server step that a table names, given as a table or as a name; None if it names none."""
     given = table.get(SERVER)
     if given is None:
         return None
@@ -251,7 +251,7 @@ def _server(table: Table, where: str) -> Any:
 
 
 def _robust(table: Table, where: str) -> tuple[RobustRule | None, int]:
-    """Return the robust rule that a table names, and the samples that the server holds for it; None, 0 without one."""
+    """Return the robust rule that a table names, and the size of its validation set; None and 0 without a rule."""
     given = table.get(ROBUST)
     if given is None:
         return None, 0
@@ -290,7 +290,7 @@ def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Sch
 
 
 def folder_name(name: str, what: str) -> str:
-    """Refuse a name that cannot be a folder's, or would lead out of the one it is made in."""
+    """Return `name`; raise if it is not a valid folder name or could leave its parent folder."""
     if not isinstance(name, str):
         raise InputError(f"{what} must be text, but {name!r} came")
     if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(name) > 100:
@@ -301,7 +301,7 @@ def folder_name(name: str, what: str) -> str:
 
 
 MOST_SEEDS = 100_000
-"""That are asked for by their number: a typo must not fill the memory."""
+"""Most seeds that can be requested by number, so that a typo does not fill the memory."""
 
 
 def _seeds(value: Any, source: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Tables of TOML as frozen dataclasses, whose fields are the allowed keys: checked by name and by type."""
+"""`build` turns a TOML table into a frozen dataclass; it checks names and types of all keys."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WORDS = {
     "a valid tuple": 'a list, such as ["one", "two"] or [1, 2]',
     "a valid dictionary": "a table, such as { name = ... }",
 }
-"""What is said of types, and how a person would say it."""
+"""Phrases in pydantic's messages, and their replacements for users who write TOML."""
 
 
 def build(cls: type[Any], options: Table, where: str) -> Any:
-    """Return `cls(**options)` with every key and type checked against the dataclass."""
+    """Return `cls(**options)` after checking every key and type against the dataclass."""
     options = current_options(cls, options)
     check_options(cls, options, where, "key")
     hints = typing.get_type_hints(cls)
@@ -36,14 +36,14 @@ def build(cls: type[Any], options: Table, where: str) -> Any:
 
 
 def as_table(value: Any, where: str) -> Table:
-    """Refuse what is no table."""
+    """Return `value`; raise if it is not a table."""
     if not isinstance(value, dict):
         raise InputError(f"{where} must be a table of keys, but {value!r} came")
     return value
 
 
 def known_keys(table: Table, known: Sequence[str], where: str) -> None:
-    """Refuse keys that are not known."""
+    """Raise if the table has a key that is not in `known`."""
     for key in table:
         if key not in known:
             allowed = ", ".join(known) or "none"
@@ -51,7 +51,7 @@ def known_keys(table: Table, known: Sequence[str], where: str) -> None:
 
 
 def typed(hint: Any, value: Any, where: str) -> Any:
-    """Check a TOML value against a type: strictly, since TOML has types of its own."""
+    """Return a TOML value checked against a type hint; strict, because TOML values have types."""
     try:
         from pydantic import TypeAdapter, ValidationError
     except ModuleNotFoundError as cause:
@@ -64,7 +64,7 @@ def typed(hint: Any, value: Any, where: str) -> Any:
 
 
 def _said(message: str) -> str:
-    """Return what pydantic says of a value in the words of somebody who writes TOML."""
+    """Translate a pydantic message for users who write TOML."""
     said = message[:1].lower() + message[1:]
     for theirs, ours in WORDS.items():
         said = said.replace(theirs, ours)

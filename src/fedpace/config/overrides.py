@@ -1,4 +1,4 @@
-"""What the command line changes in an experiment, as a change of its table."""
+"""`Overrides`: command-line options that change an experiment's table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedpace.core.naming import parse_named, scheme_table
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line changes in an experiment before it is built."""
+    """Command-line options that change an experiment before it is built; None = unchanged."""
 
     selectors: Sequence[str] | None = None
-    """Labels or names to keep; a registered scheme that the experiment lacks is added with its defaults, and so is one
-    with options, such as `random(k=5)`, beside those that the experiment has."""
+    """Labels or names of the schemes to run. A registered scheme that is not in the experiment is added with its
+    defaults, and a scheme with options, such as `random(k=5)`, is added as given."""
     delays: str | None = None
     seeds: Sequence[int] | None = None
     target: float | None = None
@@ -30,7 +30,7 @@ class Overrides:
     validation: int | None = None
     arithmetic: str | None = None
     option: str = "--selectors"
-    """What the command calls the option that names schemes."""
+    """Name of the command-line option for schemes, for error messages."""
 
     def apply(self, table: Table) -> dict[str, Any]:
         """Return a changed copy of `table`."""
@@ -56,7 +56,7 @@ class Overrides:
                     chosen.append(added)
                     continue
                 wanted = added["name"]
-                # A label is one scheme; a name may be several, of which one without a label is called by it.
+                # A label matches one scheme. A name may match several; a scheme without a label has its name as label.
                 labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
                 named = labelled or [entry for entry in present if wanted == entry.get("name")]
                 chosen += [entry for entry in named or [{"name": wanted}] if entry not in chosen]
@@ -64,9 +64,9 @@ class Overrides:
         return changed
 
     def origins(self, table: Table) -> dict[str, str]:
-        """Return the option that each part came from which `apply` takes from the command line: errors must name it.
+        """Return part -> command-line option for each part that `apply` changes, so that errors can name the option.
 
-        Parts are called by their keys in the table, schemes `selectors 1` and so on.
+        Parts are keys of the table; schemes are `selectors 1` and so on.
         """
         options = {
             section: ", ".join(f"--{key.replace('_', '-')}" for key in keys)
@@ -88,7 +88,7 @@ class Overrides:
         return options
 
     def _sections(self) -> dict[str, dict[str, Any]]:
-        """Return what is given, by the section of the table that it changes."""
+        """Return the given options by the section of the table that they change."""
         stop = {name: getattr(self, name) for name in ("target", "max_rounds", "evaluate_every", "hold")}
         return {
             "stop": {name: value for name, value in stop.items() if value is not None},
@@ -98,14 +98,14 @@ class Overrides:
         }
 
     def _robust(self, table: Table) -> Any:
-        """Return the robust rule: another one in place of the table's, or the table's with another validation set."""
+        """Return the table of the robust rule: the option's rule, or the experiment's rule with another validation."""
         rule = table.get("robust", {}) if self.robust is None else self.robust
         if self.validation is None or not isinstance(rule, str | dict):
             return rule
         return {**({"name": rule} if isinstance(rule, str) else rule), "validation": self.validation}
 
     def _other_delays(self, table: Table) -> bool:
-        """Whether another delay model is named than the table has, whose options then do not count."""
+        """Return whether the option names another delay model than the table; the table's options then do not count."""
         delays = table.get("delays", {})
         return not (isinstance(delays, dict) and delays.get("name") == self.delays)
 

@@ -1,1 +1,1 @@
-"""Data sets spread over clients: one file each, as plain arrays."""
+"""Federated data sets, one file each. A data set is a frozen dataclass of options that builds arrays per client."""

@@ -1,4 +1,4 @@
-"""A folder of decoded arrays that processes share: an entry is wholly there or not there at all."""
+"""The cache folder of decoded arrays, shared by processes; an entry is either complete or absent."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ CACHE_VARIABLE = "FEDPACE_CACHE"
 
 
 def root() -> Path:
-    """Return the folder of the cache: $FEDPACE_CACHE, or fedpace below the user's cache folder."""
+    """Return the cache folder: $FEDPACE_CACHE, or `fedpace` in the user's cache folder."""
     if given := os.environ.get(CACHE_VARIABLE):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpace"
 
 
 def entry(key: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder `key`, which `make` fills when no process has done so before.
+    """Return the folder of entry `key`; if it does not exist, `make` fills it.
 
-    Whoever comes while another is at it waits. A `make` that fails or is killed leaves nothing that would be taken for
-    an entry.
+    Other processes wait meanwhile. If `make` fails or is killed, no entry is left behind.
     """
     place = root()
     done = place / key
-    # An entry appears by one rename, so one that is there needs no lock.
+    # An entry is created by one rename, so an existing entry needs no lock.
     if done.is_dir():
         return done
     try:
@@ -51,7 +50,7 @@ def entry(key: str, make: Callable[[Path], None]) -> Path:
 
 
 def _make(part: Path, done: Path, make: Callable[[Path], None]) -> None:
-    # With the lock held, a part that is there is what a killed process left.
+    # This process holds the lock, so an existing part was left by a killed process.
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:

@@ -1,6 +1,6 @@
-"""Columns of a CSV or parquet file as numbers or words, judged strictly: an error names the file, column and row.
+"""Reads the columns of a CSV or parquet file as numbers or words; errors name the file, the column and the row.
 
-Rows are counted as an editor shows them: the header of a CSV is line 1. Rows of a parquet file are counted from 1.
+Rows of a CSV are numbered as in an editor: the header is line 1. Rows of a parquet file are numbered from 1.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray, check_commas, 
 from fedpace._base.errors import InputError, MissingExtraError
 
 MOSTLY = 0.9
-"""Share of numbers from which on a column of numbers and words is taken for a mistake."""
+"""If at least this share of a column is numbers, words in it are treated as mistakes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column: numbers, or words; and which of its cells are empty."""
+    """One column of numbers or words, some of which may be empty."""
 
     where: str
     """The file and the column, for errors."""
     first: int
-    """Number of the first row in the file's own count."""
+    """Number of the first row in the file."""
     values: FloatArray | None
-    """(rows,) numbers, NaN where empty; None where the column holds words."""
+    """(rows,) numbers, NaN for empty cells; None for a column of words."""
     words: tuple[str, ...]
-    """The different words, sorted; of numbers too, so that they can be taken for names."""
+    """The distinct words, sorted; for numbers too, so that they can be used as names."""
     codes: IntArray
-    """(rows,) which word each cell is, -1 where empty."""
+    """(rows,) index of each cell's word in `words`, -1 for empty cells."""
     flags: bool = False
-    """Whether it is a column of true and false."""
+    """Whether the column holds true and false."""
     stray: str | None = None
-    """What to say of a word in a column that seems to be meant to hold numbers."""
+    """Error message if the column has words among numbers; otherwise None."""
 
     @property
     def empty(self) -> BoolArray:
-        """(rows,) True where nothing is written."""
+        """(rows,) True for empty cells."""
         return np.asarray(self.codes < 0)
 
     def row(self, place: int) -> str:
-        """Name a cell for an error."""
+        """Return the file, column and row of a cell, for an error message."""
         return f"{self.where}, row {self.first + place}"
 
     @property
     def whole(self) -> bool:
-        """Whether all its numbers are whole ones."""
+        """Whether all numbers are integers."""
         return self.values is not None and bool((np.mod(self.values[~self.empty], 1) == 0).all())
 
 
 class Columns:
-    """The columns of a file, each worked out when it is asked for."""
+    """The columns of a file, each parsed at first use."""
 
     def __init__(self, path: Path, table: Any, first: int) -> None:
         self.path = path
@@ -72,20 +72,20 @@ class Columns:
             raise InputError(f"{path}: expected at least one row, but there is none")
 
     def __getitem__(self, name: str) -> Column:
-        """Return a column by its name; words among numbers are refused."""
+        """Return a column by its name; raise if it has words among numbers."""
         column = self.named(name)
         if column.stray is not None:
             raise InputError(column.stray)
         return column
 
     def check(self, name: str) -> None:
-        """Refuse the name of a column that is not there."""
+        """Raise if there is no column with this name."""
         if name not in self.names:
             known = f"{did_you_mean(name, self.names)} It has {', '.join(self.names)}"
             raise InputError(f"{self.path} has no column {name!r}.{known}")
 
     def named(self, name: str) -> Column:
-        """Return a column that may mix numbers and words: its cells are names."""
+        """Return a column whose cells are used as names; it may mix numbers and words."""
         if name not in self._known:
             self.check(name)
             array = self._table.column(self.names.index(name)).combine_chunks()
@@ -94,7 +94,7 @@ class Columns:
 
 
 def read_columns(path: str) -> Columns:
-    """Read a file, once for as long as it stays as it is."""
+    """Read a file; the result is cached until the file changes."""
     place = Path(path)
     if not place.is_file():
         raise InputError(f"{path}: there is no such file; give the path of a CSV or parquet file")
@@ -171,13 +171,13 @@ def _words(array: Any, where: str, first: int) -> Column:
     strange = int(counts[~numeric].sum())
     if strange > 0 and (share >= MOSTLY or (strange == 1 and counts.sum() > 3)):
         place = int(np.flatnonzero(~empty)[np.argmax(~numeric[codes])])
-        percent = math.floor(100 * share)  # never 100, which one strange cell among thousands would round to
+        percent = math.floor(100 * share)  # rounded down, so that it is never 100
         stray = (
             f"{where}, row {first + place}: expected a number as in {percent}% of the column, but {cells[place]!r} "
             "came: mend the cell or leave it empty; if these are names, list the column under `categories`"
         )
         return Column(where, first, None, tuple(distinct.tolist()), placed, stray=stray)
-    if distinct.size and numeric.all():  # numbers that were written as words, in a parquet file or with quotes
+    if distinct.size and numeric.all():  # numbers stored as text, in a parquet file or in quotes
         values = np.full(cells.size, np.nan)
         values[~empty] = distinct.astype(np.float64)[codes]
         return Column(where, first, values, tuple(distinct.tolist()), placed)

@@ -1,7 +1,7 @@
-"""Parquet rows to arrays, through Hugging Face `datasets`: one path for files and for the Hub.
+"""Decodes parquet rows to arrays with Hugging Face `datasets`, from local files or from the Hub.
 
-Images are PNG or JPEG bytes in the Hub's struct (bytes, path) and become uint8 (channels, height, width). Text becomes
-character numbers in LEAF's alphabet.
+Images are PNG or JPEG bytes in the Hub's struct (bytes, path); they become uint8 (channels, height, width). Text
+becomes character numbers in LEAF's alphabet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedpace.data.hub import FOLDER_VARIABLE, Origin, Source, looked
 
 BATCH = 2000
 PATIENCE = 5.0
-"""Seconds in which the Hub must take a connection."""
+"""Seconds to wait for a connection to the Hub."""
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters, in its order."""
 STAND_INS = {"/": ">", "@": "}"}
-"""Another edition of the plays has these two and lacks those two: so read, it fits the same alphabet without loss."""
+"""Replacements for another edition of the plays: it has the two left characters and lacks the two right ones."""
 
 
 def write_arrays(source: Source, origin: Origin, target: Path) -> None:
@@ -62,13 +62,13 @@ def write_arrays(source: Source, origin: Origin, target: Path) -> None:
 
 
 def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
-    """Yield arrow tables of a split; whatever goes wrong on the way is an InputError that says where."""
+    """Yield arrow tables of a split; any failure raises an InputError that says where."""
     try:
         import datasets
     except ModuleNotFoundError as cause:
         raise MissingExtraError(f"the data set {source.name!r}", "data", "datasets") from cause
     try:
-        # Streamed: the rows go straight into our arrays, and `datasets` keeps no second copy of its own.
+        # Streamed, so that `datasets` keeps no second copy of the rows.
         if origin.folder is None:
             knock()
             rows = datasets.load_dataset(source.repository, split=split, streaming=True, revision=origin.revision)
@@ -83,7 +83,7 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
             yield table
     except FedpaceError:
         raise
-    except Exception as cause:  # pyarrow, fsspec, httpx and datasets each have errors of their own
+    except Exception as cause:  # pyarrow, fsspec, httpx and datasets raise different errors
         reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         if origin.folder is None:
             raise InputError(
@@ -99,15 +99,15 @@ def _tables(source: Source, origin: Origin, split: str) -> Iterator[Any]:
 
 
 def knock() -> None:
-    """Raise an OSError at once where the Hub cannot be reached: `datasets` would try for most of a minute.
+    """Raise an OSError at once if the Hub cannot be reached; `datasets` would retry for most of a minute.
 
-    Behind a proxy nobody can tell before trying, and who is offline on purpose asks nobody.
+    Behind a proxy, and in offline mode, nothing is checked.
     """
     address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if getproxies().get(address.scheme) or getproxies().get("all") or address.hostname is None:
         return
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return  # `datasets` looks into its cache, and asks nobody
+        return  # `datasets` uses its cache only
     port = address.port or (80 if address.scheme == "http" else 443)
     socket.create_connection((address.hostname, port), timeout=PATIENCE).close()
 

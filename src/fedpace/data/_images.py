@@ -1,7 +1,7 @@
-"""What the labelled image sets share: a train and a test split, spread over clients by one of four partitions.
+"""`LabelledImages`, the base class of image data sets: it splits train and test images by one of four partitions.
 
-The test images are spread as the training images are, so that every client has a test set of its own kind: the same
-label mix, the same rotation, the same share of the images. The shared model is judged by their union.
+The test images are split like the training images: a client's test set has the same label mix, the same rotation and
+the same share of the images. The shared model is evaluated on the union of the test sets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind = Literal["dirichlet", "rotated", "iid", "power-law"]
 
 
 def unit_interval(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pixels from 0 to 1."""
+    """Scale pixels to [0, 1]."""
     return np.divide(pixels, np.float32(255), dtype=np.float32)
 
 
@@ -43,20 +43,20 @@ class LabelledImages:
 
     Args:
         clients: number of clients.
-        partition: `dirichlet` (each client's label mix is drawn), `rotated` (equal mixes, each client's images turned
-            by an angle of its own), `iid`, or `power-law` (equal mixes, unequal sizes).
-        alpha: Dirichlet concentration; small = few classes a client.
+        partition: `dirichlet` (each client's label mix is drawn), `rotated` (equal mixes, each client's images rotated
+            by its own angle), `iid`, or `power-law` (equal mixes, unequal sizes).
+        alpha: Dirichlet concentration; small = few classes per client.
         max_rotation: degrees; a client's angle is drawn from U[0, max_rotation].
-        exponent: of the power law; the client of rank r holds a share in proportion to r to the power of -exponent.
+        exponent: exponent of the power law; the client of rank r holds a share proportional to r^-exponent.
         samples: training images to use, drawn at random; 0 = all.
         test_samples: test images to use; 0 = all.
-        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
+        folder: folder of parquet files; "" = $FEDPACE_DATA, else the Hub.
     """
 
     name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
     mean: ClassVar[tuple[float, ...]]
-    """Of the training pixels in [0, 1], by channel; inputs are (pixel - mean) / deviation."""
+    """Mean of the training pixels in [0, 1] per channel; inputs are (pixel - mean) / deviation."""
     deviation: ClassVar[tuple[float, ...]]
 
     clients: int = 100
@@ -69,7 +69,7 @@ class LabelledImages:
     folder: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.clients, 1, f"clients of {self.name}")
         one_of(self.partition, ("dirichlet", "rotated", "iid", "power-law"), f"partition of {self.name}")
         above(self.alpha, 0, f"alpha of {self.name}")
@@ -79,7 +79,7 @@ class LabelledImages:
             finite(getattr(self, option), f"{option} of {self.name}")
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the split of `seed`."""
+        """Return the data of `seed`, which draws the partition."""
         decoded = hub.load(self.name, self.folder)
         rows = {
             split: self._chosen(len(decoded.splits[split]), wanted, seed, split)
@@ -106,7 +106,7 @@ class LabelledImages:
         )
 
     def angles(self, seed: int) -> NDArray[np.float64] | None:
-        """Return each client's rotation in degrees; None when images stay upright."""
+        """Return each client's rotation in degrees; None if images are not rotated."""
         if self.partition != "rotated":
             return None
         return stream(seed, "data", self.name, "angles").uniform(0, self.max_rotation, self.clients)

@@ -1,4 +1,4 @@
-"""What sets whose rows belong to somebody share: choosing owners, holding out test rows, dealing rows to clients."""
+"""`OwnedRows`, the base class of data sets whose rows have owners, such as writers: it turns owners into clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OwnedRows:
-    """A set whose rows belong to somebody; the fields' meaning is told by the sets themselves."""
+    """A data set whose rows have owners; the subclasses document the fields."""
 
     name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
@@ -32,12 +32,12 @@ class OwnedRows:
     folder: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         one_of(self.partition, ("natural", "iid"), f"partition of {self.name}")
         self.check_owned()
 
     def check_owned(self) -> None:
-        """Refuse options, of those that all such sets have, that make no sense."""
+        """Raise if an option that all these data sets share is invalid."""
         at_least(self.clients, 0, f"clients of {self.name}")
         at_least(self.min_samples, 2, f"min_samples of {self.name}")
         if not 0 < self.test_fraction < 1:
@@ -48,11 +48,11 @@ class OwnedRows:
         raise NotImplementedError
 
     def prepared(self, inputs: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return inputs as a model takes them."""
+        """Convert stored inputs to model inputs."""
         raise NotImplementedError
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the clients of `seed`."""
+        """Return the data of `seed`, which draws the clients."""
         decoded = hub.load(self.name, self.folder)
         rows = decoded.splits["train"]
         held = self.held(rows.owners, seed)
@@ -74,7 +74,7 @@ class OwnedRows:
         )
 
     def held(self, owners: Rows | None, seed: int, *, everybody: bool = False) -> list[tuple[Rows, Rows]]:
-        """Return the training and the test rows of the owners that take part: `clients` of them, or all."""
+        """Return training and test rows of the owners that take part: `clients` of them, or all eligible owners."""
         if owners is None:
             raise InputError(f"{self.name} does not say whose its rows are")
         return [
@@ -83,7 +83,7 @@ class OwnedRows:
         ]
 
     def _owners(self, owners: Rows, seed: int, clients: int) -> list[tuple[int, Rows]]:
-        """Return the rows of the owners that take part, drawn from those with enough."""
+        """Draw the owners that take part from those with enough rows; return each with its rows."""
         counts = np.bincount(owners)
         eligible = np.flatnonzero(counts >= self.min_samples)
         wanted = clients or len(eligible)
@@ -93,13 +93,13 @@ class OwnedRows:
                 f"min_samples = {self.min_samples} rows or more: lower one of the two"
             )
         chosen = np.sort(stream(seed, "data", self.name, "owners").choice(eligible, wanted, replace=False))
-        # Rows of one owner need not be neighbours, but keep their order.
+        # Rows of one owner need not be adjacent, but they keep their order.
         order = np.argsort(owners, kind="stable")
         starts = np.concatenate([[0], np.cumsum(counts)])
         return [(int(owner), order[starts[owner] : starts[owner + 1]]) for owner in chosen]
 
 
 def _dealt(parts: list[Rows], rng: np.random.Generator) -> list[Rows]:
-    """Pool the rows and deal them out evenly."""
+    """Pool the rows and distribute them evenly at random."""
     pooled = np.concatenate(parts)
     return [pooled[part] for part in iid_partition(len(pooled), len(parts), rng)]

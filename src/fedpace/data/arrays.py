@@ -1,7 +1,7 @@
-"""Data that a program hands over: what each client holds, as arrays, tensors or lists.
+"""`give_arrays` makes a data set from a user's arrays, tensors or lists, one pair (X, y) per client.
 
-It is no named data set: its record says how large it is and gives a digest, so that runs can be told apart, and only
-the program that has the arrays can go on with them.
+Such a data set has no registered name. Its record holds only sizes and a digest, so runs can be told apart, but only
+the program that has the arrays can resume them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedpace.data.federated import FederatedData, Metric, Samples
 Array = NDArray[Any]
 Task = Literal["classification", "regression"]
 OWN = "own"
-"""What the records call data and models that a program handed over."""
+"""Name of a user's own data and models in records."""
 
 
 @dataclass(frozen=True)
 class ArrayData:
-    """Arrays as a data set: the same under every seed. Its fields describe it; `give_arrays` makes one."""
+    """A user's arrays as a data set, the same under every seed. The fields describe it; `give_arrays` creates one."""
 
     name: ClassVar[str] = OWN
 
@@ -50,15 +50,15 @@ def give_arrays(
     tokens: bool = False,
     names: tuple[str, ...] | None = None,
 ) -> ArrayData:
-    """Return a data set of these pairs (X, y), checked and brought to the types that are trained on.
+    """Return a data set of pairs (X, y), checked and converted to the types that models are trained on.
 
     Args:
-        clients: a pair per client.
-        test: one pair, or a list of as many pairs as there are clients.
-        task: classes to tell apart, or numbers to predict.
-        classes: how many a model tells apart; None for regression.
-        tokens: whether inputs are whole numbers that stand for something, as an embedding takes them.
-        names: what the clients are called; None: by their numbers.
+        clients: one pair per client.
+        test: one pair, or one pair per client.
+        task: `classification` or `regression`.
+        classes: number of classes; None for regression.
+        tokens: whether inputs are integers for an embedding.
+        names: names of the clients; None = their numbers.
     """
     train = [_samples(pair, f"client {at}", task, classes, tokens) for at, pair in enumerate(listed(clients))]
     tests = [_samples(pair, what, task, classes, tokens) for what, pair in _tests(test, len(train))]
@@ -90,7 +90,7 @@ def give_arrays(
         metric=federated.metric,
         digest=_digest([*train, whole]),
     )
-    found.__dict__["federated"] = federated  # beside the fields, which are what a record says
+    found.__dict__["federated"] = federated  # not a field, because fields go into the record
     return found
 
 
@@ -126,10 +126,10 @@ def pair_of(pair: Any, what: str) -> tuple[Array, Array]:
 def number_names(
     pairs: Sequence[tuple[Array, Array]], test: Any
 ) -> tuple[list[tuple[Array, Array]], Any, tuple[str, ...]]:
-    """Return pairs and test data with the names of classes as numbers, and the names in their order.
+    """Replace class names by numbers; return the pairs, the test data, and the names in order.
 
-    They are numbered in the order of the alphabet over all clients and the test data, never client by client: who
-    holds two classes of ten would number them 0 and 1, whichever they are. No names: all is as it was.
+    Names are numbered in alphabetical order over all clients and the test data, so that a name has the same number for
+    every client. Without names, the data are returned unchanged.
     """
     named = [is_named(y) for _, y in pairs]
     if not any(named):
@@ -152,7 +152,7 @@ def is_named(y: Array) -> bool:
 
 
 def task_of(targets: Sequence[Array], outputs: int) -> Task:
-    """Return whether these are classes or numbers, where nobody said: by their type, and by the model's outputs."""
+    """Return the task that the targets' type and the model's number of outputs suggest."""
     if all(np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_ for y in targets):
         return "classification"
     if outputs == 1:
@@ -174,7 +174,7 @@ def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool
     try:
         if task == "regression":
             return Samples(_numbers(X, what, tokens), _single(y, f"y of {what}"))
-        with np.errstate(invalid="ignore"):  # what is no whole number is named below
+        with np.errstate(invalid="ignore"):  # the check below reports targets that are not integers
             labels = y.astype(np.int64)
         if (labels != y).any():
             raise InputError(f"classes are whole numbers from 0 on, but y of {what} has others")
@@ -197,7 +197,7 @@ def _numbers(X: Array, what: str, tokens: bool) -> Array:
 
 
 def _single(numbers: Array, what: str) -> Array:
-    """Return numbers in single precision, in which all models are trained."""
+    """Convert numbers to single precision, in which all models are trained."""
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(numbers, dtype=np.float32)
     if np.isinf(found).any() and np.isfinite(numbers).all():
@@ -223,12 +223,12 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_data_set(value: Any) -> bool:
-    """Whether this is one of torch's data sets, which may hold two samples and is no pair for that."""
+    """Return whether `value` is a torch data set; one with two samples must not be taken for a pair."""
     return any(kind.__module__.startswith("torch.utils.data") for kind in type(value).__mro__)
 
 
 def _array(value: Any, what: str, *, names: bool = False) -> Array:
-    if hasattr(value, "detach"):  # a tensor, without importing torch to know it
+    if hasattr(value, "detach"):  # a torch tensor; checked without importing torch
         value = value.detach().cpu().numpy()
     try:
         found = np.asarray(value)

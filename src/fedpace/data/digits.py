@@ -19,7 +19,7 @@ from fedpace.data.partition import dirichlet_partition, iid_partition
 from fedpace.data.rotation import rotate
 
 SIDE = 8
-"""Pixels a side."""
+"""Pixels per side."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Digits:
 
     Args:
         clients: number of clients.
-        alpha: Dirichlet concentration; small = few classes a client.
+        alpha: Dirichlet concentration; small = few classes per client.
         test_fraction: share of the images held out, the same for every client's mix.
-        max_rotation: degrees; a client's angle is drawn from U[0, max_rotation], and its equal part of the test images
-            is turned by it too. 0 = upright.
+        max_rotation: degrees; a client's angle is drawn from U[0, max_rotation]. The test images are shared out
+            equally, and each client's part is rotated by its angle too. 0 = upright.
     """
 
     name: ClassVar[str] = "digits"
@@ -45,7 +45,7 @@ class Digits:
     max_rotation: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.clients, 1, "clients of digits")
         above(self.alpha, 0, "alpha of digits")
         at_least(self.max_rotation, 0, "max_rotation of digits")
@@ -55,7 +55,7 @@ class Digits:
             raise InputError(f"test_fraction of digits must lie between 0 and 1, but {self.test_fraction} came")
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the split of `seed`."""
+        """Return the data of `seed`, which draws the partition."""
         try:
             from sklearn.datasets import load_digits
         except ModuleNotFoundError as cause:

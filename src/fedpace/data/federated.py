@@ -1,4 +1,4 @@
-"""A data set spread over clients, as every source here returns it."""
+"""`FederatedData`, the samples of all clients, which every data set here returns; `DataConfig` is its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Samples:
     targets: NDArray[Any]
 
     def __post_init__(self) -> None:
-        """Check that the two belong together and can be trained on."""
+        """Raise if the lengths differ or a number is not finite."""
         if len(self.inputs) != len(self.targets):
             raise InputError(f"{len(self.inputs)} inputs came with {len(self.targets)} targets")
         for what, values in (("inputs", self.inputs), ("targets", self.targets)):
@@ -35,26 +35,26 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """What the clients hold, and what the shared model is judged by."""
+    """The clients' training data, and the test data of the shared model."""
 
     name: str
     train: tuple[Samples, ...]
-    """One entry per client."""
+    """Training data, one entry per client."""
     test: Samples
     """The union of the clients' test data."""
     classes: int | None
-    """None: regression."""
+    """Number of classes; None for regression."""
     metric: Metric
-    """What targets and curves are stated in; accuracy grows, loss falls."""
+    """The metric of targets and curves: accuracy (more is better) or loss (less is better)."""
     loss_scale: float = 1.0
-    """The reported test loss is the plain one times this."""
+    """Factor between the plain test loss and the reported one."""
     test_sizes: tuple[int, ...] | None = None
-    """Test samples of each client, which lie in `test` in the clients' order; None: they are nobody's in particular."""
+    """Number of test samples of each client, in the order of `test`; None if test samples belong to no client."""
     names: tuple[str, ...] | None = None
-    """What each client is called; None: by its number."""
+    """Names of the clients; None = their numbers."""
 
     def __post_init__(self) -> None:
-        """Refuse a client without data: it could neither train nor report a moment."""
+        """Raise if there are no clients or test samples, if a client has no samples, or if sizes do not fit."""
         if not self.train:
             raise InputError(f"{self.name} has no clients")
         if len(self.test) == 0:
@@ -87,24 +87,24 @@ class FederatedData:
 
     @property
     def outputs(self) -> int:
-        """Outputs that a model needs."""
+        """Number of outputs that a model needs."""
         return 1 if self.classes is None else self.classes
 
     def label_histograms(self) -> NDArray[np.float64] | None:
-        """(clients, classes) counts; None for regression."""
+        """Return the samples per client and class, (clients, classes); None for regression."""
         if self.classes is None:
             return None
         return np.array([np.bincount(s.targets, minlength=self.classes) for s in self.train], dtype=np.float64)
 
 
 class DataConfig(Protocol):
-    """A named data set before it is drawn: a frozen dataclass whose fields are its options."""
+    """A named data set before it is built: a frozen dataclass whose fields are its options."""
 
     name: ClassVar[str]
 
     @property
     def metric(self) -> Metric:
-        """What runs are judged by; a class variable where it is the same for all options."""
+        """Metric of the runs; a class variable if it does not depend on the options."""
         ...
 
     def build(self, *, seed: int) -> FederatedData:

@@ -1,9 +1,9 @@
 """FEMNIST: handwritten characters by writer, 62 classes, 28x28 pixels (LEAF, Caldas et al. 2018); `flwrlabs/femnist`.
 
-A client is a writer. LEAF has no test split: a share of every writer's images, drawn at random, is held out.
+A client is a writer. LEAF has no test split, so a random share of every writer's images is held out.
 
-`cloned` is ours, for fleets that are larger than the data: a client is a writer seen again, with some of its images,
-all turned by one small angle. What is held out of a writer is trained on by none of its clones.
+The partition `cloned` is ours, for fleets larger than the data: a client is a clone of a writer, with some of the
+writer's images, all rotated by one small angle. No clone trains on images that are held out from its writer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.rotation import rotate
 
 MEAN, DEVIATION = (0.9615,), (0.1633,)
-"""Of the pixels in [0, 1], measured on 300 writers: paper is white, 1, and ink is dark."""
+"""Mean and deviation of the pixels in [0, 1], measured on 300 writers; paper is white (1), ink is dark."""
 SIDE = 28
 
 
@@ -35,15 +35,15 @@ class Femnist(OwnedRows):
     `natural` are the writers, `cloned` their clones; `iid` deals the images out evenly.
 
     Args:
-        clients: writers, drawn from those with enough images; 0 = all of them. Clones may be any number.
-        partition: `natural` (a client is a writer), `iid` (the same images, dealt out at random) or `cloned` (clients
-            are writers again and again, each with some of the images, turned by an angle of its own).
-        min_samples: images that a writer must have.
+        clients: number of writers, drawn from those with enough images; 0 = all. Any number with `cloned`.
+        partition: `natural` (a client is a writer), `iid` (the same images, distributed at random) or `cloned` (several
+            clients per writer, each with some of the images, rotated by its own angle).
+        min_samples: least images of a writer that takes part.
         test_fraction: share of every writer's images that is held out.
-        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
-        samples: images that a clone trains on, drawn from its writer's.
+        folder: folder of parquet files; "" = $FEDPACE_DATA, else the Hub.
+        samples: images that a clone trains on, drawn from its writer's images.
         max_rotation: degrees; a clone's angle is drawn from U[-max_rotation, max_rotation].
-        shrink: pixels a side that are averaged into one, 1, 2, 4 or 7: 2 makes 14x14 images, at a quarter of the work.
+        shrink: pixels per side that are averaged into one: 1, 2, 4 or 7. With 2, images are 14x14 and cost a quarter.
     """
 
     name: ClassVar[str] = "femnist"
@@ -54,7 +54,7 @@ class Femnist(OwnedRows):
     shrink: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         one_of(self.partition, ("natural", "iid", "cloned"), "partition of femnist")
         self.check_owned()
         at_least(self.samples, 1, "samples of femnist")
@@ -72,17 +72,17 @@ class Femnist(OwnedRows):
         return np.sort(order[held:]), np.sort(order[:held])
 
     def prepared(self, inputs: NDArray[np.uint8], degrees: float = 0.0) -> NDArray[np.float32]:
-        """Return normalised pixels, turned and averaged."""
+        """Return rotated, averaged and normalised pixels."""
         pixels = unit_interval(inputs)
         if degrees:
-            pixels = 1 - rotate(1 - pixels, degrees)  # what comes from outside is paper
+            pixels = 1 - rotate(1 - pixels, degrees)  # fill the corners with paper
         if self.shrink > 1:
             side = SIDE // self.shrink
             pixels = pixels.reshape(len(pixels), 1, side, self.shrink, side, self.shrink).mean(axis=(3, 5))
         return standardised(pixels, MEAN, DEVIATION)
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the clients of `seed`."""
+        """Return the data of `seed`, which draws the clients."""
         return self._cloned(seed) if self.partition == "cloned" else super().build(seed=seed)
 
     def angles(self, seed: int) -> NDArray[np.float64]:
@@ -98,7 +98,7 @@ class Femnist(OwnedRows):
             own, test = held[client % len(held)]
             rng = stream(seed, "data", self.name, "clone", client)
             chosen = np.sort(rng.choice(own, min(self.samples, len(own)), replace=False))
-            tested = rng.choice(test, 1 + client % 2)  # one or two, so that ten thousand clients can be judged too
+            tested = rng.choice(test, 1 + client % 2)  # one or two, so that ten thousand clients can be evaluated
             degrees = float(angles[client])
             train.append(Samples(self.prepared(rows.inputs[chosen], degrees), rows.labels[chosen]))
             tests.append(Samples(self.prepared(rows.inputs[tested], degrees), rows.labels[tested]))

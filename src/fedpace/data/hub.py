@@ -1,7 +1,7 @@
-"""Public data sets as parquet files, from a folder or the Hugging Face Hub, decoded once into memory-mapped arrays.
+"""`load` reads public data sets from parquet files, in a folder or on the Hugging Face Hub, as memory-mapped arrays.
 
-`SOURCES` is the one table of names, columns and splits. A folder holds NAME/train*.parquet (and NAME/test*.parquet)
-with the Hub's columns, so that one code path reads both.
+`SOURCES` lists names, columns and splits. A folder contains NAME/train*.parquet (and NAME/test*.parquet) with the same
+columns as on the Hub. Each data set is decoded once and cached.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fedpace._base.files import read_json
 from fedpace.data import _cache
 
 FORMAT = 1
-"""Of the decoded arrays; a new number leaves older caches alone."""
+"""Version of the decoded arrays; a new version does not use older caches."""
 
 REVISION_VARIABLE = "FEDPACE_HUB_REVISIONS"
-"""Takes data sets on the Hub at other revisions than `PINNED`, as NAME=COMMIT,NAME=COMMIT."""
+"""Environment variable that sets other revisions than `PINNED`, as NAME=COMMIT,NAME=COMMIT."""
 MAIN = "main"
 PINNED = {
     "mnist": "77f3279092a1c1579b2250db8eafed0ad422088c",
@@ -34,31 +34,31 @@ PINNED = {
     "cifar10": "0b2714987fa478483af9968de7c934580d0bb9a2",
     "femnist": "df739a2b09df2b5cc1ec93107659b9a9a8566487",
 }
-"""Commits on the Hub that are taken: whoever can push there must not change what runs here. Others are taken as their
-main branch is."""
+"""Commits on the Hub that are used, so that a push there does not change results here. For other data sets the main
+branch is used."""
 
 FOLDER_VARIABLE = "FEDPACE_DATA"
-"""Names the folder of parquet files that is looked into before the Hub is asked."""
+"""Environment variable with a folder of parquet files, which is searched before the Hub."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set is and what its columns mean."""
+    """The location of a data set, and the meaning of its columns."""
 
     name: str
-    """Also the folder's."""
+    """Name of the data set and of its folder."""
     repository: str
-    """On the Hub."""
+    """Repository on the Hub."""
     kind: Literal["images", "text"]
     inputs: str
     labels: str
     shape: tuple[int, ...]
-    """Of one input: (channels, height, width), or (characters,)."""
+    """Shape of one input: (channels, height, width), or (characters,)."""
     classes: int
     rows: Mapping[str, int]
-    """Splits, and the rows of each when it is complete."""
+    """Split -> number of rows of the complete split."""
     owner: str | None = None
-    """The column that says whose a row is."""
+    """Column with the owner of each row; None if rows have no owners."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,12 +87,12 @@ SOURCES: dict[str, Source] = {
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split, memory-mapped and read-only."""
+    """One split as read-only memory-mapped arrays."""
 
     inputs: NDArray[np.uint8]
     labels: NDArray[np.int64]
     owners: NDArray[np.int64] | None
-    """Row i belongs to `owner_names[owners[i]]` of the data set; None when rows are nobody's."""
+    """Row i belongs to `owner_names[owners[i]]` of the data set; None if rows have no owners."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -101,33 +101,33 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A data set as arrays."""
+    """A decoded data set."""
 
     source: Source
     origin: str
-    """Where the rows came from, for people to read."""
+    """Where the rows came from, as text."""
     cache: Path
-    """The folder of the arrays."""
+    """Folder of the arrays."""
     splits: Mapping[str, Split]
     owner_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The files of a data set, or the Hub when there are none."""
+    """The local files of a data set, or the Hub if there are none."""
 
     folder: Path | None
     files: Mapping[str, tuple[Path, ...]]
     revision: str = MAIN
-    """Of the Hub's repository: a commit, a tag or a branch."""
+    """Revision of the Hub's repository: a commit, a tag or a branch."""
 
     @property
     def words(self) -> str:
-        """For people to read."""
+        """The origin as text."""
         return f"the Hugging Face Hub at {self.revision}" if self.folder is None else str(self.folder)
 
     def digest(self, source: Source) -> str:
-        """Name the content cheaply: the files' places, sizes and times, or the Hub's name."""
+        """Return a digest of the files' paths, sizes and times, or of the Hub's repository and revision."""
         stamps = [
             (split, str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns)
             for split, paths in self.files.items()
@@ -139,15 +139,15 @@ class Origin:
 
 
 def load(name: str, folder: str = "") -> Decoded:
-    """Return the data set `name`, decoding it if no process has done so before.
+    """Return the data set `name`; decode it if it is not in the cache.
 
-    `folder` = "" looks into $FEDPACE_DATA, then asks the Hub; a folder that is given is the only place looked into.
+    `folder` = "" searches $FEDPACE_DATA, then the Hub. Otherwise only `folder` is searched.
     """
     source = SOURCES[name]
     origin = locate(source, folder)
 
     def decode(target: Path) -> None:
-        from fedpace.data import _decode  # it needs `datasets`, which takes longer to import than a cached set to open
+        from fedpace.data import _decode  # imported here, because importing `datasets` is slow
 
         _decode.write_arrays(source, origin, target)
 
@@ -158,7 +158,7 @@ def load(name: str, folder: str = "") -> Decoded:
 
 
 def locate(source: Source, folder: str = "") -> Origin:
-    """Return where the data set is; when no folder has it, the Hub, which may or may not answer."""
+    """Return the origin of a data set: local files, or the Hub if no folder has it; the Hub is not contacted."""
     for place in _places(folder):
         found = _files_in(place / source.name, source)
         if found is not None:
@@ -173,7 +173,7 @@ def locate(source: Source, folder: str = "") -> Origin:
 
 
 def revisions() -> dict[str, str]:
-    """Return the revisions that the user asks for, by data set."""
+    """Return data set -> revision from the environment variable."""
     found: dict[str, str] = {}
     for entry in filter(None, os.environ.get(REVISION_VARIABLE, "").split(",")):
         name, _, revision = (word.strip() for word in entry.partition("="))
@@ -187,7 +187,7 @@ def revisions() -> dict[str, str]:
 
 
 def looked(source: Source) -> str:
-    """Say where a search without a folder of its own looked."""
+    """Return a text that lists the searched places, for error messages."""
     variable = os.environ.get(FOLDER_VARIABLE)
     first = f"{FOLDER_VARIABLE} = {variable}" if variable else f"{FOLDER_VARIABLE} (not set)"
     return f"looked into {first}, and for {source.repository} on the Hugging Face Hub"
@@ -202,7 +202,7 @@ def _places(folder: str) -> Iterator[Path]:
 
 
 def _files_in(place: Path, source: Source) -> dict[str, tuple[Path, ...]] | None:
-    """Return the parquet files of every split; None when there are none at all."""
+    """Return the parquet files of every split; None if there are no files."""
     found = {split: tuple(sorted(place.glob(f"{split}*.parquet"))) for split in source.rows}
     if not any(found.values()):
         return None

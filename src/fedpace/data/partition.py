@@ -1,4 +1,4 @@
-"""Ways to spread samples over clients. Every partition is a function of the labels and a generator."""
+"""Functions that split samples over clients: Dirichlet, iid and power-law partitions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fedpace._base.checks import above, at_least, finite
 from fedpace._base.errors import InputError
 
 Parts = list[NDArray[np.int64]]
-"""Sample indices, one array a client, each sorted."""
+"""Sorted sample indices, one array per client."""
 
 
 def dirichlet_partition(labels: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator) -> Parts:
-    """Split sample indices so that each client's label mix is a draw from Dirichlet(alpha).
+    """Split sample indices so that each client's label mix is drawn from Dirichlet(alpha).
 
-    All clients get the same number of samples (within one), each drawn without replacement by the client's own mix,
-    as in the paper ("we sample the fraction of labels on each client from a Dirichlet"). When a class runs out, its
-    fraction moves to the classes that are left, so every sample is used exactly once.
+    All clients get the same number of samples (within one), drawn without replacement by the client's label mix, as in
+    the paper ("we sample the fraction of labels on each client from a Dirichlet"). When a class runs out, its fraction
+    moves to the remaining classes, so every sample is used exactly once.
     """
     _check_alpha(alpha)
     stock = _stock(labels, clients, rng)
@@ -27,7 +27,7 @@ def dirichlet_partition(labels: NDArray[np.int64], clients: int, alpha: float, r
 def dirichlet_split(
     train: NDArray[np.int64], test: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> tuple[Parts, Parts]:
-    """Split two sets of labels as `dirichlet_partition` does, with one label mix a client for both."""
+    """Split train and test labels like `dirichlet_partition`, with the same label mix per client for both."""
     _check_alpha(alpha)
     stocks = [_stock(labels, clients, rng) for labels in (train, test)]
     mixes = rng.dirichlet(np.full(max(map(len, stocks)), alpha), size=clients)
@@ -41,7 +41,7 @@ def iid_partition(samples: int, clients: int, rng: np.random.Generator) -> Parts
 
 
 def power_law_shares(clients: int, exponent: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return shares of the samples that fall as rank to the power of -`exponent`, to clients in random order."""
+    """Return the clients' shares of the samples, proportional to rank^-exponent, in random order."""
     at_least(clients, 1, "clients of the power law")
     at_least(exponent, 0, "exponent of the power law")
     finite(exponent, "exponent of the power law")
@@ -53,7 +53,7 @@ def sized_partition(samples: int, shares: NDArray[np.float64], rng: np.random.Ge
     """Split sample indices at random into parts of these shares, at least one sample each."""
     clients = len(shares)
     _check_samples(samples, clients)
-    # One each first; the rest by the largest remainders, so that the sizes sum to what there is.
+    # One sample each, then the rest by largest remainders, so that the sizes sum to the number of samples.
     exact = shares * (samples - clients)
     sizes = np.floor(exact).astype(np.int64) + 1
     short = samples - int(sizes.sum())
@@ -81,13 +81,13 @@ def _stock(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) ->
 
 
 def _deal(stock: list[list[int]], mixes: NDArray[np.float64], rng: np.random.Generator) -> Parts:
-    """Empty the stock: one sample a turn, each client by its mix of what is left."""
+    """Distribute all samples: in each turn, every client draws one sample by its label mix."""
     samples, clients = sum(map(len, stock)), len(mixes)
     quota = np.full(clients, samples // clients)
     quota[: samples % clients] += 1
     parts: list[list[int]] = [[] for _ in range(clients)]
     left = np.array([len(items) > 0 for items in stock])
-    # Clients in a fresh order each turn: nobody is left with only what the others did not want.
+    # A new random order in each turn, so that no client always draws last.
     for turn in range(int(quota.max())):
         for client in rng.permutation(clients).tolist():
             if turn >= quota[client]:
@@ -95,7 +95,7 @@ def _deal(stock: list[list[int]], mixes: NDArray[np.float64], rng: np.random.Gen
             chances = np.where(left, mixes[client], 0.0)
             if chances.sum() <= 0:
                 chances = left.astype(np.float64)
-            # `rng.choice` draws just so, after checks that take several times as long.
+            # The same draw as `rng.choice`, without its slow checks.
             cumulative = (chances / chances.sum()).cumsum()
             label = int((cumulative / cumulative[-1]).searchsorted(rng.random(), side="right"))
             parts[client].append(stock[label].pop())

@@ -1,11 +1,11 @@
 """The paper's Quadratic data (sections 3 and 6.1): linear regression with heterogeneous feature covariances.
 
-Stated there: m = 100 clients, n = 100 training points each, d = 500 Gaussian features; covariances share their
+From the paper: m = 100 clients, n = 100 training points each, d = 500 Gaussian features; covariances share their
 eigenvectors and draw their eigenvalues from U[1, 10]; labels <w*, x> + noise with w* ~ Bernoulli(0.5) per coordinate
 and noise of standard deviation 0.001; the metric is the square loss on the clients' test sets, normalised by sqrt(d).
 
-Settled here, since the paper is silent: the shared eigenvectors are one random rotation (Haar); each client has as many
-test points as training points; the square loss is the paper's l = (y - <w, x>)^2 / 2.
+Our choices, because the paper does not say: the shared eigenvectors are one random rotation (Haar); each client has as
+many test points as training points; the square loss is the paper's l = (y - <w, x>)^2 / 2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Quadratic:
     noise: float = 0.001
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         for option in ("clients", "samples", "test_samples", "dimension"):
             at_least(getattr(self, option), 1, f"{option} of quadratic")
         above(self.smallest_eigenvalue, 0, "smallest_eigenvalue of quadratic")
@@ -51,7 +51,7 @@ class Quadratic:
             )
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the data of `seed`."""
+        """Return the data of `seed`."""
         shared = stream(seed, "data", "quadratic")
         # The Q of a Gaussian matrix is a uniformly random rotation once R's diagonal is made positive.
         rotation, triangle = np.linalg.qr(shared.standard_normal((self.dimension, self.dimension)))

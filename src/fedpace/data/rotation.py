@@ -1,7 +1,7 @@
-"""Images rotated about their centre by bilinear interpolation, as the paper's rotated data sets need.
+"""`rotate` rotates images about their centre with bilinear interpolation, for the paper's rotated data sets.
 
-One angle moves every image of a client in the same way, so a rotation is one sparse matrix, four entries per pixel, and
-a client's images are rotated in a single product.
+All images of a client have the same angle. So a rotation is one sparse matrix with four entries per pixel, and one
+product rotates all images of a client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rotate(images: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
-    """Rotate images (n, channels, height, width) counter-clockwise; what comes from outside is 0."""
+    """Rotate images (n, channels, height, width) counter-clockwise; pixels from outside the image are 0."""
     if degrees == 0:
         return images
     count, channels, height, width = images.shape
@@ -26,13 +26,13 @@ def rotate(images: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
 
 
 def _rotation(height: int, width: int, degrees: float) -> sparse.csr_matrix:
-    """Return the matrix that makes the pixels of a rotated image from those of the original."""
-    from scipy import sparse  # here: naming a data set stays light
+    """Return the matrix that maps the pixels of an image to those of the rotated image."""
+    from scipy import sparse  # imported here, so that importing a data set stays fast
 
     row, column = (grid.ravel() for grid in np.mgrid[:height, :width].astype(np.float64))
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
     cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
-    # Where each pixel comes from: its place turned back. Rows grow downwards.
+    # Source of each pixel: its position rotated back. Row numbers grow downwards.
     from_row = middle_row + cosine * (row - middle_row) + sine * (column - middle_column)
     from_column = middle_column - sine * (row - middle_row) + cosine * (column - middle_column)
     top, left = np.floor(from_row).astype(np.int64), np.floor(from_column).astype(np.int64)

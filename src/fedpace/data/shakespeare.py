@@ -1,8 +1,9 @@
 """Shakespeare: the next character in a speaking role's lines (LEAF, Caldas et al. 2018); `flwrlabs/shakespeare`.
 
-A client is a role of a play. An input is 80 characters, as numbers in LEAF's alphabet of 80; its target is the next.
-LEAF has no test split: the last lines of every role are held out. Neighbouring windows share 79 characters, so the 80
-windows before the test rows go unused, as in LEAF: a random draw would test on what was trained on.
+A client is a role of a play. An input is a window of 80 characters, as numbers in LEAF's alphabet of 80; its target is
+the next character. LEAF has no test split, so the last windows of every role are held out. Neighbouring windows share
+79 characters. So the 80 windows before the test windows are not used, as in LEAF, and test windows are not drawn at
+random: otherwise the model would be tested on text that it was trained on.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Shakespeare(OwnedRows):
     `natural` are the roles; `iid` deals the windows out evenly.
 
     Args:
-        clients: roles, drawn from those with enough windows; 0 = all of them.
-        partition: `natural` (a client is a role) or `iid` (the same windows, dealt out at random).
-        min_samples: windows that a role must have.
-        test_fraction: share of every role's windows that is held out, the last ones.
-        folder: of parquet files; "" = $FEDPACE_DATA, else the Hub.
-        samples: windows that a role has at most, its first ones, before the test rows are held out; 0 = no bound.
-        context: the last so many characters, each as 80 columns of 0 and 1, for models that take numbers: a perceptron
-            learns from them at a small part of what a recurrent network costs; 0 = all 80 as character numbers.
+        clients: number of roles, drawn from those with enough windows; 0 = all.
+        partition: `natural` (a client is a role) or `iid` (the same windows, distributed at random).
+        min_samples: least windows of a role that takes part.
+        test_fraction: share of every role's windows that is held out; they are the last ones.
+        folder: folder of parquet files; "" = $FEDPACE_DATA, else the Hub.
+        samples: most windows of a role, its first ones, before test windows are held out; 0 = no limit.
+        context: number of last characters to use, each as 80 columns of 0 and 1, for models such as a perceptron, which
+            costs much less than a recurrent network; 0 = all 80 characters, as numbers.
     """
 
     name: ClassVar[str] = "shakespeare"
@@ -45,7 +46,7 @@ class Shakespeare(OwnedRows):
     context: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         super().__post_init__()
         at_least(self.samples, 0, "samples of shakespeare")
         if not 0 <= self.context <= WINDOW:
@@ -64,7 +65,7 @@ class Shakespeare(OwnedRows):
         return rows[: -held - WINDOW], rows[-held:]
 
     def prepared(self, inputs: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the windows as they are, a byte a character; or their last characters as columns of 0 and 1."""
+        """Return the windows unchanged, one byte per character; or their last characters as columns of 0 and 1."""
         if not self.context:
             return np.ascontiguousarray(inputs)
         classes = hub.SOURCES[self.name].classes

@@ -1,4 +1,4 @@
-"""A data set over clients in a few numbers: how many, how much each, how different."""
+"""`summarise` describes a federated data set in a few numbers: clients, samples per client, label skew."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fedpace.data.federated import FederatedData
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What `fedpace data show` shows."""
+    """The numbers that `fedpace data show` prints."""
 
     clients: int
     train: int
     test: int
     smallest: int
-    """Training samples of the client that has fewest."""
+    """Fewest training samples of a client."""
     median: float
     largest: int
     input_shape: tuple[int, ...]
     classes: int | None
-    """None: regression."""
+    """Number of classes; None for regression."""
     classes_held: tuple[int, float, int] | None
-    """Classes that a client holds: fewest, mean, most."""
+    """Number of classes per client: fewest, mean, most."""
     skew: float | None
     """Mean total-variation distance of a client's label mix from the mix of all: 0 = equal, towards 1 = disjoint."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return names and values for people to read."""
+        """Return (name, value) pairs as text."""
         shown = [
             ("clients", f"{self.clients:,}"),
             ("training samples", f"{self.train:,}"),
@@ -49,7 +49,7 @@ class DataSummary:
 
 
 def summarise(data: FederatedData) -> DataSummary:
-    """Summarise data over clients."""
+    """Return the summary of a data set."""
     sizes = np.array([len(samples) for samples in data.train])
     histograms = data.label_histograms()
     held, skew = None, None

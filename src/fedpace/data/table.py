@@ -1,12 +1,12 @@
-"""`table`: any CSV or parquet file in which a column says whose each row is. Ours; how users bring data of their own.
+"""`table`: any CSV or parquet file with a column that names the client of each row. Use it for your own data.
 
     data = { name = "table", path = "visits.csv", client = "clinic", target = "returned" }
 
-Columns of numbers are standardised, with the mean and deviation of the rows that are trained on; columns of words
-become one 0/1 column per word but the first. A target of words is a class; one of numbers is predicted by regression,
-on the scale of its own variance: a loss of 1 is that of always saying the mean, 0 is perfect (1 - R^2). Whole numbers
-of few values could be either, so there `task` must say. A share of every client's rows, drawn at random for each seed,
-is held out and tested on, unless a column `split` says which.
+Columns of numbers are standardised with the mean and deviation of the training rows. Columns of words become one 0/1
+column per word, except the first. A target of words is a class. A target of numbers is predicted by regression, and the
+loss is 1 - R^2: 1 for always predicting the mean, 0 for a perfect prediction. A target with few different whole numbers
+could be either, so `task` must say which. A random share of every client's rows, drawn for each seed, is held out for
+the test, unless a column `split` selects the test rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedpace.data._columns import Column, Columns, read_columns
 from fedpace.data.federated import FederatedData, Metric, Samples
 
 FEW = 20
-"""Different whole numbers up to which a target could be a class as well."""
+"""A target with at most this many different whole numbers could also be a class."""
 
 Rows = NDArray[np.int64]
 
@@ -35,19 +35,20 @@ class Table:
     """The rows of a CSV or parquet file, each client's own.
 
     Args:
-        path: the file, from where the command is run, or beside the experiment.
-        client: column that says whose a row is.
+        path: the file, relative to the current folder or to the experiment's file.
+        client: column with the client of each row.
         target: column to predict.
         features: columns to predict it from; empty = all others.
         leave_out: columns that are not used.
-        categories: columns of numbers that are names, such as a postcode; words need not be listed.
+        categories: columns of numbers that are names, such as a postcode; columns of words need not be listed.
         task: `classification`, `regression`, or `auto`: words are classes, numbers are not.
-        missing: rows with empty cells: `refuse` them, `drop` them, or `fill` in the mean, or a word of its own.
-        clients: at the most, drawn from those with enough rows; 0 = all of them.
-        min_samples: rows that a client must have to take part.
+        missing: what to do with empty cells: `refuse` the file, `drop` the rows, or `fill` numbers with the mean and
+            treat empty words as a category.
+        clients: number of clients, drawn from those with enough rows; 0 = all.
+        min_samples: least rows of a client that takes part.
         test_fraction: share of every client's rows that is held out.
-        split: column that says `train` or `test` instead; empty = rows are drawn.
-        max_categories: different words in a column at the most.
+        split: column with `train` or `test` for each row; empty = test rows are drawn at random.
+        max_categories: most different words in a column.
     """
 
     name: ClassVar[str] = "table"
@@ -67,7 +68,7 @@ class Table:
     max_categories: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         one_of(self.task, ("auto", "classification", "regression"), "task of table")
         one_of(self.missing, ("refuse", "drop", "fill"), "missing of table")
         at_least(self.clients, 0, "clients of table")
@@ -75,7 +76,7 @@ class Table:
         at_least(self.max_categories, 2, "max_categories of table")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction of table must lie between 0 and 1, but {self.test_fraction} came")
-        # A run that is resumed or reported elsewhere still means this file.
+        # An absolute path, so that a run can be resumed or reported from another folder.
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
@@ -94,11 +95,11 @@ class Table:
 
     @property
     def metric(self) -> Metric:
-        """What runs are judged by: known when the file was read."""
+        """Metric of the runs; it depends on the target column, so this reads the file."""
         return "accuracy" if self._classifies(read_columns(self.path)) else "loss"
 
     def build(self, *, seed: int) -> FederatedData:
-        """Draw the clients of `seed`, and what they are tested on."""
+        """Return the data of `seed`, which draws the clients and the test rows."""
         columns = read_columns(self.path)
         classifies = self._classifies(columns)
         features = {
@@ -123,7 +124,7 @@ class Table:
             test=Samples(inputs[tested], targets[tested]),
             classes=len(target.words) if classifies else None,
             metric="accuracy" if classifies else "loss",
-            # The plain loss is half a square, and that of always saying the mean is half the variance.
+            # The plain loss is half the squared error, so always predicting the mean gives half the variance.
             loss_scale=1.0 if classifies else 2.0,
             test_sizes=tuple(len(rows) for rows in tests),
             names=tuple(columns.named(self.client).words[number] for number, _ in owners),
@@ -157,7 +158,7 @@ class Table:
         unused = {self.client, self.target, self.split, *self.leave_out}
         others = tuple(name for name in columns.names if name not in unused)
         for name in (self.client, *self.leave_out):
-            columns.check(name)  # a misspelt name is told before anything else
+            columns.check(name)  # report a misspelt name first
         chosen = self.features or others
         if not chosen:
             raise InputError(
@@ -171,7 +172,7 @@ class Table:
         return chosen
 
     def _complete(self, columns: Columns, features: dict[str, Column]) -> NDArray[np.bool_]:
-        """Rows that can be used; those without a client or a target never can."""
+        """Return a mask of the usable rows; rows without a client or a target are never usable."""
         needed = [columns.named(name) for name in (self.client, self.target, self.split) if name]
         asked = [*needed, *features.values()] if self.missing != "fill" else needed
         empty = np.zeros(columns.rows, dtype=np.bool_)
@@ -190,7 +191,7 @@ class Table:
         return ~empty
 
     def _owners(self, columns: Columns, complete: NDArray[np.bool_], seed: int) -> list[tuple[int, Rows]]:
-        """Rows of the clients that take part, in the order of their names."""
+        """Return the clients that take part, in the order of their names, each with its rows."""
         owner = np.where(complete, columns.named(self.client).codes, -1)
         counts = np.bincount(owner[complete], minlength=len(columns.named(self.client).words))
         eligible = np.flatnonzero(counts >= self.min_samples)
@@ -227,14 +228,14 @@ class Table:
                 f"{column.where}: {len(column.words)} different words are more than max_categories = "
                 f"{self.max_categories}: name it in `leave_out`, or raise max_categories"
             )
-        # One word says by its absence what another would say. An empty cell is none of them.
+        # Without empty cells the first column is redundant. With them, an empty cell is a row of zeros.
         first = 1 if len(column.words) and not column.empty.any() else 0
         said: NDArray[np.float32] = (column.codes[:, None] == np.arange(first, len(column.words))).astype(np.float32)
         return said
 
 
 def _standardised(values: NDArray[np.float64], training: Rows) -> NDArray[np.float32]:
-    """Mean 0 and deviation 1 over the rows that are trained on; empty cells become the mean."""
+    """Scale values to mean 0 and deviation 1 over the training rows; empty cells become the mean."""
     known = values[training]
     known = known[~np.isnan(known)]
     mean, deviation = (known.mean(), known.std()) if known.size else (0.0, 0.0)

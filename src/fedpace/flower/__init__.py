@@ -1,12 +1,12 @@
-"""fedpace on Flower: wrap the strategy that you have, and add one mod to the clients.
+"""fedpace on Flower: wrap your strategy on the server, and add one mod to the clients.
 
     from fedpace.flower import PacedServer, PacedStrategy, report_mod
 
-    strategy = PacedStrategy(FedAvg(), state="state")                              # the server, in rounds
-    strategy = PacedServer("pace-async", state="state")                            # or without
+    strategy = PacedStrategy(FedAvg(), state="state")                              # a server with rounds
+    strategy = PacedServer("pace-async", state="state")                            # an asynchronous server
     app = ClientApp(mods=[report_mod(module="classifier")])                        # the clients
 
-The only place of fedpace that imports flwr. docs/flower.md has the whole story.
+Only this package imports flwr. See docs/flower.md.
 """
 
 from fedpace._base.errors import MissingExtraError

@@ -1,4 +1,4 @@
-"""What the inner strategy aggregates: the answers that make a step, and evaluations."""
+"""Prepares clients' replies for the inner Flower strategy: training answers (`messages`) and evaluations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from fedpace.hosting.sketch import Arrays
 log = logging.getLogger("flwr")
 
 Weighed = tuple[float, Arrays, Reply]
-"""The weight of an answer, the model that its client was sent, and the reply."""
+"""Weight of an answer, model that was sent to its client, and the reply."""
 
 
 def messages(
     answers: Sequence[Weighed], current: Arrays, mode: Mode, *, weight_key: str, array_key: str
 ) -> tuple[list[Message], list[float], list[Arrays]]:
-    """Return replies for a strategy that averages, their weights, and the models in them.
+    """Return replies that an averaging strategy can aggregate, their weights, and their models.
 
-    In delta mode, x + sum a_i (x_i - x), each of the k models becomes x + k a_i (x_i - x), whose plain mean is just
-    that, whatever the a_i sum to. Since it is done before the inner strategy sees the models, server optimisers act on
-    the step that was meant. Buffers become their weighted mean in each: a variance must not be extrapolated.
+    In delta mode the new model is x + sum a_i (x_i - x). Each of the k models becomes x + k a_i (x_i - x). The plain
+    mean of these is the new model, whatever the a_i sum to. The inner strategy sees only the changed models, so server
+    optimisers act on the intended step. Buffers become their weighted mean, because a variance must not be
+    extrapolated.
 
-    Strategies divide weights by their sum. Relative to the largest, equal weights become 1 exactly, so that the
-    quotients are those of plain FedAvg with equal counts, bit for bit.
+    Strategies divide weights by their sum. Here weights are first divided by the largest. So equal weights become
+    exactly 1, and the result equals plain FedAvg with equal counts bit for bit.
     """
     weights = [weight for weight, _, _ in answers]
     models: list[Arrays] = [reply.model or {} for _, _, reply in answers]
@@ -55,7 +56,10 @@ def messages(
 
 
 def evaluations(replies: Iterable[Message], *, weight_key: str) -> list[Message]:
-    """Return replies to an evaluation that a strategy can average: numbers that all have in common, and a weight."""
+    """Return the evaluation replies that a strategy can average.
+
+    Replies with an error or without a positive weight are left out, and only metrics that all others share are kept.
+    """
     usable: list[tuple[Message, dict[str, Any]]] = []
     for reply in replies:
         found = {} if reply.has_error() else _metrics(reply)
@@ -90,14 +94,14 @@ def _metrics(message: Message) -> dict[str, Any]:
 
 
 def _common(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the metrics that everybody has, of one kind: strategies refuse a whole round for one client's others."""
+    """Keep the metrics that all tables have in the same type: otherwise Flower's strategies reject the whole round."""
     kinds = [{(key, _kind(value)) for key, value in table.items()} for table in tables]
     shared = {key for key, kind in set.intersection(*kinds) if kind >= 0}
     return [{key: value for key, value in table.items() if key in shared} for table in tables]
 
 
 def _kind(value: Any) -> int:
-    """Return 0 for a finite number, the length of a list of them, and -1 for anything else."""
+    """Return 0 for a finite number, the length of a list of finite numbers, and -1 for anything else."""
     numbers = value if isinstance(value, list) else [value]
     if not all(isinstance(number, int | float) and np.isfinite(number) for number in numbers):
         return -1

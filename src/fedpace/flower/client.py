@@ -1,6 +1,6 @@
-"""The client's side: how long it took, who it is, and a moment of its features, in every reply.
+"""`report_mod`, the Flower mod of the clients: it adds the training time, the client's name and a moment to replies.
 
-Put it first in `mods`, so that its time includes the others' work and clipping mods never see its questions.
+Put it first in `mods`. Then its time includes the work of the other mods, and clipping mods never see its questions.
 """
 
 from __future__ import annotations
@@ -58,25 +58,26 @@ def report_mod(
     delay: Delay | None = None,
     transfer: bool = True,
 ) -> Callable[[Message, Context, Handler], Message]:
-    """Return a Flower mod that reports seconds, name and, where the server asks for it, what else is given here.
+    """Return a Flower mod that reports training seconds and the client's name, and other facts if the server asks.
 
     Args:
-        module: name of the torch model's last layer, as `named_modules()` shows it: its input in the first forward
+        module: name of the torch model's last layer, as in `named_modules()`. The layer's input in the first forward
             pass of training is the batch of features, and the targets of the first loss are the batch's labels.
-        features: for models that are not torch's, or for more than one batch: a function of (message, context) that
-            returns (n, d) rows of features at the received model, with a 1 behind them if the last layer has a bias;
-            or a pair of these and (n, c) targets, one-hot for classes. Not with `module`.
-        gradient: a function of (message, context) that returns name -> array of one step from the received model,
-            minus the learning rate times the gradient, for schemes that ask before they choose. None = the client
-            trains as usual, and what would have been its update is the answer: right, but as slow as a round.
-        labels: a function of the context that returns how many samples of each class the client holds.
-        samples: a function of the context that returns how many samples it holds; None = the sum of `labels`.
+        features: for models outside torch, or for more than one batch: a function of (message, context) that returns
+            (n, d) rows of features at the received model, with a 1 appended if the last layer has a bias. It may also
+            return a pair of these rows and (n, c) targets, one-hot for classes. Not with `module`.
+        gradient: for schemes that probe gradients before they select: a function of (message, context) that returns
+            one step from the received model, name -> array, equal to minus the learning rate times the gradient. None
+            = the client trains as usual and its update is the answer: correct, but as slow as a round.
+        labels: a function of the context that returns the number of samples of each class.
+        samples: a function of the context that returns the number of samples; None = the sum of `labels`.
         max_rank: leading directions of the moment that are sent.
-        privacy: None = the exact moment is sent. See docs/flower.md for what that gives away.
-        delay: a function of (message, context, measured seconds) whose value is reported instead of the measured
-            one: a delay model's, to study slow clients on one machine.
-        transfer: count the time from the server's making the message to its arrival, by the two machines' clocks.
-            Switch it off in simulations, where it is mostly queueing.
+        privacy: options of differential privacy; None = the exact moment is sent. See docs/flower.md for what that
+            reveals.
+        delay: a function of (message, context, measured seconds) that returns the seconds to report instead, for
+            example from a delay model, to study slow clients on one machine.
+        transfer: whether to add the time between the creation of the message at the server and its arrival, by the
+            clocks of the two machines. Turn it off in simulations, where this time is mostly queueing.
     """
     if module and features is not None:
         raise InputError("report_mod was given both module and features: the moment comes from one of them")
@@ -95,7 +96,7 @@ def report_mod(
         budget = privacy is None or _spent(context) < privacy.releases
         wanted = asked(message, ASK_MOMENT) and budget
         targets = wanted and asked(message, ASK_TARGETS)
-        # Rows are taken before training: the features of the received model, and not on the measured clock.
+        # Compute rows before training: they belong to the received model, and do not count as training time.
         rows = features(message, context) if wanted and features is not None else None
         start = time.perf_counter()
         with last_layer_input(module, targets=targets) if wanted and module else nullcontext() as captured:
@@ -118,7 +119,7 @@ def report_mod(
 
 
 def stable_name(context: Context) -> str:
-    """Return the node's name from its config: `name`, else `partition-id`; empty where it has neither."""
+    """Return the node's name from its config: `name`, else `partition-id`, else an empty string."""
     if name := context.node_config.get("name"):
         return str(name)
     partition = context.node_config.get("partition-id")
@@ -126,12 +127,12 @@ def stable_name(context: Context) -> str:
 
 
 def _note(message: Message, entries: Mapping[str, Any]) -> Message:
-    """Answer a question without training."""
+    """Return a reply with `entries` in fedpace's record, without training."""
     return Message(RecordDict({RECORD: ConfigRecord(dict(entries))}), reply_to=message)
 
 
 def _about(message: Message, context: Context, labels: Labels | None, samples: Samples | None) -> dict[str, Any]:
-    """What must be known of a client before it trains, if the server asks: the exact counts leave it only then."""
+    """Return the numbers of samples and labels, which leave the client only if the server asks for them."""
     entries: dict[str, Any] = {}
     if labels is not None and asked(message, ASK_LABELS):
         entries |= pack_labels(labels(context))
@@ -144,7 +145,7 @@ def _about(message: Message, context: Context, labels: Labels | None, samples: S
 
 
 def _gradient(message: Message, context: Context, gradient: Gradient | None, call_next: Handler) -> Message:
-    """Sketch one step from the received model; only the sketch leaves the client."""
+    """Answer with the sketch of one step from the received model; only the sketch leaves the client."""
     current = arrays_of(message)
     width, seed = int(config_value(message, SKETCH_WIDTH) or 0), int(config_value(message, SKETCH_SEED) or 0)
     sketch = UpdateSketch(current, width, seed=seed)
@@ -163,7 +164,7 @@ def _gradient(message: Message, context: Context, gradient: Gradient | None, cal
 def _moment(
     rows: Any, captured: Captured | None, targets: bool, max_rank: int, privacy: Privacy | None, context: Context
 ) -> dict[str, Any]:
-    """Return the moment as record entries; a client that cannot measure it trains all the same, and says why."""
+    """Return the moment as record entries; if it cannot be measured, log why and return nothing."""
     try:
         given = rows if isinstance(rows, tuple) else (rows, None)
         batch, beside = given if captured is None else (captured.features(), captured.targets)
@@ -175,7 +176,7 @@ def _moment(
             )
         made = moment_rows(batch, beside if targets else None)
         if privacy is not None:
-            # The budget is spent before the noise is drawn: a crash in between may waste a release, never repeat one.
+            # Count the release before drawing the noise: a crash in between may waste a release, but never repeats one.
             context.state[RECORD] = ConfigRecord({"releases": _spent(context) + 1})
         return packed_moment(made, max_rank, privacy)
     except FedpaceError as problem:

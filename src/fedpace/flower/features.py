@@ -1,9 +1,9 @@
-"""The input of a torch model's last layer and the targets beside it, without touching the client's training code.
+"""`last_layer_input` captures the input of a torch model's last layer and its targets, without changes to client code.
 
-A mod does not see the model: it is made inside the client's train function. torch lets one hook precede every module's
-forward pass; the first module that has a submodule of the wanted name is the model, and what that submodule is called
-with in the first forward pass is one batch of features at the model that the client received. The targets of this batch
-are the second argument of the first loss function that is called after it.
+A Flower mod has no access to the model, because the client's train function creates it. So a global torch hook runs
+before every module's forward pass. The first module with a submodule of the wanted name is the model. The input of that
+submodule in the first forward pass is one batch of features at the received model. The targets of this batch are the
+second argument of the next call of a loss function.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ LOSSES = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
 )
-"""Functions of torch.nn.functional, called with outputs and targets; torch's loss modules call them too."""
+"""Loss functions of torch.nn.functional with arguments (outputs, targets); torch's loss modules call them too."""
 
 
 @dataclass(eq=False)
 class Captured:
-    """Filled in the first forward pass."""
+    """Features and targets captured in the first forward pass."""
 
     name: str
     rows: FloatArray | None = None
-    """(n, d) features, with a 1 behind them if the layer has a bias."""
+    """(n, d) features, with a 1 appended if the layer has a bias."""
     targets: FloatArray | None = None
-    """(n, c) one-hot labels or regression targets; None where no loss function was seen."""
+    """(n, c) one-hot labels or regression targets; None if no loss function was called."""
     model_part: Any = None
 
     def features(self) -> FloatArray:
-        """Return the rows, or say why there are none."""
+        """Return the rows, or raise an error that says why there are none."""
         if self.rows is not None:
             return self.rows
         if self.model_part is None:
@@ -56,7 +56,7 @@ class Captured:
 
 @contextmanager
 def last_layer_input(name: str, *, targets: bool = False) -> Iterator[Captured]:
-    """Catch the first input of the module `name` of whatever torch model runs inside the block, and its targets."""
+    """Capture the first input of module `name` of the torch model that runs inside the block, and its targets."""
     try:
         import torch
         from torch.nn.modules.module import register_module_forward_pre_hook
@@ -69,7 +69,7 @@ def last_layer_input(name: str, *, targets: bool = False) -> Iterator[Captured]:
         if found.rows is not None:
             return
         if found.model_part is None and id(module) not in searched:
-            searched.add(id(module))  # once each: with a wrong name, every forward pass comes by here
+            searched.add(id(module))  # search each module once: with a wrong name, every forward pass gets here
             found.model_part = dict(module.named_modules()).get(name)
         if module is not found.model_part or not inputs or not isinstance(inputs[0], torch.Tensor):
             return
@@ -87,7 +87,7 @@ def last_layer_input(name: str, *, targets: bool = False) -> Iterator[Captured]:
 
 
 def _watching_losses(found: Captured) -> Any:
-    """Return torch's own way to see every function that is called inside a block."""
+    """Return a context manager in which torch reports every function call, to capture the targets of a loss."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -104,18 +104,18 @@ def _watching_losses(found: Captured) -> Any:
 
 
 def _columns(outputs: Any, target: Any, rows: int) -> FloatArray | None:
-    """Return targets as columns, one row a row of features: class numbers one-hot, others as they are."""
+    """Return targets with one row per row of features: classes as one-hot rows, other targets unchanged."""
     import torch
 
     if not isinstance(outputs, torch.Tensor) or not isinstance(target, torch.Tensor):
         return None
     classes = not target.is_floating_point() and outputs.ndim >= 2 and target.ndim == outputs.ndim - 1
     if classes:
-        # Images and sequences carry the classes on the second axis; features are one row a pixel or a step.
+        # Images and sequences have the classes on the second axis; features have one row per pixel or time step.
         values = target.detach().to("cpu").reshape(-1).numpy()
         width = int(outputs.shape[1])
         if len(values) != rows or not ((values >= 0) & (values < width)).all():
-            return None  # a padding index, or a loss of something else
+            return None  # a padding index, or a loss of another quantity
         return np.asarray(np.eye(width)[values], dtype=np.float64)
     values = target.detach().to("cpu", torch.float64).numpy()
     values = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)

@@ -1,4 +1,4 @@
-"""What both of fedpace's servers on Flower are made of: the coordinator and its folder, names, messages."""
+"""`Federation`, the base class of `PacedStrategy` and `PacedServer`: their settings, coordinator and nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedpace.trust.robust import RobustRule
 log = logging.getLogger("flwr")
 
 WAITING = "waiting for nodes and names"
-"""What the first seconds are spent on."""
+"""Label of the first seconds in the log of where the server's time goes."""
 REMEDIES = {
     Need.MOMENT: "add report_mod(module=...) to the mods of its ClientApp",
     Need.LOSS: "put train_loss into the metrics of its reply",
@@ -43,35 +43,38 @@ class Federation:
     """The settings of `PacedStrategy` and `PacedServer`.
 
     Args:
-        selector: a scheme's name, a Selector, or a Policy. Clients that do not report what it needs are still asked, a
-            quota per round as in a warm-up, and each is named in a warning.
-        state: folder where every round is saved and recorded (`fedpace report` and `fedpace watch` read it), and from
-            which a restarted server goes on; None = nowhere.
-        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
-        shares: as there; `samples` are what `report_mod(samples=...)` or `labels=` tell before a node first trains.
-        clock: `server`: time is this machine's, from sending a message to seeing its reply. `reported`: time is what
-            clients report, as with delay models in a simulation, and nobody really waits.
-        deadline: seconds that a cohort is waited for, whatever the scheme says; never with empty hands while somebody
-            may still answer.
+        selector: a scheme's name, a Selector, or a Policy. Clients that do not report what the scheme needs are still
+            asked, a quota per round as in a lazy warm-up, and a warning names each of them.
+        state: folder in which every round is saved and recorded (`fedpace report` and `fedpace watch` read it), and
+            from which a restarted server continues; None = save nothing.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as in `fedpace.Settings`.
+        shares: as in `fedpace.Settings`; the numbers of samples come from `report_mod(samples=...)` or `labels=`,
+            before a node first trains.
+        clock: `server`: seconds are measured by the server, from sending a message to receiving its reply. `reported`:
+            seconds are those that clients report, for example from delay models, and the server does not really wait.
+        deadline: most seconds to wait for a cohort, under every scheme. If no client has answered by then, the server
+            waits for the first answer, as long as one may still come.
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
-        trust: bound the influence of each client, see docs/trust.md. A restarted server may be given another.
+        trust: whether to bound the influence of each client, see docs/trust.md. It may change at a restart.
         clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
         weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
         robust: a Byzantine-robust rule in place of the weighted mean, or its name; see docs/trust.md.
-        validation: trains a model, given as named arrays, on the server's own data and returns it likewise; for the
+        validation: a function that trains a model on the server's own data; it takes and returns named arrays. For the
             robust rules `fltrust` and `zeno`.
-        forget_seconds: clients that were not connected for so long are forgotten; those without a name after 600 s.
-        eligible: names of the clients that may be chosen, or a function that says of a name whether it may, asked anew
-            in every round; None = everybody.
-        bind_names: a name belongs to the node id that first gave it, for good. Switch it on where the SuperLink
-            authenticates SuperNodes, whose ids then stay; elsewhere a node that reconnects has another id.
-        name_seconds: how long a new node may take to say its name; 0 = call nodes by their ids.
-        nodes_seconds: how long to wait at first for as many nodes as the scheme chooses. Then it goes on with those
-            that are there, if they are enough at all; else it gives up.
-        server: the server step: a rule, or the name of one; None = what the scheme asks for.
-        weight_key, array_key, config_key: what messages call the number of samples, the model and the configuration.
-        options: of the scheme, where it is given by name; one that is called as an argument above needs a Selector.
+        forget_seconds: forget clients that were not connected for this long; clients without a name after 600 s.
+        eligible: names of the clients that may be selected, or a function from a name to whether it may be selected,
+            called in every round; None = all.
+        bind_names: whether a name belongs for good to the first node id that used it. Turn it on if the SuperLink
+            authenticates SuperNodes, because their ids then stay the same. Otherwise a node that reconnects has a new
+            id.
+        name_seconds: how long a new node may take to send its name; 0 = use node ids as names.
+        nodes_seconds: how long to wait at the start for as many nodes as the scheme selects. After that the server
+            starts with the connected nodes, or raises an error if there are too few.
+        server: the server step, or its name; None = the one that the scheme asks for.
+        weight_key, array_key, config_key: names of the number of samples, the model and the configuration in messages.
+        options: options of the scheme, if it is given by name. If an option has the name of an argument above, pass a
+            Selector instead.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class Federation:
         )
         saved = self._server.saved
         self._arrays = None if saved is None else record(saved.model)
-        """The current model."""
+        """The current version of the shared model."""
         questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: shares == "samples"}
         owners = {} if saved is None else {str(name): int(node) for name, node in saved.facts.get("names", {}).items()}
         self._roster = Roster(name_seconds, config_key, questions, owners if bind_names else None)
@@ -147,21 +150,21 @@ class Federation:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The memory of the selection: who is there, and what is known of whom."""
+        """The coordinator: it holds the known clients and the state of the scheme."""
         return self._server.coordinator
 
     def close(self) -> None:
-        """End the sitting where not `start` but a loop of one's own called the rounds."""
+        """Close the state folder; call it if your own loop calls the rounds instead of `start`."""
         self._server.files.close()
 
     def _wait_for_nodes(self, grid: Grid, least: int = 1) -> None:
-        """Wait until as many nodes are connected as the scheme chooses; `least` are enough."""
+        """Wait until as many nodes are connected as the scheme selects; after the time limit, `least` are enough."""
         scheme = self._scheme
         with self._server.watch(WAITING):
             wait_for_nodes(grid, scheme.fixed_k or 1, least, seconds=self._nodes_seconds, scheme=scheme.name)
 
     def _present(self, grid: Grid, nodes: Iterable[int] | None = None) -> dict[str, int]:
-        """Return those of the nodes, by default all that are connected, that may be chosen, by name; newcomers join."""
+        """Return name -> node id of the eligible nodes among `nodes` (None = all connected); new clients join."""
         with self._server.watch("looking for nodes" if self._roster.notes else WAITING):
             named = self._roster.names(connected(grid) if nodes is None else nodes, grid)
         allowed = {name: node for name, node in named.items() if self._eligible(name)}

@@ -1,4 +1,4 @@
-"""What the wrapper must know of the strategy that it wraps, and the arrays of its own, to be saved and put back."""
+"""Helpers for the Flower strategy that `PacedStrategy` wraps: check it, read its attributes, save and restore it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fedpace._base.errors import InputError
 log = logging.getLogger("flwr")
 
 IGNORE_WEIGHTS = ("Krum", "FedMedian", "FedTrimmedAvg", "Bulyan", "QFedAvg")
-"""Flower's strategies that aggregate without the weight key: fedpace still chooses the nodes, but cannot weigh them."""
+"""Flower strategies that ignore the weight key: fedpace selects their nodes, but cannot weight them."""
 OWN_MOMENTUM = ("FedOpt", "FedAvgM")
-"""Server optimisers that carry steps on themselves: doing it twice would overshoot."""
+"""Flower's server optimisers with momentum: a second momentum by fedpace would overshoot."""
 
 
 def chain(inner: Any) -> Iterator[Any]:
-    """Yield the strategy, and what it wraps: Flower's wrappers call that `strategy`."""
+    """Yield the strategy and the strategies that it wraps (attribute `strategy` of Flower's wrappers)."""
     while inner is not None:
         yield inner
         inner = getattr(inner, "strategy", None)
 
 
 def attribute(inner: Strategy, name: str, default: Any) -> Any:
-    """Return an attribute of the strategy, or of what it wraps."""
+    """Return an attribute of the strategy or of one that it wraps; `default` if none has it."""
     return next((getattr(strategy, name) for strategy in chain(inner) if hasattr(strategy, name)), default)
 
 
 def has_momentum(inner: Strategy) -> bool:
-    """Whether the strategy, or one that it wraps, has a momentum of its own."""
+    """Return whether the strategy, or one that it wraps, has its own momentum."""
     return any(kind.__name__ in OWN_MOMENTUM for strategy in chain(inner) for kind in type(strategy).__mro__)
 
 
 def check_inner(inner: Strategy) -> None:
-    """Refuse what cannot work, and say what will work only in part."""
+    """Raise if the strategy cannot be wrapped; log a warning if it works only in part."""
     if not isinstance(inner, Strategy):
         raise InputError(
             f"PacedStrategy wraps a strategy of flwr.serverapp.strategy, but a {type(inner).__name__} came: "
@@ -63,7 +63,7 @@ def check_inner(inner: Strategy) -> None:
 
 
 def own_arrays(inner: Strategy) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
-    """Return attributes that are a dict or a list of arrays, such as momenta, and the layout to put them back by."""
+    """Return the strategy's state (attributes that are dicts or lists of arrays) and the layout for `put_back`."""
     arrays: dict[str, NDArray[Any]] = {}
     layout: list[dict[str, Any]] = []
     for depth, strategy in enumerate(chain(inner)):
@@ -79,7 +79,7 @@ def own_arrays(inner: Strategy) -> tuple[dict[str, NDArray[Any]], list[dict[str,
 
 
 def put_back(inner: Strategy, layout: list[dict[str, Any]], stored: Mapping[str, NDArray[Any]]) -> None:
-    """Give the strategy the arrays that were saved."""
+    """Restore the arrays that `own_arrays` returned."""
     strategies = list(chain(inner))
     try:
         for item in layout:

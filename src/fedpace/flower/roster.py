@@ -1,13 +1,14 @@
-"""Who is behind a node id.
+"""`Roster` maps Flower's node ids to stable client names; `wait_for_nodes` waits for nodes at the start.
 
-Node ids are random numbers, new in every simulation and for every SuperNode that starts again; what is known of a
-client must survive that. So each new node is asked once, by a train message without a model: `report_mod` answers with
-the name from the node's config, and what else must be known before it trains; a client without the mod raises, and is
-called by its node id until it goes away. Nobody waits for the answer, except where nobody has a name yet.
+Node ids are random and change in every simulation and with every restart of a SuperNode, but fedpace's knowledge of a
+client must survive a restart. So the server asks each new node for its name once, with a train message without a model.
+`report_mod` answers with the name from the node's config, and with other facts that are needed before training. A
+client without the mod raises an error, and its node id is its name until it disconnects. The server waits for names
+only while no node has one.
 
-Anybody can say any name. So a name has one holder at a time: a second one is called by its node id until the first is
-gone. With `bound` names belong to the node ids that first gave them, for good: where the SuperLink authenticates
-SuperNodes, a node's id is that of its key, and nobody else can have it.
+A node can claim any name. So a name has one holder at a time: a second node with the same name is called by its node id
+until the first has gone. With `bound`, a name belongs for good to the node id that first used it. If the SuperLink
+authenticates SuperNodes, a node id is tied to the node's key, so no other node can have it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from fedpace.hosting.replies import Note
 log = logging.getLogger("flwr")
 
 POLL = 0.5
-"""Seconds between looks for nodes and their names, at the start."""
+"""Seconds between polls for nodes and their names at the start."""
 GRACE = 10.0
-"""Seconds that the others have for their names when half of the nodes have said theirs."""
+"""Seconds that the other nodes have to send their names after half of the nodes have sent theirs."""
 STILL = 10
-"""So many times as long as a node may take for its name is an answer still heard."""
+"""Late names are accepted up to this many times the allowed seconds after the deadline."""
 Eligible = Collection[str] | Callable[[str], bool] | None
 
 
@@ -41,10 +42,10 @@ class Roster:
     """Node ids and the stable names behind them.
 
     Args:
-        seconds: how long a node may take to say its name; 0 = do not ask, call nodes by their ids.
-        config_key: the ConfigRecord of the strategy's messages.
-        questions: what else to ask a new node for.
-        bound: name -> node id that it belongs to; None = to whoever holds it.
+        seconds: how long a node may take to send its name; 0 = do not ask, use node ids as names.
+        config_key: key of the ConfigRecord in the strategy's messages.
+        questions: other questions for a new node.
+        bound: name -> node id that owns it for good; None = names are not bound.
     """
 
     def __init__(
@@ -56,14 +57,14 @@ class Roster:
         self.bound = bound
         self._names: dict[int, str] = {}
         self._asked: dict[str, tuple[int, float]] = {}
-        """Message -> the new node that it went to, and until when its answer is awaited."""
+        """Message id -> the new node that was asked, and its deadline."""
         self.notes: dict[str, Note] = {}
-        """What each node said of itself when it was asked: where it gave another's name, it is to have it when free."""
+        """Name -> the node's answer. A node that asked for a taken name gets it when the name becomes free."""
 
     def names(self, nodes: Iterable[int], grid: Grid) -> dict[str, int]:
-        """Return name -> node id of those `nodes` that are known by name now; ask those that are new."""
+        """Return name -> node id of the `nodes` that have a name now; ask new nodes for their names."""
         online = list(nodes)
-        # Who went away is forgotten: its name may come back behind another id.
+        # Forget nodes that disconnected: their names may come back with other ids.
         self._names = {node: name for node, name in self._names.items() if node in set(online)}
         self._asked = {identifier: asked for identifier, asked in self._asked.items() if asked[0] in set(online)}
         self.notes = {name: self.notes[name] for name in self._names.values()}
@@ -94,7 +95,7 @@ class Roster:
         self._collect(grid)
 
     def _wait(self, grid: Grid) -> None:
-        """Wait for the names of the first nodes: nothing can be done without any."""
+        """Wait for the names of the first nodes, because training cannot start without any."""
         asked, until = len({node for node, _ in self._asked.values()}), time.monotonic() + self._seconds
         if asked:
             log.info("fedpace: waiting for %d nodes to say who they are", asked)
@@ -105,12 +106,12 @@ class Roster:
                 until, asked = min(until, time.monotonic() + GRACE), 0
 
     def _collect(self, grid: Grid) -> None:
-        """Take in the names that have come."""
+        """Process the names that have arrived."""
         nameless = came = 0
         for reply in pull(grid, self._asked) if self._asked else ():
             node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (0, 0.0))
             if node != reply.metadata.src_node_id or node in self._names:
-                continue  # the SuperLink speaking for a node that died: it is asked again if it comes back
+                continue  # the SuperLink answers for a node that died; the node is asked again if it reconnects
             note = _note(reply)
             free = bool(note.name) and self._free(note.name, node)
             if note.name and not free:
@@ -123,7 +124,7 @@ class Roster:
                 )
             came, nameless = came + 1, nameless + (not free)
             self._enter(node, note.name if free else f"node-{node}", note)
-        # Who is asked again may still answer the first question: where machines are busy, that takes minutes.
+        # A node that is asked again may still answer the first question: on busy machines that takes minutes.
         oldest = time.monotonic() - STILL * self._seconds
         asked = self._asked.items()
         self._asked = {i: (node, until) for i, (node, until) in asked if node not in self._names and until > oldest}
@@ -136,7 +137,7 @@ class Roster:
             )
 
     def _free(self, name: str, node: int) -> bool:
-        """Whether the name can be this node's."""
+        """Return whether the node may use the name."""
         owner = node if self.bound is None else self.bound.get(name, node)
         return owner == node and name not in self._names.values()
 
@@ -156,7 +157,7 @@ def _note(reply: Message) -> Note:
 
 
 def eligibility(eligible: Eligible) -> Callable[[str], bool]:
-    """Return what says whether a client may be chosen."""
+    """Return a function from a client's name to whether the client may be selected."""
     if eligible is None:
         return lambda name: True
     if isinstance(eligible, str):
@@ -165,7 +166,7 @@ def eligibility(eligible: Eligible) -> Callable[[str], bool]:
 
 
 def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: str) -> None:
-    """Wait for k nodes, as a fleet connects one by one; but not for ever, and later rounds take who is there."""
+    """Wait until max(k, least) nodes are connected, at most `seconds`; then raise if there are fewer than `least`."""
     end, said = time.monotonic() + seconds, False
     while (online := len(connected(grid))) < max(k, least):
         if not said:

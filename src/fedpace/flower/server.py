@@ -1,8 +1,8 @@
-"""A server on Flower without rounds: nodes are tasked as they become free, and replies are taken as they come.
+"""`PacedServer`, an asynchronous server on Flower: nodes get tasks as they become free, and replies count at once.
 
-It is no Strategy: Flower's loop waits for everybody at the end of each round. It has the same `start`, so that an app
-changes by a few lines, and the coordinator, diary and folder of the simulator. A round of the records is a step of the
-model. Schemes that work in rounds run here too, with fedpace's server steps instead of an inner strategy's.
+It is not a Flower Strategy, because Flower's loop waits for all nodes at the end of each round. It has the same `start`
+method, so an app changes by a few lines. In its records, a round is one step of the model. Schemes with rounds run here
+too, with fedpace's server steps instead of an inner strategy.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fedpace.hosting.courier import POLL
 log = logging.getLogger("flwr")
 
 LOOK = 3.0
-"""Seconds between looks for nodes that came or went, while a step is awaited: as often as Flower's own grid polls."""
+"""Seconds between polls for connected nodes while waiting for a step; Flower's own grid polls as often."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class PacedServer(Federation):
-    """fedpace's own server on Flower's Grid.
+    """A server on Flower's Grid, for asynchronous schemes and for schemes with rounds.
 
     Args:
         selector: a scheme: its name, a Policy or a Selector.
-        settings: of `Federation`, and options of the scheme.
+        settings: settings of `Federation`, and options of the scheme.
     """
 
     def __init__(self, selector: str | Selector[Any] | Policy[Any] = "pace-async", **settings: Any) -> None:
@@ -48,7 +48,7 @@ class PacedServer(Federation):
         self._nodes: dict[str, int] = {}
         self._looked = -math.inf
         self._content = (-1, RecordDict())
-        """The version of the model that is sent, and the message's content."""
+        """Version of the model in the current message content, and that content."""
 
     def start(
         self,
@@ -63,19 +63,19 @@ class PacedServer(Federation):
         seconds: float = math.inf,
         evaluate_every: float = 0.0,
     ) -> Result:
-        """Train until the model has made `num_rounds` steps in all, those before a restart included.
+        """Train until the model has made `num_rounds` steps in total, including steps before a restart.
 
         Args:
-            grid: Flower's.
-            initial_arrays: the model; of a restarted server that of the last step counts.
-            num_rounds: steps of the model.
-            timeout: seconds after which a node that says nothing has failed.
-            train_config: goes with every task; `server-round` is added to it, the number of the step being made.
-            evaluate_config: not used, since nodes would have to wait for one another; a warning says so.
-            evaluate_fn: called before the first step and after steps, with their number and the model. Nodes go on
-                working meanwhile, but what they answer waits.
-            seconds: stop after the step at which so many have passed, those before a restart included.
-            evaluate_every: least seconds from one evaluation to the next.
+            grid: Flower's Grid.
+            initial_arrays: the initial model; a restarted server uses its saved model instead.
+            num_rounds: number of steps of the model.
+            timeout: seconds after which a node without a reply counts as failed.
+            train_config: sent with every task; the number of the current step is added as `server-round`.
+            evaluate_config: not used, because nodes would have to wait for one another; a warning says so.
+            evaluate_fn: called with the step number and the model before the first step and after steps. Nodes keep
+                training meanwhile, but their replies wait.
+            seconds: stop after the first step at which this many seconds have passed, including those before a restart.
+            evaluate_every: least seconds between evaluations.
         """
         versions.check(grid)
         above(seconds, 0, "seconds")
@@ -90,7 +90,7 @@ class PacedServer(Federation):
         if done := self.coordinator.step:
             log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
         with self._server.sitting():
-            if not done or self._server.files.unwritten:  # or it was killed before the last step was evaluated
+            if not done or self._server.files.unwritten:  # or the server was killed before it evaluated the last step
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.courier.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
@@ -103,7 +103,7 @@ class PacedServer(Federation):
         return result
 
     def _next_step(self) -> Step:
-        """Return the next step; where nobody is there, wait for somebody."""
+        """Return the next step; if no node is available, wait for one."""
         said = False
         while True:
             if not self._nodes:
@@ -119,7 +119,7 @@ class PacedServer(Federation):
             time.sleep(POLL)
 
     def _step(self, step: Step) -> None:
-        """Make a step; who is free now is told before it is saved."""
+        """Apply a step; free clients get new tasks before the step is saved."""
         moved = self._server.take(step)
         shared = self._server.shared
         self._arrays = record(shared.arrays)
@@ -127,7 +127,7 @@ class PacedServer(Federation):
         self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
 
     def _available(self) -> Iterable[str]:
-        """Return who is there, by name; looked up now and then, and where somebody failed: it may have died."""
+        """Return the names of available clients; poll again after `LOOK` seconds, or after a failed task."""
         if self._messages.failed or time.monotonic() >= self._looked + LOOK:
             self._messages.failed = False
             self._nodes = self._present(self._grid)
@@ -135,7 +135,7 @@ class PacedServer(Federation):
         return self._nodes
 
     def _offer(self, client: str) -> Message | None:
-        """Return the message with the current model for a client; None where its node is gone."""
+        """Return a message with the current model for a client; None if its node has disconnected."""
         node = self._nodes.get(client)
         if node is None or self._arrays is None:
             return None

@@ -1,11 +1,11 @@
-"""A Flower strategy around a Flower strategy: fedpace chooses and weighs, the inner one does everything else.
+"""`PacedStrategy` wraps a Flower strategy: fedpace selects and weights the nodes, the inner strategy does the rest.
 
-A round of Flower's is a step of the coordinator's. `configure_train` lets the inner strategy make its messages for all
-nodes, sends those of the chosen ones, and returns when the round has ended: nothing is left for Flower to send. In
-`aggregate_train` the weight key (`num-examples`) of the replies is overwritten with the cohort's weights, and the inner
-strategy aggregates. The coordinator is the simulator's own, so the same reports lead to the same cohorts.
+A Flower round is one step of the coordinator. `configure_train` lets the inner strategy create its messages for all
+nodes, sends the messages of the selected nodes, and returns when the round has ended, so nothing is left for Flower to
+send. `aggregate_train` overwrites the weight key (`num-examples`) of the replies with the cohort's weights, and the
+inner strategy aggregates. The simulator uses the same coordinator, so the same reports lead to the same cohorts.
 
-`start` continues after a restart: Flower's own loop always begins at round 1.
+After a restart, `start` continues at the next round, while Flower's own loop always begins at round 1.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("flwr")
 
 
 class PacedStrategy(Federation, Strategy):
-    """Any Message-API strategy of Flower, with fedpace's choice of nodes and weights. Wrap it around all others.
+    """A Flower strategy (Message API) with fedpace's selection and weights. It must be the outermost wrapper.
 
     Args:
-        inner: the strategy; leave its `fraction_train` at 1.
-        selector: a scheme that works in rounds: its name, or a Selector. Others are for `PacedServer`.
-        settings: of `Federation`, and options of the scheme. `server` is the server step, applied to what the inner
-            strategy averaged: None = what the scheme asks for, and nothing where the inner strategy is a server
-            optimiser itself. At first, `min_available_nodes` of the inner strategy are enough.
+        inner: the strategy to wrap; leave its `fraction_train` at 1.
+        selector: a scheme with rounds: its name, or a Selector. For asynchronous schemes use `PacedServer`.
+        settings: settings of `Federation`, and options of the scheme. `server` is the server step, applied to the inner
+            strategy's average. None = the one that the scheme asks for, or none if the inner strategy is a server
+            optimiser itself. At the start, `min_available_nodes` of the inner strategy are enough.
     """
 
     def __init__(self, inner: Strategy, selector: str | Selector[Any] = "pace", **settings: Any) -> None:
@@ -52,7 +52,7 @@ class PacedStrategy(Federation, Strategy):
                 "fedpace.flower.PacedServer, whose server steps are fedpace's own"
             )
         if settings.get("server") is None and has_momentum(inner):
-            settings["server"] = Average()  # a server optimiser is the server step: doing it twice would overshoot
+            settings["server"] = Average()  # the inner strategy already has momentum: a second one would overshoot
         self.inner = inner
         super().__init__(
             selector,
@@ -65,7 +65,7 @@ class PacedStrategy(Federation, Strategy):
             with self._server.files.letting_go():
                 put_back(inner, saved.facts.get("inner", []), saved.own)
         self._before = self.coordinator.step
-        """Rounds that were made before this server started."""
+        """Rounds completed before this server started."""
         self._step: Step | None = None
 
     # -- the loop --------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class PacedStrategy(Federation, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run until `num_rounds` rounds are done in all, those before a restart included."""
+        """Run until `num_rounds` rounds are completed in total, including rounds before a restart."""
         versions.check(grid)
         done = self._before = self.coordinator.step
         arrays = initial_arrays if self._arrays is None else self._arrays
@@ -94,7 +94,7 @@ class PacedStrategy(Federation, Strategy):
             return found
 
         if done >= num_rounds:
-            if self._server.files.unwritten:  # it was killed when the last round was saved, and its line was not
+            if self._server.files.unwritten:  # the server was killed between saving the last round and recording it
                 evaluate(0, arrays)
             self._server.files.close("finished")
             result = Result()
@@ -104,20 +104,20 @@ class PacedStrategy(Federation, Strategy):
             result = super().start(
                 grid, arrays, num_rounds - done, timeout, train_config, evaluate_config, evaluate_fn and evaluate
             )
-        # Flower counts from 1; users count from where they began.
+        # Flower counts rounds from 1 after a restart; the result counts from the first start.
         for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, history, {number + done: found for number, found in getattr(result, history).items()})
         return result
 
     def summary(self) -> None:
-        """Log what is run."""
+        """Log the scheme and the inner strategy's summary."""
         log.info("\t├──> fedpace chooses nodes and weights by %s", self._scheme)
         self.inner.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Run the round; nothing is left to be sent."""
+        """Run the whole round; return no messages, because all have been sent."""
         self._step, self._arrays = None, arrays
         self._server.share(unpacked(arrays))
         if len(self.coordinator) < (self._scheme.fixed_k or 0):
@@ -155,14 +155,14 @@ class PacedStrategy(Federation, Strategy):
         return self.inner.configure_evaluate(server_round + self._before, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Let the inner strategy average what can be averaged: one reply that cannot must not stop the server."""
+        """Let the inner strategy average the usable replies: one bad reply must not stop the server."""
         usable = evaluations(replies, weight_key=self._weight_key)
         return self.inner.aggregate_evaluate(server_round + self._before, usable) if usable else None
 
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _aggregate(self, number: int, step: Step) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the inner strategy aggregate those that finished; who failed leaves its weight to them."""
+        """Let the inner strategy aggregate the answers, after the bounds on clients' influence."""
         step, answers = self._server.bounded(step)
         if not any(weight for weight, _, _ in answers):
             log.warning("fedpace: nobody whose update counts has answered: the shared model stays as it is")

@@ -1,8 +1,9 @@
-"""The coordinator's tasks as Flower messages, and Flower's replies as what can be read.
+"""`Messages` sends the coordinator's tasks as Flower messages and unpacks the replies.
 
-Every task is made of the train message that the server has for that node. Losses are asked for by evaluate messages:
-at the current model, on the client's evaluation data. Steps are asked for by train messages, which the mod answers with
-a sketch; a client without the mod trains and sends its model, and the sketch is made from that: slower, and the same.
+Each task is built from the train message that the server has for the node. A probe for a loss is an evaluate message:
+the loss of the current model on the client's evaluation data. A probe for a gradient is a train message, which
+`report_mod` answers with a sketch. A client without the mod trains and sends its model, and the server computes the
+sketch from it, which is slower but gives the same.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from fedpace.hosting.replies import Raw
 
 
 class Messages:
-    """Tasks that are out, by the ids that Flower gave their messages.
+    """Tasks in flight, by the ids of their Flower messages.
 
     Args:
-        weight_key: metric with its number of samples.
-        sketch: how steps are to be sketched.
+        weight_key: metric with the client's number of samples.
+        sketch: width and seed of the sketches of steps.
     """
 
     def __init__(self, weight_key: str, sketch: tuple[int, int]) -> None:
@@ -36,17 +37,17 @@ class Messages:
         self._out: dict[str, int] = {}
         self._refused: list[int] = []
         self.failed = False
-        """Whether a task has failed since this was last set back: its node may be gone."""
+        """Whether a task has failed since this flag was last reset; its node may have disconnected."""
         self._grid: Any = None
         self._offer: Callable[[str], Message | None] = lambda client: None
 
     def on(self, grid: Grid, offer: Callable[[str], Message | None]) -> Messages:
-        """Travel by `grid`; `offer` makes the message with the current model for a client, None where it is gone."""
+        """Use `grid`; `offer` returns the message with the current model for a client, None if it has disconnected."""
         self._grid, self._offer = grid, offer
         return self
 
     def send(self, tasks: Sequence[Task]) -> None:
-        """Push a message per task."""
+        """Push one message per task."""
         made = [(task, offered) for task in tasks if (offered := self._offer(str(task.client))) is not None]
         sent = {task.id for task, _ in made}
         self._refused += [task.id for task in tasks if task.id not in sent]
@@ -58,7 +59,7 @@ class Messages:
                 self._refused.append(task.id)
 
     def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
-        """Pull what has come."""
+        """Pull replies; yield (task id, function that unpacks the reply), or (task id, reason of the failure)."""
         refused, self._refused = self._refused, []
         self.failed |= bool(refused)
         for number in refused:
@@ -70,7 +71,7 @@ class Messages:
                 yield number, reply.error.reason or "an error" if reply.has_error() else partial(self._unpack, reply)
 
     def wait(self, seconds: float) -> None:
-        """Flower does not say when something has come: look again after a while."""
+        """Sleep: Flower does not signal when a reply arrives, so the server polls."""
         time.sleep(seconds)
 
     def _message(self, task: Task, offered: Message) -> Message:
@@ -80,7 +81,7 @@ class Messages:
             questions = {ASK_GRADIENT: True, **self._projection}
         elif task.kind != "probe" and Need.MOMENT in task.facts:
             questions = {ASK_MOMENT: True, ASK_TARGETS: Need.TARGETS in task.facts}
-        # Copied, since the content is shared by all messages of a round.
+        # Copy the content, because all messages of a round share it.
         content = RecordDict(dict(offered.content.items()))
         for key, config in offered.content.config_records.items():
             content[key] = ConfigRecord({**config, **questions})

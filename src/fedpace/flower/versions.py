@@ -1,6 +1,6 @@
-"""What differs from one version of Flower to the next: all that fedpace asks of its Grid goes through here.
+"""Version checks and calls of Flower's Grid; all of fedpace's Grid calls go through this module.
 
-Tried for real: see tests/flower/test_versions.py. What a version lacks is said when a server starts, not in mid-run.
+tests/flower/test_versions.py tests several versions. If a version lacks something, the server says so at its start.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedpace._base.errors import InputError, MissingExtraError
 
-if TYPE_CHECKING:  # older versions have neither, and are to hear so in a sentence
+if TYPE_CHECKING:  # older versions have neither, and must get a clear error instead of an ImportError
     from flwr.app import Message
     from flwr.serverapp import Grid
 
 log = logging.getLogger("flwr")
 
 OLDEST, NEWEST = (1, 21), (1, 42)
-"""The first with the Message API of `flwr.serverapp.strategy`, and the last that was tried."""
+"""The first version with the Message API of `flwr.serverapp.strategy`, and the last tested version."""
 CALLS = ("get_node_ids", "push_messages", "pull_messages")
-"""Of the Grid."""
+"""Methods of the Grid that fedpace uses."""
 
 
 def installed() -> tuple[int, int]:
@@ -32,7 +32,7 @@ def installed() -> tuple[int, int]:
 
 
 def check_installed() -> None:
-    """Refuse a Flower that is too old to be imported from."""
+    """Raise if the installed Flower is too old to import from."""
     if installed() < OLDEST:
         raise MissingExtraError(
             f"fedpace on Flower ({version('flwr')} is here)", "flower", f"flwr>={OLDEST[0]}.{OLDEST[1]}"
@@ -40,7 +40,7 @@ def check_installed() -> None:
 
 
 def check(grid: Grid) -> None:
-    """Refuse a Flower that cannot be worked with, and say so of one that nobody tried."""
+    """Raise if fedpace cannot work with the installed Flower; log a warning if the version was not tested."""
     found = version("flwr")
     missing = [call for call in CALLS if not callable(getattr(grid, call, None))]
     if missing:
@@ -54,23 +54,23 @@ def check(grid: Grid) -> None:
 
 
 def nodes(grid: Grid) -> list[int]:
-    """Return the ids of those that are connected."""
+    """Return the ids of the connected nodes."""
     return list(grid.get_node_ids())
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
-    """Send messages; return the id of each, empty where the SuperLink refused it: its node is gone."""
+    """Send messages; return the id of each, or an empty string if its node has disconnected."""
     made = [identifier or "" for identifier in grid.push_messages(messages)]
     if len(made) == len(messages):
         return made
-    # Ray's simulation leaves out those that it refused, and a payload that is too large makes the list empty.
+    # Ray's simulation leaves out refused messages, and a too large payload makes the list empty.
     taken = set(made)
     return [own if (own := str(message.metadata.message_id)) in taken else "" for message in messages]
 
 
 def pull(grid: Grid, identifiers: Iterable[str]) -> list[Any]:
-    """Return the replies that have come, each once."""
-    # By position: the name of the argument is not the same in all versions.
+    """Return the replies that have arrived, each once."""
+    # By position: the argument's name differs between versions.
     return list(grid.pull_messages(list(identifiers)))
 
 

@@ -1,1 +1,1 @@
-"""Models: one file each. Each is a frozen dataclass of options that builds a torch module."""
+"""Models, one file each. A model is a frozen dataclass of options that builds a torch module."""

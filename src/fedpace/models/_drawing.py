@@ -1,7 +1,7 @@
-"""The initial weights of linear layers without torch: the numbers that torch's generator would draw.
+"""`drawn` draws the initial weights of linear layers without torch; they equal those of torch's generator.
 
-It is the Mersenne Twister of 1998, which NumPy has too. torch seeds it with the lower 32 bits of a seed, and makes a
-number in single precision of the lower 24 bits of each draw (`tests/models/test_drawing.py` compares the two).
+Both torch and NumPy have the Mersenne Twister of 1998. torch seeds it with the lower 32 bits of a seed, and computes a
+float32 from the lower 24 bits of each draw (`tests/models/test_drawing.py` compares the two).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAWN_BITS = 24
 
 
 def drawn(layers: Sequence[Dense], seed: int) -> SingleArray:
-    """Return the flat vector of parameters that `dense_model` starts from, with torch's generator of that seed."""
+    """Return the initial flat parameter vector of `dense_model` with torch's generator of this seed."""
     generator = np.random.RandomState(seed % 2**SEED_BITS)
     return np.concatenate(
         [
@@ -30,7 +30,7 @@ def drawn(layers: Sequence[Dense], seed: int) -> SingleArray:
 
 
 def _uniform(generator: np.random.RandomState, count: int, inputs: int) -> SingleArray:
-    """Return draws from within 1 / sqrt(inputs) of 0."""
+    """Return uniform draws between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
     raw = generator.randint(0, 2**32, size=count, dtype=np.uint32) % np.uint32(2**DRAWN_BITS)
     bound = np.float32(inputs**-0.5)
     return (raw.astype(np.float32) * np.float32(2.0**-DRAWN_BITS)) * (bound + bound) - bound

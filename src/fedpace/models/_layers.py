@@ -1,4 +1,4 @@
-"""Parts of torch modules whose weights come from a given generator: torch's constructors draw from its global one."""
+"""Torch layers with weights from a given generator, because torch's constructors use the global generator."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import nn
 
 
 class ChannelsLast(nn.Module):
-    """Lays images out pixel by pixel rather than channel by channel, the order in which convolutions are fastest.
+    """Stores images pixel by pixel rather than channel by channel, which is the fastest order for convolutions.
 
-    A fifth of a training step's time on CPUs; the layers that follow keep the order. It stands in the model, so that
-    whoever runs it gets the same speed and the same bits.
+    It saves a fifth of a training step's time on CPUs, and the following layers keep the order. It is part of the
+    model, so that all users of the model get the same speed and the same bits.
     """
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the same images."""
         count, channels, height, width = images.shape
         if channels == 1 and images.is_contiguous():
-            # Both orders are one and the same here, and torch takes it for the slower unless the strides say so.
+            # Both orders are the same here, but torch assumes the slower one unless the strides say otherwise.
             return images.as_strided((count, 1, height, width), (height * width, 1, width, 1))
         return images.contiguous(memory_format=torch.channels_last)
 
@@ -27,7 +27,7 @@ class ChannelsLast(nn.Module):
 def conv_layer(
     inputs: int, outputs: int, kernel: int, *, stride: int = 1, padding: int = 0, bias: bool, generator: torch.Generator
 ) -> nn.Conv2d:
-    """Return a convolution with torch's usual start, uniform within 1 / sqrt(fan-in)."""
+    """Return a convolution with torch's default initialisation, uniform within 1 / sqrt(fan-in)."""
     layer: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
         nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding, bias=bias
     )
@@ -39,9 +39,9 @@ def conv_layer(
 
 
 def he_conv_layer(inputs: int, outputs: int, kernel: int, *, stride: int, generator: torch.Generator) -> nn.Conv2d:
-    """Return a convolution without bias that keeps its input's size at stride 1, started as He et al. (2015) do.
+    """Return a convolution without bias, with the initialisation of He et al. (2015); at stride 1 it keeps the size.
 
-    Normal with variance 2 / fan-out: what keeps the gradients of a deep residual network in scale.
+    Weights are normal with variance 2 / fan-out, which keeps the scale of gradients in a deep residual network.
     """
     layer: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
         nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False
@@ -62,7 +62,7 @@ def embedding_layer(entries: int, width: int, *, generator: torch.Generator) -> 
 
 def lstm_layers(inputs: int, hidden: int, layers: int, *, generator: torch.Generator) -> nn.LSTM:
     """Return stacked LSTM layers over (batch, time, inputs), uniform within 1 / sqrt(hidden)."""
-    # By hand what `skip_init` does for the others: it does not know the LSTM's arguments.
+    # Does what `skip_init` does for the other layers, because it does not support the LSTM's arguments.
     stack = nn.LSTM(inputs, hidden, num_layers=layers, batch_first=True, device="meta").to_empty(device="cpu")
     bound = hidden**-0.5
     with torch.no_grad():
@@ -72,7 +72,7 @@ def lstm_layers(inputs: int, hidden: int, layers: int, *, generator: torch.Gener
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is added."""
+    """A residual block: two 3x3 convolutions, with the input added to their output."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
 
 class LastState(nn.Module):
-    """Character numbers (n, time) to the upper layer's last state (n, hidden)."""
+    """Maps character numbers (n, time) to the last state of the top LSTM layer (n, hidden)."""
 
     def __init__(self, embedding: nn.Embedding, stack: nn.LSTM) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class LastState(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the features."""
-        # Windows are kept as bytes, an eighth of what torch's embedding takes.
+        # Windows are stored as bytes, an eighth of the size that torch's embedding needs.
         states, _ = self.stack(self.embedding(inputs.long()))
         last: torch.Tensor = states[:, -1]
         return last

@@ -1,4 +1,4 @@
-"""Models as torch modules: logits, and the input of the last layer as features."""
+"""`FeatureModel`, the base class of torch models: it returns logits, and the input of the last layer as features."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedpace.models.base import CHUNK, Dense
 
 
 class FeatureModel(nn.Module):
-    """A body that makes features and a linear head on top of them.
+    """A body that computes features, and a linear head on top of them.
 
-    The paper measures the heterogeneity of clients on the last layer's input; every model here exposes it.
+    The paper measures the heterogeneity of clients on the last layer's input, so every model here exposes it.
 
     Args:
-        body: inputs to features.
-        head: features to outputs.
-        chunk: samples to work on at once where any number gives the same answer: it bounds the memory of measurements.
+        body: maps inputs to features.
+        head: maps features to outputs.
+        chunk: samples per batch in measurements; it bounds their memory and does not change results.
     """
 
     def __init__(self, body: nn.Module, head: nn.Linear, *, chunk: int = CHUNK) -> None:
@@ -29,7 +29,7 @@ class FeatureModel(nn.Module):
 
     @property
     def moving_features(self) -> bool:
-        """Whether training moves the features: False when the body has nothing to train."""
+        """Whether training changes the features: False if the body has no parameters."""
         return any(True for _ in self.body.parameters())
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -74,7 +74,7 @@ def linear_layer(inputs: int, outputs: int, *, bias: bool, generator: torch.Gene
 
 
 def zero_layer(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
-    """Return a linear layer that starts at 0, where convex problems may as well start."""
+    """Return a linear layer that starts at 0, which is a good start for convex problems."""
     layer = _blank_layer(inputs, outputs, bias=bias)
     with torch.no_grad():
         for parameter in layer.parameters():

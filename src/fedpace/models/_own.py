@@ -1,4 +1,4 @@
-"""A torch module that a program handed over, described: what records say of it, and what builds it."""
+"""`OwnModel` describes a user's torch module for records, and builds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A module that a program handed over. Its fields describe it; `fedpace.models._wrapped.wrap` makes one."""
+    """A user's torch module. The fields describe it in records; create one with `fedpace.models._wrapped.wrap`."""
 
     name: ClassVar[str] = "own"
 
@@ -22,10 +22,10 @@ class OwnModel:
     outputs: int
     parameters: int
     tokens: bool
-    """Whether it takes whole numbers, as an embedding does."""
+    """Whether the inputs are integers, as for an embedding."""
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return a copy of the module, or a new one where a function makes them."""
+        """Return a copy of the module, or a new one if the user gave a class or function."""
         from fedpace.models._wrapped import build_own
 
         return build_own(self, input_shape, generator)

@@ -1,7 +1,7 @@
-"""Any torch module as a model of the simulator: its last linear layer is found, and what goes into it are the features.
+"""`wrap` turns any torch module into a model of the simulator; the features are the inputs of its last linear layer.
 
-A module is started from the weights that it has, under every seed; a class, or a function without arguments, is called
-once per seed, with torch's generator set by it.
+A module starts from its current weights under every seed. A class or a function without arguments is called once per
+seed, with torch's generator seeded accordingly.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fedpace.models._own import OwnModel
 
 Source = nn.Module | Callable[[], nn.Module]
 TRIED = 2
-"""Samples that a module is tried on."""
+"""Number of samples on which a module is tried."""
 
 
 class WrappedModel(FeatureModel):
-    """A module whose features are what its layer `head` is given."""
+    """A user's module; its features are the inputs of its layer `head`."""
 
     def __init__(self, module: nn.Module, head: nn.Module, *, chunk: int = 512) -> None:
         nn.Module.__init__(self)
         self.body = module
         self.chunk = chunk
-        object.__setattr__(self, "head", head)  # it is a part of the module already
+        object.__setattr__(self, "head", head)  # the head is already registered as part of the module
 
     @property
     def moving_features(self) -> bool:
-        """Whether anything before the head is trained."""
+        """Whether any parameter outside the head is trained."""
         own = {id(parameter) for parameter in self.head.parameters()}
         return any(p.requires_grad and id(p) not in own for p in self.body.parameters())
 
     def features(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return what the head is given; where it is applied at several positions of a sample, their mean."""
+        """Return the inputs of the head; if it is applied at several positions of a sample, their mean."""
         given: list[torch.Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0]))
         try:
@@ -57,25 +57,25 @@ class WrappedModel(FeatureModel):
         return outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the module's tensors by the names that its author gave them."""
+        """Return the module's tensors by their names in the user's module."""
         return dict(self.body.state_dict())
 
 
 def build_own(own: OwnModel, input_shape: tuple[int, ...], generator: torch.Generator) -> WrappedModel:
-    """Return a copy of the module, or a new one where a function makes them."""
+    """Return a copy of the module, or a new one if the user gave a class or function."""
     source: Source = own.__dict__["source"]
     made = _made(source, int(torch.randint(2**62, (), generator=generator)))
     if not isinstance(source, nn.Module):
-        _tried(made, input_shape, own.tokens)  # layers that take their size from data take it now
+        _tried(made, input_shape, own.tokens)  # lazy layers take their sizes from this call
     return WrappedModel(made, made.get_submodule(own.head))
 
 
 def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = None) -> OwnModel:
-    """Return `source` as a model for inputs of this shape, tried on some.
+    """Return `source` as a model for inputs of this shape, after trying it on a few inputs.
 
     Args:
-        source: a module, or what makes one when it is called.
-        input_shape: of one sample.
+        source: a module, or a class or function that returns one.
+        input_shape: shape of one sample.
         head: name of the layer whose inputs are the features; None = the last linear layer that is used.
     """
     made = _made(source, 0)
@@ -101,7 +101,7 @@ def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = Non
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise InputError(f"no parameter of {name} needs a gradient: there is nothing to train")
     found = OwnModel(name, head, outputs, sum(p.numel() for p in made.parameters()), tokens)
-    # A copy, so that what the program does with its module later changes no run.
+    # Keep a copy, so that later changes of the user's module do not affect runs.
     found.__dict__["source"] = made if isinstance(source, nn.Module) else source
     return found
 

@@ -1,7 +1,7 @@
-"""What the simulator asks of a model before it is built; free of torch, which is loaded when one is.
+"""The interface of model configurations (`ModelConfig`, `LinearLayers`), without torch; building a model loads torch.
 
-`FeatureModel`, `linear_layer` and `zero_layer`, which authors of models need, are in `_modules.py`, and are loaded when
-they are first named here.
+Authors of models can import `FeatureModel`, `linear_layer` and `zero_layer` from here; these come from `_modules.py`
+and load torch at first use.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 OFFERED = ("FeatureModel", "linear_layer", "zero_layer")
 CHUNK = 4096
-"""Samples that are worked on at once where any number gives the same answer: it bounds the memory of measurements."""
+"""Default samples per batch in measurements; it bounds their memory and does not change results."""
 
 
 class ModelConfig(Protocol):
-    """A named model before it knows the data: a frozen dataclass whose fields are its options."""
+    """A named model before it is built for data: a frozen dataclass whose fields are its options."""
 
     name: ClassVar[str]
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return a new model; `generator` makes its initial weights."""
+        """Return a new model with initial weights from `generator`."""
         ...
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer by its sizes."""
+    """The sizes of a linear layer."""
 
     inputs: int
     outputs: int
     bias: bool = True
     zero: bool = False
-    """Whether it starts at 0, where convex problems may as well start, rather than at Kaiming-uniform draws."""
+    """Whether the weights start at 0, a good start for convex problems, instead of Kaiming-uniform draws."""
 
 
 class LinearLayers(ABC):
-    """A model that is nothing but linear layers with ReLU between them.
+    """Base class of models of linear layers with ReLU between them.
 
-    It says so by their sizes, from which torch's module is made, and what is trained without torch.
+    A subclass returns the layers' sizes. From these the torch module is built, and NumPy can train it without torch.
     """
 
     @abstractmethod
     def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
-        """Return the layers, the last of which is the head; inputs are flattened before the first."""
+        """Return the layers; the last is the head, and inputs are flattened before the first."""
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model."""

@@ -37,7 +37,7 @@ class Conv2:
     hidden: int = 500
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         for channels in self.channels:
             at_least(channels, 1, "channels of conv2")
         at_least(self.padding, 0, "padding of conv2")
@@ -59,7 +59,7 @@ class Conv2:
             if min(size) < 1:
                 raise InputError(f"images of {input_shape} are too small for conv2: use 16 pixels a side or more")
             convolution = conv_layer(width, channels, KERNEL, padding=self.padding, bias=True, generator=generator)
-            # Which of ReLU and pooling comes first changes no bit, and a quarter of the pixels costs less.
+            # Pooling first gives the same bits as ReLU first, and ReLU then has a quarter of the pixels.
             body += [convolution, nn.MaxPool2d(2), nn.ReLU()]
             width = channels
         flat = width * size[0] * size[1]

@@ -1,4 +1,4 @@
-"""A small multi-layer perceptron: the least model whose features move as it trains."""
+"""A small multi-layer perceptron: the simplest model in which training changes the features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Mlp(LinearLayers):
     layers: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.hidden, 1, "hidden of mlp")
         at_least(self.layers, 1, "layers of mlp")
 

@@ -1,11 +1,11 @@
 """ResNet18 for small images (He et al., CVPR 2016), with group normalisation.
 
-Settled here, since the paper says ResNet18 and no more:
+Our choices, because the paper only says ResNet18:
 - the stem for 32x32 images, one 3x3 convolution and no pooling, instead of ImageNet's 7x7 with stride 2;
-- GroupNorm (Wu and He, ECCV 2018) for BatchNorm: averaging batch statistics over clients of different label mixes
-  hurts (Hsieh et al., ICML 2020), and a model is then its parameters alone;
-- `width`: channels of the first stage. 64 is ResNet18, 11.2 million parameters; 16 is the thin one, a sixteenth of the
-  parameters and of the work, for CPUs.
+- GroupNorm (Wu and He, ECCV 2018) instead of BatchNorm: averaging batch statistics over clients with different label
+  mixes hurts (Hsieh et al., ICML 2020), and with GroupNorm a model has no buffers;
+- `width`: channels of the first stage. 64 is ResNet18 with 11.2 million parameters; 16 is a thin version for CPUs, with
+  a sixteenth of the parameters and of the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGES = 4
 BLOCKS = 2
-"""Residual blocks in a stage."""
+"""Residual blocks per stage."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Resnet18:
 
     Args:
         width: channels of the first stage; the features are 8 times as many.
-        groups: of the group normalisation.
+        groups: groups of the group normalisation.
     """
 
     name: ClassVar[str] = "resnet18"
@@ -43,7 +43,7 @@ class Resnet18:
     groups: int = 8
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.width, 1, "width of resnet18")
         at_least(self.groups, 1, "groups of resnet18")
         if self.width % self.groups:

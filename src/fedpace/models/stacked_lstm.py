@@ -1,7 +1,7 @@
 """The paper's StackedLSTM for the next character (LEAF, Caldas et al. 2018): embedding, two LSTM layers, linear head.
 
 Hidden 100 is the paper's feature dimension for Shakespeare; LEAF and the authors' other code use 256. The features are
-the upper layer's state after the last character: what the head sees.
+the top layer's state after the last character, which is the input of the head.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class StackedLstm:
     layers: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         for option in ("embedding", "hidden", "layers"):
             at_least(getattr(self, option), 1, f"{option} of stacked-lstm")
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
-        """Return the model; what it reads and what it predicts are of one alphabet of `outputs` characters."""
+        """Return the model; inputs and predictions use the same alphabet of `outputs` characters."""
         from fedpace.models._layers import LastState, embedding_layer, lstm_layers
         from fedpace.models.base import FeatureModel, linear_layer
 

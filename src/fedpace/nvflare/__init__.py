@@ -1,11 +1,11 @@
-"""fedpace on NVFlare: the FedAvg controller with chosen clients and exact weights, and a note in each client's answer.
+"""fedpace on NVFlare: a FedAvg controller that selects and weights clients, and a `Reporter` for the client script.
 
     job.to_server(PacedFedAvg(num_rounds=50, state="/var/lib/my-job"))
 
     reporter = Reporter()                                                         # in the training script
     flare.send(FLModel(params=..., metrics={"loss": loss}, meta=reporter.meta(received, features=rows)))
 
-The only place of fedpace that imports nvflare. docs/nvflare.md has the whole story.
+Only this package imports nvflare. See docs/nvflare.md.
 """
 
 from fedpace._base.errors import MissingExtraError

@@ -1,4 +1,7 @@
-"""The client's side: a few entries of the answer's meta, which NVFlare carries along untouched."""
+"""`Reporter`, for the client's training script: it writes fedpace's note into the meta of the answer.
+
+NVFlare transports the meta unchanged.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from fedpace.hosting.release import Privacy, moment_rows, packed_moment
 from fedpace.hosting.sketch import UpdateSketch
 
 NOTE = "fedpace"
-"""The entry of a model's meta, in both directions."""
+"""Key of fedpace's note in a model's meta, in both directions."""
 MOMENTS = "moments_of"
-"""In the server's: names of those whose moment is due."""
+"""In the server's note: names of the clients that must send their moment."""
 TARGETS = "targets"
-"""In the server's: True = moments of features and targets together."""
+"""In the server's note: True = send joint moments of features and targets."""
 PROBE = "probe"
-"""In the server's: `loss` or `gradient` = answer this and do not train; the scheme has not chosen yet."""
+"""In the server's note: `loss` or `gradient` = answer this probe and do not train."""
 WIDTH, SEED = "sketch_width", "sketch_seed"
-"""Along with it: the projection of steps."""
+"""With a `gradient` probe: width and seed of the sketch."""
 
 log = logging.getLogger("fedpace")
 
@@ -35,11 +38,11 @@ Rows = ArrayLike | Callable[[], ArrayLike]
 
 
 class Reporter:
-    """Makes the notes of one client, in one run of its script.
+    """Writes the notes of one client; create one per run of the training script.
 
     Args:
         max_rank: leading directions of the moment that are sent.
-        privacy: None = the exact moment is sent. It counts the releases of this object.
+        privacy: options of differential privacy; None = the exact moment is sent. Releases are counted per object.
     """
 
     def __init__(self, *, max_rank: int = 16, privacy: Privacy | None = None) -> None:
@@ -50,7 +53,7 @@ class Reporter:
         self._start = math.nan
 
     def started(self) -> None:
-        """Start the client's own clock: call it when the model has been received."""
+        """Start the client's clock: call it when the model has been received."""
         self._start = time.perf_counter()
 
     def meta(
@@ -61,14 +64,15 @@ class Reporter:
         features: Rows | None = None,
         targets: Rows | None = None,
     ) -> dict[str, Any]:
-        """Return what to put into the meta of the answer, beside whatever is there.
+        """Return entries to add to the meta of the answer.
 
         Args:
-            received: the server's model, which says what it wants to know.
-            seconds: that the client took; None = since `started`, or the server's clock if that was not called.
-            features: (n, d) rows of last-layer inputs at the received model, with a 1 behind them if the layer has a
-                bias; or a function that makes them, called only if the server asks.
-            targets: (n, c) targets beside them, one-hot for classes; or a function.
+            received: the server's model; its meta holds the server's questions.
+            seconds: seconds that the client took; None = the time since `started`, or the server's measurement if
+                `started` was not called.
+            features: (n, d) rows of last-layer inputs at the received model, with a 1 appended if the layer has a
+                bias; or a function that returns them, called only if the server asks.
+            targets: (n, c) targets of these rows, one-hot for classes; or a function that returns them.
         """
         taken = time.perf_counter() - self._start if seconds is None else float(seconds)
         computed = time.perf_counter() - self._start
@@ -79,19 +83,19 @@ class Reporter:
         return {NOTE: note}
 
     def asked(self, received: FLModel) -> str:
-        """Return what the scheme wants to know before it chooses, `loss` or `gradient`; empty = train as usual."""
+        """Return the kind of probe in the server's message, `loss` or `gradient`; empty = train as usual."""
         return str(_asked(received).get(PROBE, ""))
 
     def answer(
         self, received: FLModel, *, loss: float = math.nan, step: Mapping[str, ArrayLike] | None = None
     ) -> FLModel:
-        """Return what to send where something was `asked`.
+        """Return the answer to a probe, if `asked` returned one.
 
         Args:
             received: the server's model.
-            loss: of the received model on the client's data, where that was asked for.
-            step: name -> array of one step from the received model, minus the learning rate times the gradient, where
-                that was asked for. Only a sketch of it leaves the client.
+            loss: for a `loss` probe, the loss of the received model on the client's data.
+            step: for a `gradient` probe, one step from the received model, name -> array, equal to minus the learning
+                rate times the gradient. Only a sketch of it leaves the client.
         """
         asked = _asked(received)
         note: dict[str, Any] = {}

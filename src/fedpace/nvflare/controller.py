@@ -1,8 +1,8 @@
-"""NVFlare's FedAvg controller as a transport of the coordinator: it chooses the clients, and knows what each weighs.
+"""`PacedFedAvg`, NVFlare's FedAvg controller with fedpace's selection and weights.
 
-`send_model`, which FedAvg calls once per round, is the round: it broadcasts what the coordinator wants done, and
-returns when the model is to step; `_get_aggregated_result` then steps. The rest is NVFlare's: persistors, filters,
-early stopping, FedProx.
+FedAvg calls `send_model` once per round. Here it runs the whole round: it broadcasts the coordinator's tasks and
+returns when the model can step. `_get_aggregated_result` then applies the step. Persistors, filters, early stopping and
+FedProx work as in NVFlare.
 """
 
 from __future__ import annotations
@@ -55,35 +55,35 @@ SETTINGS = (
     "weight_rate",
 )
 SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
-"""Arguments that are passed on as they are."""
+"""Arguments that are passed to `Server` unchanged, as those in `SETTINGS` are to `Settings`."""
 HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
 
 
 class PacedFedAvg(FedAvg):  # type: ignore[misc]
-    """FedAvg with fedpace's choice of clients and weights.
+    """FedAvg with fedpace's selection of clients and weights.
 
     Args:
         selector: a scheme's name.
-        options: of the scheme, such as {"k": 10}.
-        state: folder where every round is saved and recorded (`fedpace report` reads it), and from which another job
-            goes on; empty = nowhere.
-        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as of `fedpace.Settings`.
-        clock: `server`: time is this machine's, from sending a task to seeing its result. `reported`: time is what
-            clients report, and nobody really waits.
-        deadline: seconds that a cohort is waited for, whatever the scheme says; 0 = for ever.
+        options: options of the scheme, such as {"k": 10}.
+        state: folder in which every round is saved and recorded (`fedpace report` reads it), and from which another job
+            continues; empty = save nothing.
+        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as in `fedpace.Settings`.
+        clock: `server`: seconds are measured by the server, from sending a task to receiving its result. `reported`:
+            seconds are those that clients report, and the server does not really wait.
+        deadline: most seconds to wait for a cohort, under every scheme; 0 = no limit.
         loss_key: metric with the client's training loss; empty = train_loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
-        trust: bound the influence of each client, see docs/trust.md.
+        trust: whether to bound the influence of each client, see docs/trust.md.
         clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
         weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
         robust: name of a Byzantine-robust rule, see docs/trust.md; empty = the weighted mean.
-        validation: path of a function, "package.module:name", that trains a model, given as named arrays, on the
-            server's own data and returns it likewise; for the robust rules `fltrust` and `zeno`.
-        forget_seconds: sites that were not connected for so long are forgotten.
+        validation: path of a function, "package.module:name", that trains a model on the server's own data; it takes
+            and returns named arrays. For the robust rules `fltrust` and `zeno`.
+        forget_seconds: forget sites that were not connected for this long.
         server: name of the server step; empty = the one that the scheme asks for.
-        ignore_result_error: as NVFlare's; True = a client that fails has failed in this round, and training goes on.
-        kwargs: of NVFlare's FedAvg; `num_rounds` counts all rounds, those before a restart too. `num_clients` says
-            nothing here, and `aggregator` is taken.
+        ignore_result_error: as in NVFlare; True = training continues when a client fails in a round.
+        kwargs: arguments of NVFlare's FedAvg. `num_rounds` counts all rounds, including those before a restart.
+            `num_clients` has no effect, and `aggregator` is not allowed.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         at_least(deadline, 0, "deadline")
         one_of(clock, ("server", "reported"), "clock")
         super().__init__(*args, ignore_result_error=ignore_result_error, **kwargs)
-        # NVFlare writes a job's configuration from the attributes that are called as the arguments are.
+        # NVFlare writes a job's configuration from the attributes with the names of the arguments.
         self.selector, self.options, self.state, self.seed = selector, options, state, seed
         self.warmup, self.warmup_quota, self.warmup_wait = warmup, warmup_quota, warmup_wait
         self.warmup_trains, self.clock, self.deadline, self.loss_key = warmup_trains, clock, deadline, loss_key
         self.moments_every, self.sketch, self.server = moments_every, sketch, server
         self.trust, self.clip, self.weight_rate, self.forget_seconds = trust, clip, weight_rate, forget_seconds
         self.robust, self.validation = robust, validation
-        # So that a wrong name or option is refused before the job is sent.
+        # Check names and options before the job is submitted.
         make_selector(selector, options or {})
         make_server(server or None)
         check_robust(make_robust(robust) if robust else None, validation)
@@ -136,11 +136,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
     @property
     def coordinator(self) -> Coordinator:
-        """The memory of the selection: who is there, and what is known of whom."""
+        """The coordinator: it holds the known clients and the state of the scheme."""
         return self._server.coordinator
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Go on where an earlier job stopped."""
+        """Create the server, and continue where an earlier job with the same `state` stopped."""
         super().start_controller(fl_ctx)
         self._server = Server(
             make_selector(self.selector, self.options or {}),
@@ -161,25 +161,25 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.num_rounds: int = max(0, self.num_rounds - done)
 
     def run(self) -> None:
-        """Train, and say in the folder how it ended."""
+        """Train, and record in the state folder how the job ended."""
         with self._server.sitting():
             super().run()
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
-        """Return everybody that is connected: whom to ask is the scheme's business, and `num_clients` says nothing."""
+        """Return all connected clients; the scheme selects among them later, and `num_clients` has no effect."""
         connected = [client.name for client in self.engine.get_clients()]
         self._server.presence.update({name: Note(name=name) for name in connected})
         return connected
 
     def send_model(self, *args: Any, data: FLModel, targets: list[str], **kwargs: Any) -> None:
-        """Run the round."""
+        """Run the whole round: broadcast tasks and wait until the model can step."""
         self._server.share(data.params or {})
         try:
             self._step = self._server.next_step(self._tasks.on(data), targets)
         except AbortedError:
-            return  # the caller asks for standing tasks next, and sees the signal
+            return  # FedAvg asks for standing tasks next, and sees the abort signal
         flight = self.coordinator.flight.tasks
         awaited = [task for task in self._standing if flight.keys() & set(_note(task)[TASKS].values())]
         for task in self._standing:
@@ -188,11 +188,11 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self._standing = awaited
 
     def get_num_standing_tasks(self) -> int:
-        """A round is over when `send_model` returns; tasks that nobody waits for may be out."""
+        """Return 1 if the job was aborted, else 0: `send_model` returns after the round, even with tasks in flight."""
         return int(self.abort_signal.triggered)
 
     def _get_aggregated_result(self) -> FLModel:
-        """Step with the cohort's weights: NVFlare's own averaging would multiply them by the number of steps."""
+        """Apply the step with the cohort's weights; NVFlare's averaging would multiply them by the number of steps."""
         step, self._step = self._step, None
         shared = self._server.shared
         answers = [] if step is None else self._server.answers(step)
@@ -227,7 +227,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self._tasks.ended(meta, [client_task.client.name], f"it answered with {code}")
 
     def _task_done(self, task: Task, fl_ctx: FLContext) -> None:
-        """Note whom a task has ended without: clients that are dead."""
+        """Report the clients that did not answer before the task ended, because they are dead."""
         self._tasks.ended(task.props[AppConstants.META_DATA], _note(task)[TASKS], f"its task {task.completion_status}")
 
     def _settings(self) -> Settings:
@@ -235,7 +235,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
 
 
 def _function(path: str) -> Any:
-    """Return the function that a path such as "package.module:name" names: a job's configuration holds text only."""
+    """Import a function by its path "package.module:name", because a job's configuration holds only text."""
     module, _, name = path.partition(":")
     try:
         found = getattr(import_module(module), name)
@@ -252,7 +252,7 @@ def _note(task: Task) -> Mapping[str, Any]:
 
 
 def mean_metrics(answers: list[tuple[float, Reply]]) -> dict[str, float] | None:
-    """Return the weighted means of those metrics that everybody reported: what stop conditions look at."""
+    """Return the weighted means of the metrics that all clients reported, for NVFlare's stop conditions."""
     tables = [(w, filter_aggregatable_metrics(reply.carrier.metrics or {})) for w, reply in answers if w > 0]
     if not tables:
         return None

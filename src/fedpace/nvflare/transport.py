@@ -1,8 +1,8 @@
-"""The coordinator's tasks as NVFlare's, and its results as what can be read.
+"""`Broadcasts` sends the coordinator's tasks as NVFlare broadcasts and unpacks the results.
 
-Tasks that start together are one broadcast. A probe is one too: a script that looks at `Reporter.asked` answers it and
-does not train, others train, and their loss or the step in their model is the answer: slower, and right. Results come
-on NVFlare's threads, and wait in a queue for the controller's.
+Tasks that start together are one broadcast, and so are probes. A script that checks `Reporter.asked` answers a probe
+without training. Other scripts train, and their loss or their update is the answer: correct, but slower. Results arrive
+on NVFlare's threads and wait in a queue for the controller's thread.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fedpace.hosting.replies import Raw
 from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH
 
 TASKS = "tasks"
-"""In the server's note: name -> the coordinator's task."""
+"""In the server's note: client name -> id of the coordinator's task."""
 
 
 class AbortedError(Exception):
-    """NVFlare was told to stop while a round was under way."""
+    """The NVFlare job was aborted during a round."""
 
 
 class Broadcasts:
-    """Tasks that are out.
+    """Tasks in flight and the queue of results.
 
     Args:
-        broadcast: sends a model to clients by names.
-        aborted: whether NVFlare was told to stop.
-        sketch: width and seed of the projection of steps.
+        broadcast: sends a model to the clients with these names.
+        aborted: returns whether the job was aborted.
+        sketch: width and seed of the sketches of steps.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Broadcasts:
         self._model = FLModel(params={})
 
     def on(self, model: FLModel) -> Broadcasts:
-        """Begin a round with this model."""
+        """Use this model for the next round."""
         self._model = model
         return self
 
     # -- the controller's thread -----------------------------------------------------------------------------
 
     def send(self, tasks: Sequence[Task]) -> None:
-        """Broadcast the model, with a note of what is wanted beside it."""
+        """Broadcast the model with a note that lists the tasks and the server's questions."""
         probe = {PROBE: tasks[0].probe, **self._projection} if tasks[0].kind == "probe" else {}
         due = [str(task.client) for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in tasks)
@@ -66,12 +66,12 @@ class Broadcasts:
         self._broadcast(self._model, list(ids))
 
     def collect(self) -> Iterator[tuple[int, Callable[[], Raw] | str]]:
-        """Return what has come."""
+        """Yield (task id, function that unpacks the result), or (task id, reason of the failure)."""
         while not self._came.empty():
             yield self._came.get()
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds, or when something has come."""
+        """Wait for a result, at most `seconds`; raise `AbortedError` if the job was aborted."""
         if self._aborted():
             raise AbortedError
         try:
@@ -83,7 +83,7 @@ class Broadcasts:
     # -- NVFlare's threads -----------------------------------------------------------------------------------
 
     def answered(self, result: FLModel) -> bool:
-        """Note a client's model."""
+        """Queue a client's result; NVFlare calls this."""
         meta = result.meta or {}
         number = meta["props"][NOTE][TASKS][meta["client_name"]]
         self._settled.add(number)
@@ -91,7 +91,7 @@ class Broadcasts:
         return True
 
     def ended(self, meta: Any, names: Iterable[str], why: str) -> None:
-        """Note that nothing more will come of these clients; who answered has answered."""
+        """Mark the tasks of these clients as failed, unless they have been answered."""
         for name, number in meta[NOTE][TASKS].items():
             if name in set(names) and number not in self._settled:
                 self._settled.add(number)

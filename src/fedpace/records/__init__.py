@@ -1,1 +1,1 @@
-"""A run on disk: written as it goes, read back typed."""
+"""Records of runs on disk: they are written round by round and read back as typed objects."""

@@ -1,4 +1,4 @@
-"""What lies below a folder: comparisons, each with its runs, and runs that belong to none."""
+"""`comparisons` lists the comparisons below a folder, and the runs that belong to no comparison."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedpace._base.files import read_json
 from fedpace.records.run import INFO, RunInfo, read_info
 
 PLAN = "plan.json"
-"""Begins a comparison: what it consists of."""
+"""File that describes a comparison; written before its first run."""
 COMPARISON = "comparison.json"
-"""The numbers of one that was reported."""
+"""File with the numbers of a comparison; written by a report."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison, or a run on its own."""
+    """Summary of a comparison, or of a single run outside a comparison."""
 
     folder: str
     experiment: str
@@ -29,19 +29,19 @@ class Comparison:
     planned: int
     ended: int
     state: str
-    """`finished`, `interrupted`, `running`, `diverged` or `begun`; `damaged` and why, where it cannot be read."""
+    """`finished`, `finished, N diverged`, `interrupted`, `running, or killed`, or `damaged: REASON`."""
     best: str | None
-    """The fastest, where that was reported."""
+    """The fastest scheme according to the report; None without a report."""
     begun: str
 
 
 def comparison_folders(folder: Path) -> list[Path]:
-    """Return the folders of the comparisons below `folder`, itself included."""
+    """Return the folders of all comparisons in or below `folder`."""
     return sorted(path.parent for path in folder.rglob(PLAN))
 
 
 def comparisons(folder: Path) -> list[Comparison]:
-    """Return what lies below `folder`, the latest first."""
+    """Return all comparisons and single runs in or below `folder`, latest first."""
     if not folder.is_dir():
         raise InputError(f"expected a folder of runs, but there is no folder {folder}; `fedpace compare` makes runs")
     planned = comparison_folders(folder)
@@ -59,7 +59,7 @@ def comparisons(folder: Path) -> list[Comparison]:
 def _described(folder: Path) -> Comparison:
     try:
         return _read(folder)
-    except FedpaceError as error:  # one that is damaged must not hide the others
+    except FedpaceError as error:  # a damaged comparison must not hide the others
         return Comparison(str(folder), "", (), (), 0, 0, f"damaged: {error}", None, "")
 
 

@@ -1,8 +1,8 @@
-"""Which commit a run was made with, learnt without letting the checkout run anything.
+"""`commit` finds the git commit that a run was made with, without running programs that the repository names.
 
-A repository's own configuration can name programs that git starts for a mere `git status`: a monitor of files, filters,
-drivers. fedpace is started in folders that others have made, so the commit is read from the files, and git is only
-asked whether anything was changed where that configuration names no such thing.
+A repository's configuration can name programs that even `git status` starts: a file monitor, filters, drivers. Users
+may start fedpace in repositories of others. So the commit is read from git's files, and `git status` is called only if
+the configuration names no program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HARMLESS = re.compile(
     r"\[(core|remote|branch|user|merge|pull|push|rebase|init|color|advice|gc|pack|index|extensions|submodule|lfs)\b",
     re.IGNORECASE,
 )
-"""Sections of a configuration that name no program, with the keys below left out."""
+"""Sections of git's configuration that name no program, except by keys that match `PROGRAM`."""
 PROGRAM = re.compile(
     r"fsmonitor|hookspath|sshcommand|gitproxy|askpass|editor|pager|attributesfile|worktree|command|driver|helper"
     r"|uploadpack|receivepack|program|textconv|external|smudge|clean|process",
@@ -23,13 +23,13 @@ PROGRAM = re.compile(
 )
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 LARGEST = 2**20
-"""Bytes of a file of git's that is read."""
+"""Most bytes that are read from one of git's files."""
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout in the current folder, or None outside of one.
+    """Return the commit of the git checkout around the current folder; None outside a checkout.
 
-    `+` behind it = with uncommitted changes; `?` = whether there are any could not be asked without risk.
+    A final `+` means uncommitted changes; `?` means that this could not be checked safely.
     """
     try:
         found = _folders(Path.cwd())
@@ -43,7 +43,7 @@ def commit() -> str | None:
 
 
 def _folders(start: Path) -> tuple[Path, Path] | None:
-    """Return git's folder of the checkout around `start`, and the one that its worktrees share."""
+    """Return the git folder of the checkout around `start`, and the git folder that its worktrees share."""
     for place in (start, *start.parents):
         own = place / ".git"
         if own.is_file():
@@ -77,7 +77,7 @@ def _packed(common: Path, name: str) -> str:
 
 
 def _changed(own: Path, common: Path) -> str:
-    """Return `+` where something was changed since the commit, `?` where git cannot be asked."""
+    """Return `+` if there are uncommitted changes, `?` if this cannot be checked safely, else an empty string."""
     for path in (common / "config", own / "config", own / "config.worktree"):
         if path.is_file() and not harmless(_text(path)):
             return "?"
@@ -91,7 +91,7 @@ def _changed(own: Path, common: Path) -> str:
 
 
 def harmless(configuration: str) -> bool:
-    """Whether a repository's configuration names nothing that git would start for `git status`."""
+    """Return whether a repository's configuration names no program that `git status` would start."""
     lines = [line.strip() for line in configuration.splitlines()]
     sections = [line for line in lines if line.startswith("[")]
     keys = [line.split("=")[0] for line in lines if not line.startswith(("[", "#", ";"))]

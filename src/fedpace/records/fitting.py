@@ -1,4 +1,4 @@
-"""Whether what a file holds is what the fields of a dataclass say: whoever reads a run trusts their types."""
+"""`check_types` checks the field values of a dataclass that was read from a file against its type hints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _known: dict[type, dict[str, Any]] = {}
 
 
 def check_types(instance: Any) -> None:
-    """Refuse a dataclass of which a field holds something else than its type hint says."""
+    """Raise `InputError` if a field of the dataclass instance does not match its type hint."""
     hints = _hints(type(instance))
     for item in fields(instance):
         value = getattr(instance, item.name)

@@ -1,6 +1,6 @@
-"""What bounded the influence of clients in a run: clipped updates, capped weights, updates left out, exclusions.
+"""`Influence` counts per client how a run bounded it: clipped updates, capped weights, updates left out, exclusions.
 
-Rounds record it among their facts (`clipped`, `capped`, `left out`, `excluded`); here it is counted per client.
+Rounds record these among their facts (`clipped`, `capped`, `left out`, `excluded`).
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from typing import Any
 from fedpace.records.round import Round
 
 NAMED = 5
-"""Excluded clients that a line names; of more it names these, and says how many there are."""
+"""Most excluded clients that a line names; if there are more, it also gives their number."""
 
 
 @dataclass
 class Bounded:
-    """In how many rounds one client was bounded, and how."""
+    """How often one client was bounded, and how."""
 
     clipped: int = 0
     shortest: float = 1.0
-    """The least part of an update's length that was left of it."""
+    """Smallest factor by which an update was clipped; 1 = never clipped."""
     capped: int = 0
     least_weight: float | None = None
-    """The least weight that it was capped to; None = it never was."""
+    """Smallest weight that the client was capped to; None = never capped."""
     left_out: int = 0
     exclusions: int = 0
-    """How often it was excluded: once, unless it was readmitted in between."""
+    """How often the client was excluded; more than once only if it was readmitted in between."""
 
     @property
     def times(self) -> int:
-        """All together."""
+        """Number of bounds of all kinds."""
         return self.clipped + self.capped + self.left_out + self.exclusions
 
 
 class Influence:
-    """What was bounded in the rounds that were added; false where nothing was."""
+    """Bounds in the rounds that were added; it is falsy if there were none."""
 
     def __init__(self, rounds: Iterable[Round] = ()) -> None:
         self.clients: dict[str, Bounded] = {}
-        """By name, as the host names them; those of whom something was bounded."""
+        """Client name, as the host uses it -> its bounds. Clients that were never bounded are missing."""
         self.excluded: dict[str, int] = {}
-        """Client -> the round since whose end it is not asked. Readmitted clients are not among them."""
+        """Client name -> round in which it was excluded. Clients that were readmitted are missing."""
         for current in rounds:
             self.add(current)
 
     def __bool__(self) -> bool:
-        """Whether anything was bounded."""
+        """Return whether any client was bounded."""
         return bool(self.clients)
 
     def add(self, current: Round) -> None:
-        """Count what one more round says."""
+        """Count the bounds of one more round."""
         facts = current.facts
         for name, factor in _numbers(facts.get("clipped")).items():
             client = self._of(name)
@@ -62,7 +62,7 @@ class Influence:
             client.capped, client.least_weight = client.capped + 1, least
         for name in set(named(facts.get("left out"))):
             self._of(name).left_out += 1
-        if "excluded" in facts:  # said where it changes
+        if "excluded" in facts:  # recorded only when the list changes
             now = named(facts["excluded"])
             for name in now:
                 if name not in self.excluded:
@@ -70,14 +70,14 @@ class Influence:
             self.excluded = {name: self.excluded.get(name, current.number) for name in now}
 
     def total(self, kind: str) -> int:
-        """Return how often it came to this: `clipped`, `capped` or `left_out`."""
+        """Return the total count of one kind: `clipped`, `capped` or `left_out`."""
         return sum(getattr(client, kind) for client in self.clients.values())
 
     def line(self, names: Sequence[str] = ()) -> str:
-        """Return it in a line, such as `clipped 3, capped 2, excluded: phone-7`; empty where nothing was bounded.
+        """Return one line, such as `clipped 3, capped 2, excluded: phone-7`; empty if no client was bounded.
 
         Args:
-            names: what the data calls the clients, which rounds call by number.
+            names: the data set's names of the clients, for rounds that number the clients.
         """
         kinds = {"clipped": "clipped", "capped": "capped", "left_out": "left out"}
         said = [f"{word} {count:,}" for kind, word in kinds.items() if (count := self.total(kind))]
@@ -94,17 +94,17 @@ class Influence:
 
 
 def called(name: str, names: Sequence[str]) -> str:
-    """Return what the data calls a client that rounds call by its number; else the name itself."""
+    """Return the data set's name of a client that rounds call by number; otherwise `name` itself."""
     return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
 
 
 def named(clients: Any) -> list[str]:
-    """Return the clients that a fact lists, by name."""
+    """Return the names of the clients that a fact lists."""
     return [str(client) for client in clients] if isinstance(clients, list | tuple) else []
 
 
 def _numbers(fact: Any) -> dict[str, float]:
-    """Return a fact that holds a number per client."""
+    """Return a fact as a dict from client to number; empty if it is not one."""
     if not isinstance(fact, Mapping):
         return {}
     return {str(name): float(value) for name, value in fact.items() if isinstance(value, int | float)}

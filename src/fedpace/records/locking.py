@@ -1,4 +1,4 @@
-"""Files that one process at a time may have."""
+"""`locked` locks a file, so that only one process at a time can write it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import fcntl
 import time
 
 PATIENCE = 2.0
-"""Seconds that the processes of one that was killed may take to end."""
+"""Seconds to wait for a lock, because the workers of a killed process take a moment to end."""
 
 
 def locked(file: int) -> bool:
-    """Lock an open file until it is closed or this process ends; return False where another process has it."""
+    """Lock an open file until it is closed or this process ends; return False if another process holds the lock."""
     patience = time.monotonic() + PATIENCE
     while True:
         try:

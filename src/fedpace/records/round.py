@@ -1,4 +1,4 @@
-"""One round, as every host records it: the simulator, Flower, NVFlare."""
+"""`Round`, the record of one round, which the simulator, Flower and NVFlare all write."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedpace.core.types import ClientId
 
 @dataclass(frozen=True, repr=False)
 class Round:
-    """What happened in one round. Number 0 is the initial model, before anybody trained."""
+    """The record of one round. Round 0 is the initial model, before any training."""
 
     number: int
     clock: float
     """Seconds at the end of the round, virtual or real."""
     seconds: float
-    """How long the round itself took."""
+    """Duration of the round itself."""
     overhead: float
-    """What was charged before it: warm-ups, probes, and waiting for anybody to be there."""
+    """Seconds before the round: for warm-ups, probes, and waiting for available clients."""
     metric: float | None
     """Accuracy or loss of the shared model on the test data, after the round; None = not evaluated."""
     loss: float | None
@@ -39,29 +39,29 @@ class Round:
     status: str = "ok"
     facts: Mapping[str, Any] = field(default_factory=dict)
     warmed: tuple[ClientId, ...] = ()
-    """Clients that only measured, before the round."""
+    """Clients that only measured before the round (warm-up)."""
     heard: tuple[ClientId, ...] = ()
-    """Clients that answered an earlier warm-up, or a round that had ended, only now."""
+    """Clients that answered late: an earlier warm-up, or a round that had already ended."""
     probed: tuple[ClientId, ...] = ()
-    """Clients that were asked before the choice."""
+    """Clients that were probed before the selection."""
     step_factor: float = 1.0
-    """What the averaged step was multiplied by."""
+    """Factor by which the server step multiplied the averaged update."""
     carried: float = 0.0
-    """The part of this move that the next one carries on."""
+    """Part of this step that the next step continues (momentum)."""
     work: float | None = None
-    """Client-seconds since the step before: a client that was asked works until it answers, fails or is given up. None,
-    here and below: not known, as in older records."""
+    """Client-seconds since the last step. A client works from the start of its task until it answers, fails or is
+    cancelled. None, here and below: not known, as in older records."""
     wasted: int | None = None
-    """Tasks to train that ended without a part in a step: they failed or were given up."""
+    """Training tasks that failed or were cancelled, and so did not count in a step."""
     bytes_down: int | None = None
-    """Sent to clients since the step before: a model with every task, of whatever kind."""
+    """Bytes sent to clients since the last step: one model with every task of any kind."""
     bytes_up: int | None = None
-    """Sent by clients: trained models, and the moments and update sketches that the scheme asked for."""
+    """Bytes sent by clients: trained models, and the moments and update sketches that the scheme asked for."""
     by_speed: tuple[float, ...] | None = None
-    """Metric of the shared model on the data of each tenth of the clients, fastest first; where it was evaluated."""
+    """Metric of the shared model on the data of each tenth of the clients, fastest first; None if not evaluated."""
 
     def __repr__(self) -> str:
-        """Return what one wants to read in a loop over rounds; the fields hold the rest."""
+        """Return a short summary, for a loop that prints rounds."""
         metric = "" if self.metric is None else f", metric {self.metric:.4g}"
         failed = f" ({len(self.failed)} failed)" if self.failed else ""
         clients = f"{len(self.clients)} client{'' if len(self.clients) == 1 else 's'}{failed}"
@@ -78,15 +78,15 @@ def recorded(
     stepping: Mapping[str, Any],
     **more: Any,
 ) -> Round:
-    """Return the record of the step that was just made.
+    """Return the record of the last step.
 
     Args:
-        coordinator: that made it.
-        turn: what it says of the step.
-        since: when the step before was made.
-        losses: that its clients told.
-        model_bytes: of a model on the wire.
-        stepping: what the server step says of itself; nothing where the model stayed as it was.
+        coordinator: the coordinator, after the step.
+        turn: the coordinator's log of the step.
+        since: time of the step before.
+        losses: training losses of the step's clients.
+        model_bytes: size of a sent model.
+        stepping: facts of the server step; empty if the model did not move.
         more: fields that only the host knows.
     """
     measured = {

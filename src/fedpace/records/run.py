@@ -1,8 +1,8 @@
-"""A run folder: `run.json` says what was run, `rounds.jsonl` what happened, one line per round.
+"""Reads run folders: `run.json` holds the configuration of a run, `rounds.jsonl` one line per round.
 
-`rounds.jsonl` holds nothing that depends on the machine or the hour: one seed gives one sequence of bytes. Each line is
-flushed before the next round starts, so a crash loses at most the round that was running, and a line that was cut in
-half is ignored when the folder is read.
+`rounds.jsonl` does not depend on the machine or the time of day: the same seed gives the same bytes. Each line is
+flushed to disk before the next round starts, so a crash loses at most the current round. An incomplete last line is
+ignored.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FORMAT = 1
 INFO = "run.json"
 ROUNDS = "rounds.jsonl"
 LARGEST = 2**32
-"""Bytes of rounds that are read."""
+"""Largest `rounds.jsonl` that is read, in bytes."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What was run: the whole of `run.json`."""
+    """The content of `run.json`: configuration and status of a run."""
 
     label: str
     """Name of the scheme in tables and pictures."""
     selector: str
     options: Mapping[str, Any]
-    """Of the selector."""
+    """Options of the selector."""
     seed: int
     metric: str
     """`accuracy` or `loss`."""
@@ -48,65 +48,65 @@ class RunInfo:
     """Whether a better metric is `up` or `down`."""
     target: float | None
     experiment: Mapping[str, Any]
-    """The whole configuration, as TOML would hold it."""
+    """The whole configuration, as a TOML table."""
     server: Mapping[str, Any] = field(default_factory=dict)
     """Name and options of the server step."""
     robust: Mapping[str, Any] = field(default_factory=dict)
-    """Name and options of the robust rule, and `validation`; empty, and not written, where there is none."""
+    """Name and options of the robust rule, and `validation`; empty, and not written, without a robust rule."""
     expected_delays: tuple[float, ...] = ()
-    """Mean seconds of each client."""
+    """Mean delay of each client in seconds."""
     names: tuple[str, ...] = ()
-    """What the data calls each client, which rounds call by its number; empty = nothing else."""
+    """The data set's names of the clients, which rounds call by number; empty = no names."""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Where the clients were trained, and why there: it changes nothing in the rounds."""
+    """The engine and why it was chosen; it does not change the rounds."""
     status: str = "running"
     """`running`, `reached` (the target is held), `finished` (a limit), `diverged` or `interrupted`."""
     message: str = ""
     started: str = ""
     wall_seconds: float | None = None
-    """Real time, all sittings together; where one was killed, up to its last checkpoint."""
+    """Real seconds in total over all resumptions; if the process was killed, up to the last checkpoint."""
     sittings: int = 1
-    """How often the run was begun or resumed."""
+    """How often the run was started or resumed."""
     message_bytes: int | None = None
-    """What travels each way in a round: what delays are made of."""
+    """Bytes of one message in either direction, from which delays are computed."""
     hold: int = 1
-    """Instants over which the mean must meet the target for it to count; 1, as in older records: it counts at once."""
+    """Number of instants over which the mean must meet the target; 1, as in older records: once is enough."""
     hold_every: float | None = None
-    """Seconds from one of these instants to the next."""
+    """Seconds between these instants."""
     looks: Looks = "rounds"
-    """Whether the target may count from every evaluation, or from those that are current at such instants."""
+    """When the target may be held from: `rounds` or `grid`, see `fedpace.records.holding`."""
     clocked_from: str | None = None
-    """The delay model under which these rounds were trained, where it is not the experiment's own: see `reclock`."""
+    """Delay model under which the rounds were trained, if they were reclocked (`fedpace.sim.reclock`)."""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
-    """Of the git checkout that fedpace was run in, where there is one; `+` = with uncommitted changes."""
+    """Git commit of the folder in which fedpace was run; `+` = with uncommitted changes, `?` = not known whether."""
     rounds: int | None = None
-    """Lines of `rounds.jsonl` when the run ended; None while it has not, and in older records."""
+    """Number of lines of `rounds.jsonl` when the run ended; None before that, and in older records."""
     digest: str | None = None
     """SHA-256 of `rounds.jsonl` when the run ended."""
     format: int = FORMAT
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete: it need not be resumed."""
         return self.status not in ("running", "interrupted")
 
 
 @dataclass(frozen=True, repr=False)
 class RunRecord:
-    """A run read back."""
+    """A run that was read from disk."""
 
     info: RunInfo
     rounds: tuple[Round, ...]
 
     def __repr__(self) -> str:
-        """Say which run it is, and how it went."""
+        """Return the scheme, the seed, the number of rounds and the status."""
         info = self.info
         return f"<{type(self).__name__} {info.label}, seed {info.seed}: {len(self.rounds)} rounds, {info.status}>"
 
     @property
     def reached(self) -> Round | None:
-        """The round from which on the target is held: its clock is the time to target."""
+        """The round from which the target is held, its clock is the time to target; None if it is not held."""
         return self._met[1]
 
     @property
@@ -116,9 +116,9 @@ class RunRecord:
 
     @property
     def censored(self) -> bool:
-        """Whether it ended with the target that it was run for, before it held the one that is asked for now.
+        """Whether the run stopped at its original target before it held the target that `info` has now.
 
-        Then it did not miss the latter: nobody knows when it would have held it.
+        It is not known when such a run would have held the new target, so it must not count as a miss.
         """
         return self.info.status == "reached" and self.info.target is not None and self.reached is None
 
@@ -143,7 +143,7 @@ class RunRecord:
 
 
 def read_info(folder: Path) -> RunInfo:
-    """Read what was run, without its rounds."""
+    """Read `run.json` of a run folder, without the rounds."""
     raw = read_json(folder / INFO)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise InputError(f"{folder / INFO} is not a run of format {FORMAT}")
@@ -158,7 +158,7 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder, finished or not."""
+    """Read a run folder; the run need not be finished."""
     info = read_info(folder)
     path = folder / ROUNDS
     check_rounds(folder, info)
@@ -168,7 +168,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def check_rounds(folder: Path, info: RunInfo) -> None:
-    """Refuse a run that has ended and whose rounds are not those that it ended with."""
+    """Raise if a run has ended and its `rounds.jsonl` has changed since."""
     if not info.ended or info.digest is None:
         return
     lines, digest = fingerprint(folder / ROUNDS)
@@ -181,7 +181,7 @@ def check_rounds(folder: Path, info: RunInfo) -> None:
 
 
 def fingerprint(path: Path) -> tuple[int, str]:
-    """Return the number of lines of a file, and its SHA-256; of one that is not there, those of an empty one."""
+    """Return the number of lines and the SHA-256 of a file; a missing file counts as empty."""
     found, lines = hashlib.sha256(), 0
     try:
         check_file(path, LARGEST)
@@ -197,16 +197,16 @@ def fingerprint(path: Path) -> tuple[int, str]:
 
 
 DIGEST = 8
-"""Characters of a line's digest: enough to notice an edit, and few enough to keep one of every round."""
+"""Characters of a line's digest: enough to notice an edit, and short enough to store one per round."""
 
 
 def line_digest(line: bytes) -> str:
-    """Return what a line of `rounds.jsonl` is known by, without its line break."""
+    """Return the short digest of a line of `rounds.jsonl`, given without its line break."""
     return hashlib.sha256(line).hexdigest()[:DIGEST]
 
 
 def check_lines(path: Path, lines: Iterable[bytes], digests: str) -> None:
-    """Refuse rounds that are not those whose digests a checkpoint or a server's state holds; name the first."""
+    """Raise if a line differs from its digest in a checkpoint or a server's state; the error names the first line."""
     for place, line in enumerate(lines):
         known = digests[DIGEST * place : DIGEST * (place + 1)]
         if known and line_digest(line) != known:
@@ -217,7 +217,7 @@ def check_lines(path: Path, lines: Iterable[bytes], digests: str) -> None:
 
 
 def find_runs(folder: Path) -> list[RunRecord]:
-    """Read every run below `folder`, by seed and then as the experiment lists the schemes."""
+    """Read every run in or below `folder`, sorted by seed and then in the experiment's order of schemes."""
     found = sorted(path.parent for path in folder.rglob(INFO))
     if not found:
         lacking = "there are none" if folder.exists() else "there is no such folder"
@@ -226,12 +226,12 @@ def find_runs(folder: Path) -> list[RunRecord]:
 
 
 def in_order(runs: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return runs by seed, and then as the experiment lists the schemes."""
+    """Sort runs by seed, and then in the experiment's order of schemes."""
     return sorted(runs, key=lambda run: (run.info.seed, _place(run)))
 
 
 def _place(run: RunRecord) -> int:
-    """Where the experiment lists the scheme: tables and colours then come back as they were."""
+    """Return the scheme's position in the experiment, so that reports keep the order and colours of schemes."""
     listed = run.info.experiment.get("selectors", [])
     labels = [entry.get("label") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     return labels.index(run.info.label) if run.info.label in labels else len(labels)
@@ -243,7 +243,7 @@ def round_line(current: Round) -> str:
 
 
 def parse_round(line: str | bytes) -> Round:
-    """Return the round of a line of JSON; what does not fit is a ValueError, TypeError or AttributeError."""
+    """Parse a line of `rounds.jsonl`; an invalid line raises ValueError, TypeError or AttributeError."""
     raw: dict[str, Any] = json.loads(line)
     fields: dict[str, Any] = {}
     for name, value in raw.items():
@@ -256,7 +256,7 @@ def parse_round(line: str | bytes) -> Round:
 
 
 def same_round(recorded: bytes, line: bytes) -> bool:
-    """Whether a recorded line is the round of `line`, to the byte; earlier versions had other names for fields."""
+    """Return whether a recorded line equals `line` byte for byte, after renaming fields of earlier versions."""
     try:
         return recorded == line or round_line(parse_round(recorded)).encode() == line
     except (ValueError, TypeError, AttributeError):
@@ -269,7 +269,7 @@ def _read_rounds(path: Path) -> list[Round]:
         lines = path.read_bytes().split(b"\n")
     except OSError as cause:
         raise InputError(f"{path} cannot be read: {cause}") from cause
-    # The last piece is empty after a whole line, and half a round after a crash: neither is a round.
+    # The last piece is not a round: it is empty, or an incomplete line after a crash.
     rounds = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
@@ -285,7 +285,7 @@ def _read_rounds(path: Path) -> list[Round]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with everything as JSON knows it: NumPy scalars unpacked, infinities and NaN as null."""
+    """Convert `value` to JSON types: NumPy scalars to Python numbers, infinities and NaN to None."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Runs as they grow: each look reads only what was written since the last one.
+"""`RunWatch` follows running runs on disk; each look reads only the rounds written since the last look.
 
-A run folder of the simulator and the state folder of a Flower or NVFlare server look alike, so both can be watched.
+Run folders of the simulator and state folders of Flower or NVFlare servers have the same files, so it works for both.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from fedpace.records.run import INFO, ROUNDS, RunInfo, parse_round, read_info
 
 @dataclass(frozen=True)
 class Sight:
-    """Where a run is."""
+    """The state of a run at one look."""
 
     folder: Path
     info: RunInfo
     last: Round | None
-    """None: it has recorded nothing yet."""
+    """The last recorded round; None if there is none yet."""
     metric: float | None
-    """When last evaluated."""
+    """Metric at the last evaluation."""
     quiet: float
-    """Real seconds since anything was recorded."""
+    """Real seconds since the last record."""
     influence: Influence
-    """What bounded the influence of clients so far."""
+    """Bounds on the clients' influence so far."""
 
 
 class _Tail:
-    """The rounds of one run, as they are appended."""
+    """Reads the rounds of one run as they are appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class _Tail:
         changed = time.time()
         if path.exists():
             changed = path.stat().st_mtime
-            if path.stat().st_size < self._read:  # begun anew
+            if path.stat().st_size < self._read:  # the run was started again
                 self._read, self._last, self._metric, self._influence = 0, None, None, Influence()
             with path.open("rb") as file:
                 file.seek(self._read)
@@ -68,14 +68,14 @@ class _Tail:
 
 
 class RunWatch:
-    """All runs in a folder, or below it; those that begin later too."""
+    """Follows all runs in or below a folder, including runs that begin later."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._tails: dict[Path, _Tail] = {}
 
     def look(self) -> list[Sight]:
-        """Return where every run is by now."""
+        """Return the current state of every run."""
         for path in sorted(self.folder.rglob(INFO)):
             self._tails.setdefault(path.parent, _Tail(path.parent))
         return [tail.look() for tail in self._tails.values()]

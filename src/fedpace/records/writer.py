@@ -1,7 +1,7 @@
-"""Writes a run folder as the run happens: see `fedpace.records.run`.
+"""`RunWriter` writes a run folder round by round; `fedpace.records.run` reads it.
 
-A run may take several sittings. Rounds that were recorded after the last checkpoint are played again, and must come
-out as they were.
+A run may be interrupted and resumed. Rounds that were recorded after the last checkpoint are then computed again, and
+must equal the record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedpace.records.run import (
 
 
 class RunWriter:
-    """Writes a run as it happens. Use it as a context manager: leaving it says how the run ended."""
+    """Writes a run round by round. Use it as a context manager; at its end it records how the run ended."""
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
         try:
@@ -62,10 +62,10 @@ class RunWriter:
 
     @classmethod
     def resume(cls, folder: Path, *, rounds: int, wall_seconds: float = 0.0, digests: str = "") -> RunWriter:
-        """Go on with the run in `folder`, of which the first `rounds` rounds will not be played again.
+        """Continue the run in `folder`; its first `rounds` rounds are in the checkpoint and are not computed again.
 
-        `digests` are what `digests` was when the checkpoint was made: one of these rounds that was changed since is an
-        error that names its line.
+        `digests` is the writer's `digests` at the time of the checkpoint. If one of these rounds was changed since,
+        entering the writer raises an error that names its line.
         """
         info = read_info(folder)
         writer = cls.__new__(cls)
@@ -92,16 +92,16 @@ class RunWriter:
 
     @property
     def digests(self) -> str:
-        """Digests of all rounds so far (`line_digest`), one after the other: what a checkpoint keeps of them."""
+        """Concatenated digests of all rounds so far (`line_digest`), for a checkpoint."""
         return "".join(self._digests)
 
     @property
     def wall_seconds(self) -> float:
-        """Real time that the run has taken so far, in all sittings."""
+        """Real seconds that the run has taken so far, including those before it was resumed."""
         return self._before + time.monotonic() - self._began
 
     def __enter__(self) -> RunWriter:
-        """Create or open the folder; two writers of one run would ruin it, so the second is refused."""
+        """Create or open the folder and lock it; raise if another process is writing the same run."""
         missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self._created = missing  # innermost first
         try:
@@ -126,7 +126,7 @@ class RunWriter:
         return self
 
     def _pick_up(self) -> None:
-        """Find where to go on: after the last whole line, with those to be played again at hand."""
+        """Position the writer after the last complete line; keep the lines that will be computed again."""
         if not self._resumed:
             os.ftruncate(self._file, 0)
             self._length = 0
@@ -146,7 +146,7 @@ class RunWriter:
             self._write_info()
 
     def add(self, current: Round) -> None:
-        """Append a round, and make sure that it is on disk; one that is there already must be the same."""
+        """Append a round and flush it to disk; if it is already recorded, check that it is the same."""
         line = round_line(current).encode()
         if self._again:
             recorded = self._again.popleft()
@@ -170,22 +170,25 @@ class RunWriter:
                     done += os.pwrite(self._file, line[done:], self._length + done)
                 os.fsync(self._file)
             except OSError:
-                os.ftruncate(self._file, self._length)  # half a round is none
+                os.ftruncate(self._file, self._length)  # remove the incomplete line
                 raise
         self._length += len(line)
 
     def finish(self, status: str, message: str = "") -> None:
-        """Say how the run ended."""
+        """Set the final status and message of the run."""
         self.info = dataclasses.replace(self.info, status=status, message=message)
 
     def abandon(self) -> None:
-        """Close the files and write nothing: the folder is gone, or another's."""
+        """Close the files without writing, because the folder was removed or belongs to another run."""
         os.close(self._file)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the files. A run that an error ended is marked as interrupted, with its rounds kept."""
+        """Close the files. After an error, the run is marked as interrupted and its rounds are kept.
+
+        A new run that fails with a `FedpaceError` before its first training round is removed.
+        """
         try:
             if isinstance(error, FedpaceError) and self._written <= 1 and not self._resumed:
                 self._vanish()
@@ -199,13 +202,13 @@ class RunWriter:
                 with keeping(self.folder / INFO):
                     self._write_info()
             else:
-                with contextlib.suppress(OSError):  # on a full disk the error itself is what counts
+                with contextlib.suppress(OSError):  # on a full disk, report the original error
                     self._write_info()
         finally:
             os.close(self._file)
 
     def _vanish(self) -> None:
-        """Take back a run that was refused before its first round: a mistake leaves nothing behind."""
+        """Remove the files and folders of a run that failed before its first round."""
         with contextlib.suppress(OSError):
             for name in (ROUNDS, INFO):
                 (self.folder / name).unlink(missing_ok=True)
@@ -215,20 +218,20 @@ class RunWriter:
 
     def _write_info(self) -> None:
         told = dataclasses.asdict(self.info)
-        if not told["robust"]:  # as in records from before there were robust rules
+        if not told["robust"]:  # as in records of versions without robust rules
             del told["robust"]
         write_atomically(self.folder / INFO, json_bytes(plain(told)))
 
 
 def _both(before: str | None, now: str | None) -> str | None:
-    """What was so in the sittings before, and what is so now, where that differs."""
+    """Return the values before and after resuming, as "before, now" if they differ."""
     if before is None or now is None:
         return before or now
     return before if before.split(", ")[-1] == now else f"{before}, {now}"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a result depends on."""
+    """Return the versions of Python, the platform and the packages that a result depends on."""
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     for package in ("fedpace", "numpy", "scipy", "torch", "scikit-learn"):
         try:

@@ -1,1 +1,1 @@
-"""What a comparison says: numbers (`tables`), a picture (`plots`) and a page (`page`)."""
+"""Reports of a comparison: numbers (`tables`), a picture (`plots`) and an HTML page (`page`)."""

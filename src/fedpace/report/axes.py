@@ -1,4 +1,4 @@
-"""How the axes of all pictures look."""
+"""Styles and labels of the axes in all pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INK, FAINT, BAR = "#222222", "#d9d9d9", "#9aa7b5"
 
 
 def tidy(axes: Any, title: str, x: str, y: str) -> None:
-    """Give axes the look that all pictures share."""
+    """Apply the common style of all pictures to axes."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)

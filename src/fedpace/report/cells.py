@@ -1,4 +1,4 @@
-"""The comparison as rows of text: one source for the terminal and for the page."""
+"""The columns and cells of a comparison's tables as text, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tone = Literal["plain", "best", "partial", "failed"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, and in small print below it what it needs to be read rightly."""
+    """A value, and a note in small print below it."""
 
     text: str
     note: str = ""
@@ -25,14 +25,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a heading of two short lines, and how a scheme fills it."""
+    """A column: a heading of two short lines, and the function that returns a scheme's cell."""
 
     heading: str
     sub: str
     fill: Callable[[SchemeSummary], Cell]
     number: bool = True
     spare: int = 0
-    """Where a window is too narrow, columns with the largest number are left out first; 0 = never."""
+    """In a narrow window, columns with the largest number are left out first; 0 = never left out."""
 
     @property
     def title(self) -> str:
@@ -41,7 +41,7 @@ class Column:
 
 
 def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
-    """Return the columns that this comparison has something to say in; `wide` adds median and minimum over seeds."""
+    """Return the columns that are not empty for this comparison; `wide` adds median and minimum over seeds."""
     metric = comparison.metric
     found = [Column("Scheme", "", lambda s: _scheme(s, comparison), number=False)]
     if len({scheme.runs for scheme in comparison.schemes}) > 1:
@@ -76,7 +76,7 @@ def columns(comparison: Comparison, *, wide: bool = False) -> list[Column]:
 
 
 def cost_columns(comparison: Comparison) -> list[Column]:
-    """Return the columns of what schemes cost beside time; none where no run says."""
+    """Return the columns of costs other than time; empty if no run records them."""
     if not any(scheme.cost.known for scheme in comparison.schemes):
         return []
     return [
@@ -119,7 +119,7 @@ def _estimated(value: Estimate | None) -> str:
 
 
 def caption(comparison: Comparison) -> str:
-    """Return what stands above the table."""
+    """Return the caption above the table."""
     counts = {scheme.runs for scheme in comparison.schemes}
     parts = [numbers.counted(len(comparison.schemes), "scheme")]
     if len(counts) == 1:

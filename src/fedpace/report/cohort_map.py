@@ -1,7 +1,7 @@
-"""Who was chosen, when, and with what weight: clients by delay against rounds, for a seed of every scheme.
+"""The map of selected clients over rounds, with their weights, for one seed of every scheme; clients sorted by delay.
 
-Large fleets and long runs are put into boxes, so that the page stays small: the clients of a row are neighbours by
-delay, and the rounds of a column follow each other. A cell holds the weight that the row had per round.
+For large fleets and long runs, a row combines clients with similar delays and a column combines consecutive rounds, so
+that the page stays small. A cell holds the weight of its row per round.
 """
 
 from __future__ import annotations

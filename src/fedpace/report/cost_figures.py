@@ -1,4 +1,4 @@
-"""The page's figures of what schemes cost beside time, and of whom they serve, as plotly's JSON."""
+"""The page's figures of costs other than time, and of results by client speed, as plotly JSON."""
 
 from __future__ import annotations
 

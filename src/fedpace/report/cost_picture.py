@@ -1,4 +1,4 @@
-"""What the target cost, as axes of a picture: client work against virtual time, a mark per scheme."""
+"""Draws the cost of reaching the target: client work against virtual time, one mark per scheme."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a scheme costs beside time: clients' work, tasks that were for nothing, bytes, and who is served worse.
+"""Costs of a scheme other than time: client work, wasted tasks, bytes, and the metric on slow clients' data.
 
-Costs are counted until the target is held, and to the end of a run that does not hold it: a scheme that gives up early
-is not cheap. Records of earlier versions do not say; nothing is made up for them.
+Costs are counted until the target is held. If a run does not hold it, costs are counted to the end of the run, so a
+scheme that fails early is not cheap. Records of earlier versions lack costs, and none are shown for them.
 """
 
 from __future__ import annotations

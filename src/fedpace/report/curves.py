@@ -1,4 +1,4 @@
-"""Seeds merged into one curve a scheme, over virtual time or over rounds."""
+"""Merges the seeds of a scheme into one curve, over virtual time, rounds or client work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemes against delay models: the one table of a comparison under several."""
+"""The table of a comparison under several delay models: one row per scheme, one column per delay model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A delay model as a picture: the histogram of its seconds on a logarithmic axis."""
+"""Draws a delay model: the histogram of its seconds on a logarithmic axis."""
 
 from __future__ import annotations
 

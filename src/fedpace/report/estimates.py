@@ -1,4 +1,4 @@
-"""A mean over a few seeds, and how far to trust it."""
+"""Means over a few seeds with confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 LEAST = 3
-"""Values below which there is no interval."""
+"""Fewest values for an interval."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Estimate:
 
     mean: float
     low: float | None
-    """Lower end of the interval; None with fewer than three values: Student's interval from two of them spans anything
-    from nothing to hundreds of times the mean, and tells nobody anything."""
+    """Lower end of the interval; None with fewer than three values, because Student's interval of two values can span
+    hundreds of times the mean and is useless."""
     high: float | None
     count: int
-    """How many values it is over."""
+    """Number of values."""
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Return mean and Student's t interval of `values`; None without any."""
+    """Return mean and Student's t interval of `values`; None if there are no values."""
     if not values:
         return None
     mean = float(np.mean(values))
@@ -47,9 +47,9 @@ def metric_estimate(values: Sequence[float], metric: str) -> Estimate | None:
 
 
 def positive_estimate(values: Sequence[float]) -> Estimate | None:
-    """Return mean and interval of what cannot be negative, such as times, which spread by factors.
+    """Return mean and interval of values that cannot be negative, such as times, which vary by factors.
 
-    Student's interval is taken on the logarithm of the mean (by the delta method), so that it never reaches 0.
+    Student's interval is computed for the logarithm of the mean (delta method), so it never reaches 0.
     """
     found = estimate(values)
     if found is None or found.high is None or found.mean <= 0:
@@ -61,7 +61,7 @@ def positive_estimate(values: Sequence[float]) -> Estimate | None:
 def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
     """Return geometric mean and interval of positive `ratios`.
 
-    Taken on logarithms, so that twice as fast and half as fast cancel, and the inverse ratio has the inverse interval.
+    Computed on logarithms, so that twice as fast and half as fast cancel, and inverse ratios have the inverse interval.
     """
     logs = estimate([math.log(ratio) for ratio in ratios])
     if logs is None:

@@ -1,7 +1,7 @@
-"""TensorBoard's event files, written without TensorBoard: scalars over rounds, with the virtual clock as wall time.
+"""Writes TensorBoard event files without TensorBoard: scalars over rounds, with the virtual clock as wall time.
 
-A file is a sequence of records (length, masked CRC, protobuf message, masked CRC). Of the messages only what scalars
-need is made: Event{wall_time = 1, step = 2, file_version = 3, summary = 5}, Summary{value = 1}, Value{tag = 1,
+A file is a sequence of records (length, masked CRC, protobuf message, masked CRC). Only the message fields that scalars
+need are written: Event{wall_time = 1, step = 2, file_version = 3, summary = 5}, Summary{value = 1}, Value{tag = 1,
 simple_value = 2}.
 """
 

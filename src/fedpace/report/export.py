@@ -1,4 +1,4 @@
-"""Recorded runs for other programs: rounds as CSV or parquet, the comparison as LaTeX, curves for TensorBoard."""
+"""Exports recorded runs: rounds as CSV or parquet, the comparison as LaTeX, curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _named(run: RunRecord) -> dict[str, Any]:
 
 
 def _delays(run: RunRecord) -> str:
-    """Return the name of the delay model; of a real server there is none."""
+    """Return the name of the delay model; empty for a real server."""
     delays = run.info.experiment.get("delays", {})
     return str(delays.get("name", "")) if isinstance(delays, dict) else ""
 

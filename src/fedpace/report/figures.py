@@ -1,6 +1,6 @@
-"""The page's figures as plotly's JSON: plain dictionaries, so that none of its figure classes is needed.
+"""The page's figures as plotly JSON, in plain dictionaries, so that plotly's Python classes are not needed.
 
-Colours of text and grid are left to the page's script, which knows whether the reader's screen is light or dark.
+The page's script sets the colours of text and grid, because it knows whether the screen is light or dark.
 """
 
 from __future__ import annotations

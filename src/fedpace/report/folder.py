@@ -1,4 +1,4 @@
-"""The reports of a folder of runs: numbers, page and picture."""
+"""Writes the reports of a folder of runs: numbers, page and picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs stand side by side: of one metric and target, each label meaning one scheme."""
+"""Groups runs by label, and checks that they can be compared: same metric and target, one scheme per label."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpace.records.run import RunRecord, plain
 
 
 def check_targets(runs: Sequence[RunRecord]) -> None:
-    """Refuse runs that cannot be compared: they differ in what they were run for."""
+    """Raise if runs cannot be compared, because their metric, their target or its holding differs."""
     first = runs[0].info
     spacing: dict[int, RunRecord] = {}
     for run in runs:
@@ -32,7 +32,7 @@ def check_targets(runs: Sequence[RunRecord]) -> None:
 
 
 def group(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the runs by label; a label that means two things is refused."""
+    """Return the runs by label; raise if a label stands for two schemes."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         members = groups.setdefault(run.info.label, [])

@@ -1,4 +1,4 @@
-"""Bounded influence as a report shows it: a sentence for the terminal, a panel for the page."""
+"""Reports how clients' influence was bounded: a sentence for the terminal, a panel for the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpace.report.page_parts import escape
 from fedpace.report.tables import Comparison
 
 MOST = 50
-"""Clients that the panel shows."""
+"""Most clients that the panel shows."""
 HEADING = "Bounded influence"
 HINT = (
     "In how many rounds the update of a client was clipped since it was too long, its weight was capped, or a robust "
@@ -21,7 +21,7 @@ HINT = (
 
 
 def influence_sentence(runs: Sequence[RunRecord]) -> str:
-    """Return what was bounded in all runs together, as one sentence; empty where nothing was."""
+    """Return one sentence on the bounds in all runs; empty if no client was bounded."""
     found = [(run, each) for run in runs if (each := Influence(run.rounds))]
     if not found:
         return ""
@@ -40,7 +40,7 @@ def influence_sentence(runs: Sequence[RunRecord]) -> str:
 
 
 def influence_panel(runs: Sequence[RunRecord], comparison: Comparison) -> str:
-    """Return the panel of the page; empty where no run has anything to show."""
+    """Return the panel of the page as HTML; empty if no run has anything to show."""
     order = [scheme.label for scheme in comparison.schemes]
     rows = []
     for run in runs:

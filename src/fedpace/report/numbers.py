@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers, durations, bytes and names for readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs nothing else: no network, no server, no other file."""
+"""Writes the comparison as one self-contained HTML file, without network, server or other files."""
 
 from __future__ import annotations
 

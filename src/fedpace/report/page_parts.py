@@ -1,4 +1,4 @@
-"""Pieces of the page that are no figure: tables, controls, what was run."""
+"""Parts of the page other than figures: tables, controls, and the configuration of the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition as a picture: clients x classes, how many samples each holds of each."""
+"""Draws a partition: the number of samples per client and class."""
 
 from __future__ import annotations
 

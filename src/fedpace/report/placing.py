@@ -1,4 +1,4 @@
-"""Names beside marks: on the side where a name covers least, in the picture and on the page."""
+"""Places names beside marks, on the side where a name covers least; for the picture and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a cohort as a picture and as a page: the trade-off between long rounds and bad steps."""
+"""Draws a cohort plan as a picture and as a page: the trade-off between long rounds and inaccurate steps."""
 
 from __future__ import annotations
 

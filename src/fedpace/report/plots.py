@@ -1,4 +1,4 @@
-"""The comparison as one PNG: metric over virtual time, what the target cost, and how slow the clients are."""
+"""Draws the comparison as one PNG: metric over virtual time, cost of the target, and the clients' delays."""
 
 from __future__ import annotations
 

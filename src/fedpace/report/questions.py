@@ -1,4 +1,4 @@
-"""What can be asked of recorded runs afterwards: another target, and how far everybody was at a time."""
+"""Answers questions about recorded runs: times to another target, and each scheme's metric at a given time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def retarget(
 
 @dataclass(frozen=True)
 class Instant:
-    """How far every scheme was at a time."""
+    """The metric of every scheme at a given time."""
 
     seconds: float
     metric: str

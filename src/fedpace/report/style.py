@@ -1,4 +1,4 @@
-"""Colours, dashes and axes that the picture and the page share: a scheme looks the same in both."""
+"""Colours, dashes and axes that the picture and the page share, so that a scheme looks the same in both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison in a paragraph of plain words, made from the numbers and claiming no more than they do."""
+"""Summarises the comparison in a paragraph that claims no more than the numbers show."""
 
 from __future__ import annotations
 

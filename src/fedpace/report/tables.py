@@ -1,11 +1,12 @@
-"""Runs grouped by scheme and boiled down to numbers: time to target, speed-up, cohort, final metric.
+"""`summarise` computes the numbers of each scheme: time to target, speed-up, cohort size, final metric.
 
-A target counts from when it is held (`fedpace.records.holding`); when it was first met stands beside it.
+The time to target is the time from which the target is held (`fedpace.records.holding`). The time at which it is first
+met is reported too.
 
-A run that never held the target has no time to target, and no average pretends that it had: means are over the runs
-that reached it and say over how many, the median counts the others as infinitely late, and only schemes that reached
-the target with every seed are ranked. A run that was stopped at an easier target than it is asked for is censored: it
-is neither late nor a miss, and nobody is called faster than it who may not have been.
+A run that never held the target has no time to target. Means are over the runs that reached it, and give their number.
+The median counts the other runs as infinitely late. Only schemes that reached the target with every seed are ranked. A
+run that stopped at an easier target than the requested one is censored: it counts neither as late nor as a miss, and no
+scheme is ranked as faster than a censored one that may have been faster.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ DEFAULT_BASELINE = "random"
 
 @dataclass(frozen=True)
 class SeedResult:
-    """How one run of a scheme went."""
+    """The numbers of one run."""
 
     seed: int
     status: str
     reached: bool
     censored: bool
-    """Whether it was stopped at an easier target than is asked for, and does not hold this one yet."""
+    """Whether the run stopped at an easier target before it held the requested one."""
     seconds: float | None
     """Virtual seconds until the target is held; None = not reached."""
     first_seconds: float | None
@@ -50,7 +51,7 @@ class SeedResult:
     ended: float
     """Virtual seconds at the end of the run."""
     final: float | None
-    """Metric when last evaluated; None where the run diverged, since what came before it is not what it ended with."""
+    """Metric at the last evaluation; None if the run diverged, because an earlier value is not its result."""
     clients_per_round: float | None
     round_seconds: float | None
     cost: SeedCost
@@ -58,7 +59,7 @@ class SeedResult:
 
 @dataclass(frozen=True, repr=False)
 class SchemeSummary:
-    """One scheme over its seeds. Every `Estimate` says over how many runs it is."""
+    """The numbers of one scheme over its seeds. Every `Estimate` has its number of runs."""
 
     label: str
     selector: str
@@ -66,16 +67,16 @@ class SchemeSummary:
     runs: int
     reached: int
     censored: int
-    """Runs that were stopped at an easier target before they held this one."""
+    """Number of runs that stopped at an easier target before they held this one."""
     diverged: int
     unfinished: int
-    """Interrupted, or running still."""
+    """Number of runs that were interrupted or are still running."""
     time_to_target: Estimate | None
-    """Over the runs that reached the target; None when none did."""
+    """Time to target over the runs that reached it; None if no run did."""
     first_crossing: Estimate | None
-    """Seconds until the target is first met, over the runs that met it at all, held or not."""
+    """Seconds until the target is first met, over the runs that met it, held or not."""
     crossed: int
-    """Runs that met the target at all."""
+    """Number of runs that met the target, held or not."""
     min_time: float | None
     median_time: float | None
     """Over all runs, those that did not reach the target counted as infinitely late; None = infinite, or not known
@@ -114,15 +115,15 @@ class SchemeSummary:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Schemes side by side."""
+    """The summaries of all schemes of a comparison."""
 
     metric: str
     direction: Direction
     target: float | None
     hold: int
-    """Instants over which the mean must meet the target; 1 = it counts where it is first met."""
+    """Number of instants over which the mean must meet the target; 1 = meeting it once is enough."""
     baseline: str | None
-    """Label of the scheme that speed-ups are against."""
+    """Label of the scheme that speed-ups are relative to."""
     best: str | None
     """Label with the least mean time to target among those that always reached it, unless a censored one may have been
     faster; without a target, with the best final metric among those that never diverged."""
@@ -133,7 +134,7 @@ class Comparison:
     """What seconds are: virtual ones of a simulation, or a server's `real time`."""
 
     def __getitem__(self, label: str) -> SchemeSummary:
-        """Return the scheme of that label."""
+        """Return the scheme with this label."""
         return next(scheme for scheme in self.schemes if scheme.label == label)
 
     def __repr__(self) -> str:
@@ -154,8 +155,8 @@ def summarise(runs: Sequence[RunRecord], *, baseline: str | None = None) -> Comp
     """Group `runs` by label, in the order in which labels first appear, and summarise each group.
 
     Args:
-        runs: of one comparison: the same metric and target throughout, and each label once per seed.
-        baseline: label to measure speed-ups against; None = the scheme `random` if there is one.
+        runs: the runs of one comparison, with the same metric and target, and each label once per seed.
+        baseline: label of the scheme that speed-ups are relative to; None = the scheme `random` if there is one.
     """
     if not runs:
         raise InputError("expected at least one run to summarise, but there is none")
@@ -198,7 +199,7 @@ def render_table(comparison: Comparison, width: int | None = None) -> Table:
 
 
 def render_costs(comparison: Comparison, width: int | None = None) -> Table | None:
-    """Return what the schemes cost beside time as a table for the terminal; None where no run says."""
+    """Return the table of costs other than time for the terminal; None if no run records them."""
     from fedpace.report.terminal import build_costs
 
     return build_costs(comparison, width)

@@ -1,4 +1,4 @@
-"""The tables in the terminal."""
+"""Builds the tables for the terminal."""
 
 from __future__ import annotations
 

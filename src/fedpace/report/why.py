@@ -1,9 +1,9 @@
-"""Why a client was or was not chosen: round by round, and summed up, from what a run recorded.
+"""Explains from a run's record why a client was or was not selected, round by round and in a summary.
 
-Schemes say why a client is in or out, and hosts record that where it is said (`reasons` among a round's facts). Where
-nothing is recorded, what can be read off the record is said instead: the client's delay beside those that were chosen.
+Schemes may give a reason for each client, which is recorded as `reasons` among a round's facts. Without recorded
+reasons, the explanation compares the client's delay with those of the selected clients.
 
-Without rounds nobody is chosen: clients work whenever they can, and a step is made of the replies that have come.
+Asynchronous schemes select no cohorts: clients work whenever they can, and a step uses the replies that have arrived.
 """
 
 from __future__ import annotations

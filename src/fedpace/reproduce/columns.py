@@ -1,4 +1,4 @@
-"""The columns of the tables: the paper's seven schemes, and ours beside them."""
+"""The columns of the reproduced tables: the paper's seven schemes, and our schemes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fedpace reproduce` does: run what is missing, then write and print what is there."""
+"""The implementation of `fedpace reproduce`: it runs missing runs, then writes and prints the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out of runs, as small as a table needs it: from the folders of runs, or from a file that sums them up."""
+"""Results of runs in the short form that tables need, read from run folders or from a file of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paper printed."""
+"""The numbers printed in the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each table and figure of the paper consists of: the runs, under the names of the places where they are shown."""
+"""The runs of each table and figure of the paper, by the place where they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries runs out one after the other: what is there already is left alone, and whatever was stopped goes on."""
+"""Runs the runs one after the other: it skips complete runs and resumes interrupted ones."""
 
 from __future__ import annotations
 

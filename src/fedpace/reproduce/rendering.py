@@ -1,4 +1,4 @@
-"""Tables for a terminal, for a page, for a paper and for a program."""
+"""Renders tables for a terminal, as Markdown, as LaTeX and as CSV."""
 
 from __future__ import annotations
 

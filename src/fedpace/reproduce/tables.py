@@ -1,4 +1,4 @@
-"""The paper's tables with ours in them: what each cell says, apart from how it is printed."""
+"""Builds the paper's tables with our results: the content of each cell, independent of the output format."""
 
 from __future__ import annotations
 

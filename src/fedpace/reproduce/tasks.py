@@ -1,4 +1,4 @@
-"""The data sets of the paper's tables, at the paper's scale and at one that a laptop runs in minutes."""
+"""The data sets of the paper's tables, at the paper's scale and at a small scale that a laptop runs in minutes."""
 
 from __future__ import annotations
 

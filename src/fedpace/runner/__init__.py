@@ -1,4 +1,4 @@
-"""Runs the schemes of an experiment under its seeds: recorded as they go, resumed where they stopped, side by side.
+"""Runs all schemes of an experiment under all seeds: it records every round, resumes stopped runs, and uses all cores.
 
 records = run_all(load_experiment(None), Path("runs/mine"), jobs=2)
 records = resume(Path("runs/mine"))

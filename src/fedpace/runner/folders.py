@@ -1,4 +1,4 @@
-"""Folders that runs are written into: what in them is fedpace's, and may be removed."""
+"""Checks and clears folders of runs; it removes only files that fedpace wrote."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
 MODEL = "model.safetensors"
 
 OURS = frozenset({INFO, ROUNDS, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
-"""Names of the files that fedpace writes into a folder of runs: all that `overwrite` may remove."""
+"""Names of the files that fedpace writes into a folder of runs; `overwrite` removes only these."""
 IN_CHECKPOINTS = re.compile(rf"{re.escape(STATE)}|{re.escape(TENSORS)}|session\.json|arrays-[0-9a-f]{{16}}\.npz")
-"""Names that are ours too, in the folder of a checkpoint."""
+"""Names of the files that fedpace writes into the folder of a checkpoint."""
 UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}")
-"""Name of a file that was being written when the process was killed."""
+"""Temporary name of a file; such a file remains if the process is killed while writing."""
 
 
 def check_folder(folder: Path, *, overwrite: bool, how: str = "--overwrite") -> None:
-    """Refuse a folder that cannot take new runs; nothing is changed yet."""
+    """Raise if new runs cannot be written into a folder; change nothing."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder to write into")
     if _our_files(folder) and not overwrite:
@@ -29,11 +29,11 @@ def check_folder(folder: Path, *, overwrite: bool, how: str = "--overwrite") -> 
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove the runs that `folder` holds; where it holds anything else, nothing is removed."""
+    """Remove the runs in `folder`; raise, and remove nothing, if it contains other files."""
     try:
         for path in _our_files(folder):
             path.unlink()
-        for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before what holds it
+        for path in sorted(folder.rglob("*"), reverse=True):  # inner folders first
             path.rmdir()
     except OSError as cause:
         raise StorageError(
@@ -42,7 +42,7 @@ def clear_folder(folder: Path) -> None:
 
 
 def take_back_plan(folder: Path, created: list[Path]) -> None:
-    """Leave nothing behind where not even a first run came about; `created`: the folders made for it, inner first."""
+    """Remove the plan and the `created` folders (inner first) if no run was started."""
     if list(folder.rglob("*")) == [folder / PLAN]:
         (folder / PLAN).unlink()
         for each in created:
@@ -50,7 +50,7 @@ def take_back_plan(folder: Path, created: list[Path]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written beside the files of a run."""
+    """Remove temporary files that a killed process left in a run's folder."""
     for path in folder.iterdir():
         if UNFINISHED.fullmatch(path.name) and path.is_file() and _is_ours(path):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a comparison would take, before it is begun: a few rounds of each scheme are played and timed."""
+"""`foretell` estimates the duration of a comparison: it runs and times a few rounds of each scheme."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from fedpace.runner.plan import Plan
 from fedpace.runner.running import Execution, Watcher
 
 ROUNDS = 3
-"""Rounds of each scheme that are played."""
+"""Rounds of each scheme that are timed."""
 PATIENCE = 20.0
-"""Seconds after which a scheme is timed by what it has played."""
+"""Seconds after which the timing of a scheme stops, even with fewer rounds."""
 
 
 @dataclass(frozen=True)
 class SchemeForecast:
-    """What one scheme takes."""
+    """Estimated duration of one scheme."""
 
     label: str
     engine: str
     clients_per_round: float
     seconds_per_round: float
-    """Real ones, evaluation included."""
+    """Real seconds, including evaluation."""
     seconds: float
-    """Real ones, of all its runs to the last round that is allowed."""
+    """Real seconds of all runs of the scheme, each up to the round limit."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a comparison consists of, and how long it takes at the most."""
+    """The size of a comparison, and its longest duration."""
 
     name: str
     delays: tuple[str, ...]
@@ -49,10 +49,10 @@ class Forecast:
     runs_at_a_time: int
     schemes: tuple[SchemeForecast, ...]
     seconds: float
-    """Real ones, of everything; runs that reach their target end earlier."""
+    """Real seconds of the whole comparison; runs that hold their target end earlier."""
 
     def title(self) -> str:
-        """Return what would run, in a line."""
+        """Return one line that describes the comparison."""
         return (
             f"{self.name}: {_several(len(self.schemes), 'scheme')} x {_several(len(self.seeds), 'seed')} under "
             f"{', '.join(self.delays)} "
@@ -60,7 +60,7 @@ class Forecast:
         )
 
     def sentence(self) -> str:
-        """Return how long it takes, in words."""
+        """Return a sentence about the duration."""
         early = "; runs that hold their target end earlier" if self.target is not None else ""
         return (
             f"{self.runs} runs, {self.runs_at_a_time} at a time: at most about {span_of(self.seconds)}{early}. "
@@ -71,7 +71,7 @@ class Forecast:
 def foretell(
     plan: Plan, watch: Watcher | None = None, *, execution: Execution | None = None, jobs: int = 1
 ) -> Forecast:
-    """Play a few rounds of each scheme under the first seed, and return what all of them would take."""
+    """Run a few rounds of each scheme under the first seed, and return the estimate for the whole plan."""
     execution = execution or Execution()
     wanted = sharing(plan.jobs(Path()))
     at_a_time = check_jobs(wanted, execution, jobs)
@@ -106,7 +106,7 @@ def _timed(jobs: list[Job], execution: Execution, watch: Watcher | None, rounds:
     with closing(simulation.rounds(job.experiment.stop.evaluates)) as playing:
         for current in playing:
             if current.number == 0:
-                began = time.monotonic()  # what starts an engine is paid once
+                began = time.monotonic()  # exclude the start of the engine
                 continue
             played.append(current)
             if watch is not None:
@@ -124,7 +124,7 @@ def _timed(jobs: list[Job], execution: Execution, watch: Watcher | None, rounds:
 
 
 def span_of(seconds: float) -> str:
-    """Return a duration as a person says it."""
+    """Return a duration in words, such as `2.5 hours`."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {unit}"

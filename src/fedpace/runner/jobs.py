@@ -1,4 +1,4 @@
-"""What there is to do: one scheme under one seed, into one folder."""
+"""`Job`, one run to carry out: one scheme under one seed, written into one folder."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from fedpace.sim.rounds import Simulation
 
 @dataclass(frozen=True)
 class Job:
-    """One run."""
+    """One run of a comparison."""
 
     experiment: Experiment
     scheme: Scheme
     seed: int
     folder: Path
     clocked: tuple[Job, ...] = ()
-    """The same run under other delay models, which needs no training of its own."""
+    """The same run under other delay models, computed by `reclock` without training."""
     title: str = ""
-    """What to call it where several delay models are compared; empty: by scheme and seed."""
+    """Name of the delay model, if several are compared; otherwise empty."""
 
     @property
     def name(self) -> str:
-        """What it is called on a screen."""
+        """Name of the job in progress bars and messages."""
         return f"{self.title + ', ' if self.title else ''}{self.scheme.label}, seed {self.seed}"
 
     @property
     def all(self) -> tuple[Job, ...]:
-        """The job itself, and those that are clocked from it."""
+        """The job itself, and the jobs that are reclocked from it."""
         return (self, *self.clocked)
 
     @property
     def ended(self) -> bool:
-        """Whether this run is on disk from its first round to its last."""
+        """Whether the run is complete on disk."""
         if not (self.folder / INFO).exists():
             return False
         info = read_info(self.folder)
@@ -48,7 +48,7 @@ class Job:
         return info.ended
 
     def simulation(self, engine: EngineOptions | None = None) -> Simulation:
-        """Build the run; a mistake in its configuration shows here."""
+        """Build the simulation; it raises if the configuration is invalid."""
         return Simulation(
             self.experiment.data,
             self.experiment.model,
@@ -66,7 +66,7 @@ class Job:
         )
 
     def info(self, simulation: Simulation) -> RunInfo:
-        """Return what `run.json` says before the first round."""
+        """Return the content of `run.json` before the first round."""
         return RunInfo(
             label=self.scheme.label,
             selector=self.scheme.selector.name,
@@ -89,7 +89,7 @@ class Job:
 
 
 class SharedData:
-    """A data set that all schemes of a seed share: drawn once, kept until another seed is asked for."""
+    """A data set that all schemes of a seed share: it is built once and kept until another seed is requested."""
 
     def __init__(self, config: DataConfig) -> None:
         self.config = config
@@ -97,24 +97,24 @@ class SharedData:
 
     @property
     def name(self) -> str:
-        """As registered."""
+        """Registered name of the data set."""
         return self.config.name
 
     @property
     def metric(self) -> Metric:
-        """What the data set is judged by."""
+        """Metric of the data set."""
         return self.config.metric
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`."""
         if self._built is None or self._built[0] != seed:
-            self._built = None  # two large data sets need not be in memory at once
+            self._built = None  # free the old data first, so that two large data sets are never in memory
             self._built = (seed, self.config.build(seed=seed))
         return self._built[1]
 
 
 def sharing(jobs: list[Job]) -> list[Job]:
-    """Return the jobs with one data set in common: they differ in schemes, seeds and delays, never in data."""
+    """Return the jobs with one shared data set: jobs differ in schemes, seeds and delays, never in data."""
     if not jobs:
         return []
     shared = cast("DataConfig", SharedData(jobs[0].experiment.data))
@@ -123,19 +123,19 @@ def sharing(jobs: list[Job]) -> list[Job]:
 
 
 def unshared(jobs: list[Job]) -> list[Job]:
-    """Return the jobs with the description of their data alone, as they are sent to other processes."""
+    """Return the jobs with the configuration of their data instead of the data, to send them to other processes."""
     known: dict[int, Experiment] = {}
     data = jobs[0].experiment.data
     return [_with_data(job, data.config if isinstance(data, SharedData) else data, known) for job in jobs]
 
 
 def with_data(job: Job, data: SharedData) -> Job:
-    """Return the job, and what is clocked from it, on that data set."""
+    """Return the job, and the jobs reclocked from it, with this data set."""
     return _with_data(job, cast("DataConfig", data), {})
 
 
 def _with_data(job: Job, data: DataConfig, known: dict[int, Experiment]) -> Job:
-    """Change the data; jobs of one experiment still have one in common, which `known` holds by what it was."""
+    """Replace the data; `known` keeps the new experiments, so that jobs of one experiment still share one."""
     experiment = known.setdefault(id(job.experiment), dataclasses.replace(job.experiment, data=data))
     clocked = tuple(_with_data(each, data, known) for each in job.clocked)
     return dataclasses.replace(job, experiment=experiment, clocked=clocked)

@@ -1,4 +1,4 @@
-"""Runs all jobs of a comparison, one after the other or side by side."""
+"""`run_plan` and `resume` run all jobs of a comparison, one after the other or in parallel."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedpace.sim.setup import check_scheme, settings
 from fedpace.sim.trainers import AnyTrainer, trainer_for
 
 WORTHWHILE_SECONDS = 15.0
-"""Seconds of work left from which worker processes, which take some to start, are worth their start."""
+"""Remaining seconds of work above which worker processes are worth their start-up time."""
 
 Done = Callable[[Job], None]
-"""Called when a job, and all that is clocked from it, is done."""
+"""Called when a job, and all jobs reclocked from it, are done."""
 
 
 def run_all(
@@ -50,16 +50,16 @@ def run_plan(
     jobs: int = 1,
     overwrite: bool = False,
 ) -> list[RunRecord]:
-    """Run everything that is planned, into `folder`, and return the records.
+    """Run all runs of a plan into `folder`, and return the records.
 
     Args:
-        plan: what to run.
-        folder: where; it holds no runs yet.
+        plan: the runs.
+        folder: folder for the records; it must not contain runs.
         watch: called after every round.
         done: called after every job.
-        execution: how; nothing of it changes what comes out.
-        jobs: runs at a time, in processes of their own; 0 = one per core where a single run cannot use the cores.
-        overwrite: remove the runs that the folder holds, once all schemes have proved to be well configured.
+        execution: how to run; it does not change the results.
+        jobs: number of parallel runs, each in its own process; 0 = one per core if a single run cannot use all cores.
+        overwrite: remove the runs in the folder, after all schemes have passed the checks.
     """
     execution = execution or Execution()
     wanted = sharing(plan.jobs(folder))
@@ -84,10 +84,10 @@ def resume(
     jobs: int = 1,
     begun: Begun | None = None,
 ) -> list[RunRecord]:
-    """Finish what was begun in `folder`, a run's or a comparison's, and return all its records.
+    """Finish the run or the comparison in `folder`, and return all its records.
 
-    Each unfinished run goes on from its last checkpoint; those not yet begun are begun. Arguments as for `run_plan`;
-    `begun` is what `pending(folder)` gave, where it was called already.
+    Each unfinished run continues from its last checkpoint, and missing runs are started. The arguments are those of
+    `run_plan`; `begun` is the result of `pending(folder)`, if you have called it already.
     """
     execution = execution or Execution()
     begun = begun or pending(folder)
@@ -101,9 +101,9 @@ def resume(
 
 
 def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
-    """Find what is wrong with any scheme before the first runs; return how many runs at a time make sense.
+    """Check all schemes before the first run; return how many runs to do in parallel.
 
-    One model and one data set are built for all of them: those of the first seed, whose data the first run then uses.
+    The checks build one model and one data set, those of the first seed, and the first run uses the same data.
     """
     if at_a_time < 0:
         raise InputError(f"jobs must be at least 1, or 0 for as many as are useful, but {at_a_time} came")
@@ -128,7 +128,7 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
 def _grounds(
     asked: Experiment, seed: int, known: list[tuple[Experiment, AnyTrainer, VirtualTime]]
 ) -> tuple[AnyTrainer, VirtualTime]:
-    """Return what schemes of a seed train with, and the time that they train in; each is built once."""
+    """Return the trainer and the clock of an experiment under a seed; `known` caches them."""
     for experiment, trainer, clocked in known:
         if experiment is asked:
             return trainer, clocked
@@ -151,7 +151,7 @@ def _run_jobs(
     *,
     spread_later: bool,
 ) -> list[RunRecord]:
-    """Carry out `jobs`; with `spread_later` the first ones here, and the others side by side once that is worth it."""
+    """Run `jobs`. With `spread_later`, run the first here, and the others in parallel if enough work remains."""
     left, records = list(jobs), []
     if at_a_time == 1 or spread_later:
         began = time.monotonic()

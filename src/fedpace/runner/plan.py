@@ -1,4 +1,4 @@
-"""What a comparison consists of, on disk before its first run: so that it can be resumed with those not yet begun."""
+"""`Plan`, all runs of a comparison. It is saved before the first run, so that `resume` can also start missing runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """One experiment, or the same one under several delay models: by the folder below the comparison's own."""
+    """One experiment, or the same experiment under several delay models."""
 
     experiments: Mapping[str, Experiment]
-    """`{"": experiment}` for one; `{"nycmesh": ..., "synthetic": ...}` for several."""
+    """Subfolder -> experiment: `{"": experiment}` for one, `{"nycmesh": ..., "synthetic": ...}` for several."""
 
     @staticmethod
     def under(experiments: list[Experiment]) -> Plan:
-        """Return the plan of one experiment, or of several that differ in their delay models only."""
+        """Return the plan of one experiment, or of several that differ only in their delay models."""
         if len(experiments) == 1:
             return Plan({"": experiments[0]})
         names = [experiment.delays.name for experiment in experiments]
@@ -40,13 +40,13 @@ class Plan:
 
     @property
     def runs(self) -> int:
-        """How many there are."""
+        """Number of runs."""
         return sum(len(each.seeds) * len(each.schemes) for each in self.experiments.values())
 
     def jobs(self, folder: Path) -> list[Job]:
-        """Return all runs, seeds outermost: whatever is there when they are stopped is paired.
+        """Return all runs, sorted by seed first, so that an interrupted comparison has paired runs.
 
-        A scheme that looks neither at delays nor at time is trained under the first delay model only.
+        A scheme that uses neither delays nor time is trained only under the first delay model.
         """
         first = next(iter(self.experiments.values()))
         found: list[Job] = []
@@ -63,53 +63,53 @@ class Plan:
         return Job(self.experiments[name], scheme, seed, place, title=name)
 
     def save(self, folder: Path) -> None:
-        """Write the plan into the folder of the comparison."""
+        """Write the plan into the comparison's folder."""
         with keeping(folder / PLAN):
             write_atomically(folder / PLAN, json_bytes({"format": FORMAT, "experiments": self.tables()}))
 
     def tables(self) -> dict[str, Any]:
-        """Return the experiments as the plan's file has them."""
+        """Return the experiments as tables, as in the plan's file."""
         found: dict[str, Any] = plain({name: experiment.as_table() for name, experiment in self.experiments.items()})
         return found
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What was begun in a folder, and how far it is."""
+    """The runs in a folder, complete or not."""
 
     plan: Plan | None
-    """None: runs that no comparison planned."""
+    """The comparison's plan; None for single runs."""
     jobs: Sequence[Job]
-    """All of them, done or not."""
+    """All jobs, done or not."""
     records: Mapping[Path, RunRecord]
-    """The runs that are on disk from their first round to their last, by their folders."""
+    """Folder -> record of each complete run."""
 
     @staticmethod
     def of(plan: Plan, folder: Path) -> Begun:
-        """Return how far a plan is in `folder`."""
+        """Return the state of a plan's runs in `folder`."""
         jobs = plan.jobs(folder)
         there = [each.folder for job in jobs for each in job.all if (each.folder / INFO).exists()]
         return Begun(plan, jobs, _ended(map(read_run, there), there))
 
     @property
     def runs(self) -> list[Job]:
-        """All of them, those that are clocked from others included."""
+        """All runs, including those that are reclocked from others."""
         return [each for job in self.jobs for each in job.all]
 
     @property
     def left(self) -> list[Job]:
-        """Jobs of which anything is to be done."""
+        """Jobs that are not complete."""
         return [job for job in self.jobs if not all(each.folder in self.records for each in job.all)]
 
 
 def pending(folder: Path) -> Begun:
-    """Return what was begun in `folder`, a run's or a comparison's; each run is read once."""
+    """Return the state of the run or the comparison in `folder`; each run is read once."""
     plan = None if (folder / INFO).exists() else read_plan(folder)
     return _recorded(folder) if plan is None else Begun.of(plan, folder)
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """Return what was planned in `folder`; None where no plan is."""
+    """Return the plan in `folder`; None if there is none."""
     tables = planned(folder)
     if tables is None:
         return None
@@ -117,9 +117,9 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def planned(folder: Path) -> dict[str, Any] | None:
-    """Return the tables of what was planned in `folder`, whether or not they can be built here; None where no plan is.
+    """Return the experiments' tables of the plan in `folder`, without building them; None if there is no plan.
 
-    A report needs no more, and it is of use where the data are somebody else's.
+    Use it for reports, which must also work without the data.
     """
     path = folder / PLAN
     if not path.exists():
@@ -131,7 +131,7 @@ def planned(folder: Path) -> dict[str, Any] | None:
 
 
 def _recorded(folder: Path) -> Begun:
-    """Return the runs that are recorded in `folder` or below it."""
+    """Return the state of the runs recorded in or below `folder`, without a plan."""
     places = sorted(path.parent for path in folder.rglob(INFO))
     if not places:
         raise InputError(f"expected a run to resume in {folder} or below it (a folder with a {INFO}): there is none")
@@ -141,7 +141,7 @@ def _recorded(folder: Path) -> Begun:
 
 
 def _job(record: RunRecord, place: Path) -> Job:
-    """Return the job of a run that is recorded."""
+    """Return the job of a recorded run."""
     experiment = _experiment(record.info.experiment, place / INFO)
     scheme = next((scheme for scheme in experiment.schemes if scheme.label == record.info.label), None)
     if scheme is None:
@@ -158,10 +158,10 @@ def _experiment(table: Any, path: Path) -> Experiment:
         raise InputError(f"{path} is damaged: it holds no experiment")
     stop = table.get("stop")
     if isinstance(stop, Mapping) and "hold" not in stop:
-        # Written before targets were held, when a run ended where it first met its target: so must the rest of it.
+        # From an older version, in which a run ended when it first met its target: the other runs must do the same.
         table = {**table, "stop": {**stop, "hold": 1}}
     fleet = table.get("fleet")
     if isinstance(fleet, Mapping) and "warmup_trains" not in fleet:
-        # Written when a charged warm-up only measured: the rounds that it has were played after one that did.
+        # From an older version, in which a charged warm-up only measured: the run must continue in the same way.
         table = {**table, "fleet": {**fleet, "warmup_trains": False}}
     return parse_experiment(table, str(path))

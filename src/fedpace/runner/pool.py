@@ -1,7 +1,7 @@
-"""Several jobs at a time, each in a worker process with one thread.
+"""`run_together` runs several jobs in parallel, each in a worker process with one thread.
 
-For models so small that one run cannot use the cores. A worker gets a job, tells of each round, and asks for the next.
-The records are the same bytes as those of one job after the other: nothing that a run draws depends on other runs.
+Use it for models so small that one run cannot use all cores. A worker gets a job, reports each round, and asks for the
+next job. The records are the same, byte for byte, as those of sequential runs, because runs share no random draws.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fedpace.sim.engines.surroundings import ONE_THREAD, environment
 from fedpace.sim.engines.threads import one_thread_from_now_on
 
 WORKER_PATIENCE = 20.0
-"""Seconds that a worker is given to record that it was interrupted."""
+"""Seconds that a worker has to record that it was interrupted."""
 
 
 class WorkerError(FedpaceError, RuntimeError):
-    """A worker process died, or met an error that is none of ours."""
+    """A worker process died, or raised an error that is not a `FedpaceError`."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ def run_together(
     watch: Watcher | None = None,
     done: Callable[[Job], None] | None = None,
 ) -> None:
-    """Carry out `jobs`, begun in their order. The first error ends all; what was recorded by then is kept."""
+    """Run `jobs`, started in their order. The first error stops all workers; recorded rounds are kept."""
     waiting = list(reversed(jobs))
     workers = [_start(execution) for _ in range(at_a_time)]
     try:
@@ -89,7 +89,7 @@ def _listen(worker: _Worker, waiting: list[Job], watch: Watcher | None, done: Ca
 
 
 def _start(execution: Execution) -> _Worker:
-    # Spawned, not forked: a copy of a process with threads can hang on a lock that nobody holds.
+    # Spawn instead of fork: a forked copy of a process with threads can hang on a lock that no thread releases.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, execution), daemon=True)
@@ -101,7 +101,7 @@ def _start(execution: Execution) -> _Worker:
 
 def _next_job(worker: _Worker, waiting: list[Job]) -> None:
     worker.job = waiting.pop() if waiting else None
-    with contextlib.suppress(OSError):  # one that died is found out when it is listened to
+    with contextlib.suppress(OSError):  # `_listen` reports a worker that died
         worker.pipe.send(worker.job)
 
 
@@ -117,8 +117,8 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _work(pipe: Connection, execution: Execution) -> None:
-    """Do jobs until there are no more: what a worker process runs."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the one that started us decides
+    """Run jobs until there are no more; this is the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread_from_now_on()
@@ -136,7 +136,7 @@ def _do(job: Job, execution: Execution, pipe: Connection) -> None:
     except FedpaceError as error:
         try:
             pipe.send(("refused", error))
-        except (TypeError, AttributeError, ValueError):  # a plug-in's own error may not be sendable
+        except (TypeError, AttributeError, ValueError):  # an error of a plug-in may not be picklable
             pipe.send(("refused", FedpaceError(str(error))))
     except (KeyboardInterrupt, BrokenPipeError):
         raise
@@ -151,7 +151,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """A worker whose parent was killed must not go on writing behind the back of whoever resumes."""
+    """End this worker when its parent is killed, so that it does not write to a run that is being resumed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

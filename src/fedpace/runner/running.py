@@ -1,4 +1,4 @@
-"""Runs one job: from its first round, or from where it stopped."""
+"""`run_job` runs one job from its first round or from its last checkpoint; `clock_run` reclocks a record."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from fedpace.sim.training import DivergedError
 
 
 class TooShortError(InputError):
-    """Recorded rounds end before those of a run under other delays would."""
+    """A record cannot be reclocked, because the run would be longer under the other delays."""
 
 
 Watcher = Callable[[Job, Round], None]
-"""Called after every round: what a progress bar lives on."""
+"""Called with the job and the round after every round, for example by a progress bar."""
 
 SMALL_MODEL_BYTES = 16 * 2**20
-"""Bytes up to which the final model is kept unless told otherwise."""
+"""Largest final model in bytes that is saved by default."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How runs are carried out: none of it changes what comes out.
+    """How runs are carried out; it does not change the results.
 
     Args:
-        engine: where clients are trained.
-        checkpoint_every: see `Checkpoints`.
-        keep_model: whether the final model is kept as `model.safetensors`; None = where it is small.
+        engine: the engine that trains the clients.
+        checkpoint_every: real seconds between checkpoints, see `Checkpoints`.
+        keep_model: whether to save the final model as `model.safetensors`; None = only if it is small.
     """
 
     engine: EngineOptions = field(default_factory=EngineOptions)
@@ -52,12 +52,12 @@ class Execution:
     keep_model: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         if self.checkpoint_every is not None:
             at_least(self.checkpoint_every, 0, "the seconds between two checkpoints")
 
     def keeps(self, simulation: Simulation) -> bool:
-        """Whether the final model of this run is kept."""
+        """Return whether to save the final model of this run."""
         if self.keep_model is not None:
             return self.keep_model
         return int(simulation.parameters.nbytes) <= SMALL_MODEL_BYTES
@@ -73,7 +73,7 @@ def run_one(
     execution: Execution | None = None,
     overwrite: bool = False,
 ) -> RunRecord:
-    """Run one scheme under one seed into `folder`, which holds no run yet; `overwrite` as for `run_all`."""
+    """Run one scheme under one seed into `folder`, which must not contain a run; `overwrite` as in `run_all`."""
     job = Job(experiment, scheme, seed, folder)
     execution = execution or Execution()
     simulation = job.simulation(execution.engine)
@@ -86,11 +86,11 @@ def run_one(
 
 
 def run_job(job: Job, execution: Execution | None = None, watch: Watcher | None = None) -> list[RunRecord]:
-    """Do what is left of a job: nothing, the rest of a run, or all of it. Returns the record of each of `job.all`."""
+    """Run a job, or the rest of it if it was interrupted; return the record of each of `job.all`."""
     execution = execution or Execution()
     trained = _finished(job, execution, watch)
     if job.clocked and not all(absences_apart(time_of(each.experiment, each.seed, 0)) for each in job.all):
-        # A trace that knows who was there: under other delays other rounds would be played.
+        # The delay model is a trace with its own availability: the rounds would differ under other delays.
         return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
     return [
         trained,
@@ -99,10 +99,11 @@ def run_job(job: Job, execution: Execution | None = None, watch: Watcher | None 
 
 
 def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
-    """Return a recorded run as it would have been under the delays and the clock of `experiment`, without training.
+    """Return a recorded run with the times that it would have under the delays and the clock of `experiment`.
 
-    The rest of `experiment` must be as in the record. Under other delays a target may be held sooner, where the record
-    is cut short, or later than the recorded rounds go, which is an error.
+    Nothing is trained. The rest of `experiment` must be as in the record. Under other delays the target may be held in
+    an earlier round, and then the record is cut there. If it would be held only after the last recorded round, this
+    raises `TooShortError`.
     """
     info = record.info
     scheme = next((scheme for scheme in experiment.schemes if scheme.label == info.label), None)
@@ -147,7 +148,7 @@ def _charged(info: RunInfo) -> bool:
 
 
 def time_of(experiment: Experiment, seed: int, model_bytes: int) -> VirtualTime:
-    """Return the virtual time of a run before its first round."""
+    """Return the virtual clock of a run before its first round."""
     return virtual_time(
         experiment.data.build(seed=seed),
         experiment.delays,
@@ -170,7 +171,7 @@ def _finished(job: Job, execution: Execution, watch: Watcher | None) -> RunRecor
     sweep(job.folder)
     simulation = job.simulation(execution.engine)
     restored = Checkpoints(job.folder).restore(simulation)
-    restored = restored or Restored(-1, 0.0)  # nothing is in no checkpoint
+    restored = restored or Restored(-1, 0.0)  # without a checkpoint, start again from round 0
     rounds = restored.round + 1
     with RunWriter.resume(
         job.folder, rounds=rounds, wall_seconds=restored.wall_seconds, digests=restored.digests
@@ -188,7 +189,7 @@ def _play(
     watch: Watcher | None,
     before: Sequence[Round],
 ) -> None:
-    """Play the rounds that follow `before`, up to the last."""
+    """Run and record the rounds that follow `before`, until the run ends."""
     stop = job.experiment.stop
     ending = Ending(stop, job.experiment.direction, simulation.expected_delays.tolist())
     for current in before:
@@ -200,26 +201,26 @@ def _play(
                 writer.add(current)
                 if watch is not None:
                     watch(job, current)
-                # A checkpoint of the last round would have nothing after it to go on with.
+                # A checkpoint of the last round is useless.
                 if current.number > 0 and not ending.over:
                     checkpoints.offer(simulation, wall_seconds=writer.wall_seconds, digests=lambda: writer.digests)
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
         writer.finish("reached" if ending.held else "finished")
     except DivergedError as error:
-        # A scheme that diverges is a result, not an accident: the others go on.
+        # Divergence is a result of the scheme, not an error: the other runs continue.
         writer.finish("diverged", str(error))
 
 
 def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -> RunRecord | None:
-    """Clock a run that was trained under other delays; None where it would have gone on for longer."""
+    """Reclock a run that was trained under other delays; return None if it must be trained instead."""
     if (job.folder / INFO).exists():
         begun = read_run(job.folder)
         if begun.info.ended:
             return begun
         if begun.info.clocked_from is None:
             return None
-        clear_folder(job.folder)  # clocking takes no time: half of it is not worth keeping
+        clear_folder(job.folder)  # reclocking is fast, so start again
     try:
         record = clock_run(trained, job.experiment)
     except TooShortError:
@@ -229,7 +230,7 @@ def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -
             writer.add(current)
             if watch is not None:
                 watch(job, current)
-        # The model is that of the last round of all.
+        # The saved model belongs to the last round of the trained run.
         if (source.folder / MODEL).exists() and len(record.rounds) == len(trained.rounds):
             with keeping(job.folder / MODEL):
                 shutil.copyfile(source.folder / MODEL, job.folder / MODEL)

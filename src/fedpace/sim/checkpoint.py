@@ -1,14 +1,14 @@
-"""A simulation in mid-run, on disk: all that the loop remembers from one round to the next.
+"""Checkpoints of a running simulation: `Checkpoints` saves its state to disk and restores it.
 
     checkpoint-12/
-      state.json              the round, the clock, answers on their way, digests of the rounds recorded so far
-      tensors.safetensors     the shared model and earlier versions in use, what its server step remembers, SCAFFOLD's
+      state.json              the round, the clock, events in flight, digests of the rounds recorded so far
+      tensors.safetensors     the shared model, older versions in use, the server step's state, SCAFFOLD's control
                               variates
       session.json, arrays-*  the coordinator (`fedpace.core.saving`)
 
-A checkpoint is written under another name and renamed when it is complete; only then does the one before it go. So
-whenever the process is killed, the newest folder of that name is one consistent state. Everything random is keyed by
-seed, step and client, so nothing else is needed to go on bit for bit.
+A checkpoint is written under a temporary name and renamed when it is complete. The previous checkpoint is removed only
+after that. So the newest folder named `checkpoint-*` is always consistent, even if the process is killed. Every random
+draw is keyed by seed, step and client, so a restored run continues bit for bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT = 4
 NAME = "checkpoint-{}"
 PATTERN = re.compile(r"checkpoint-(\d+)")
 UNFINISHED = re.compile(r"\.checkpoint-\d+\.[0-9a-f]{16}")
-"""Name of a checkpoint while it is being written."""
+"""Temporary name of a checkpoint that is being written."""
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
 SERVER = "server/"
@@ -42,28 +42,28 @@ MODEL = "model/"
 VARIATES = "variates/"
 
 CHECKPOINT_SHARE = 0.02
-"""Of the time that a run takes, what checkpoints may cost when nobody says how often they are wanted."""
+"""Largest share of a run's time that checkpoints may take if no interval is set."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint says beside the state itself."""
+    """Facts of a restored checkpoint that are not part of the simulation's state."""
 
     round: int
-    """The last one that is in it."""
+    """Last completed round."""
     wall_seconds: float
-    """Real time that had been spent until then."""
+    """Real seconds that the run had taken."""
     digests: str = ""
-    """Of the rounds that had been recorded until then (`RunWriter.digests`); empty in older checkpoints."""
+    """Digests of the rounds recorded so far (`RunWriter.digests`); empty in older checkpoints."""
 
 
 class Checkpoints:
     """The checkpoints in the folder of a run.
 
     Args:
-        folder: of the run.
-        every: real seconds from one to the next, 0 = after every round; None = as often as they take no more than a
-            small share of the run's time, after every round where rounds are long.
+        folder: the run's folder.
+        every: real seconds between checkpoints; 0 = one after every round; None = as often as possible while
+            checkpoints take at most 2 % of the run's time.
     """
 
     def __init__(self, folder: Path, *, every: float | None = None) -> None:
@@ -76,7 +76,10 @@ class Checkpoints:
         self._spent = 0.0
 
     def offer(self, simulation: Simulation, *, wall_seconds: float, digests: Callable[[], str] = str) -> bool:
-        """Save the simulation if it is time to; say whether it was. `digests` tells those of the rounds so far."""
+        """Save the simulation if a checkpoint is due; return whether it was saved.
+
+        `digests` is called only then, and returns the digests of the rounds recorded so far.
+        """
         began = time.monotonic()
         if not self._due(began):
             return False
@@ -91,7 +94,7 @@ class Checkpoints:
         return now - (self._began if self._last is None else self._last) >= self.every
 
     def save(self, simulation: Simulation, *, wall_seconds: float, digests: str = "") -> None:
-        """Write the state after the round that was last yielded, replacing the checkpoint before it."""
+        """Write the state after the last yielded round, and remove the previous checkpoint."""
         number = simulation.coordinator.step
         final = self.folder / NAME.format(number)
         unfinished = self.folder / f".{final.name}.{secrets.token_hex(8)}"
@@ -111,14 +114,14 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, simulation: Simulation) -> Restored | None:
-        """Put `simulation`, newly made, into the state of the newest checkpoint; None where there is none."""
+        """Load the newest checkpoint into a newly built `simulation`; return None if there is no checkpoint."""
         complete = [path for path in self._all() if PATTERN.fullmatch(path.name)]
         if not complete:
             return None
         return _read(simulation, max(complete, key=lambda path: int(path.name.rpartition("-")[2])))
 
     def clear(self) -> None:
-        """Remove the checkpoints: a run that has ended needs none."""
+        """Remove all checkpoints, for example after the run has ended."""
         for path in self._all():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -127,13 +130,13 @@ class Checkpoints:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether `path` is a checkpoint by its name, complete or not."""
+    """Return whether `path` is a folder with the name of a checkpoint, complete or not."""
     named = PATTERN.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)
     return named is not None and path.is_dir() and not path.is_symlink()
 
 
 def save_model(simulation: Simulation, path: Path) -> None:
-    """Write the shared model, each tensor under its name in the module: `safetensors.torch.load_file` reads it."""
+    """Write the shared model, with the tensor names of the torch module; read it with `safetensors.torch.load_file`."""
     with keeping(path):
         trainer = simulation.trainer
         write_atomically(path, trainer.to_bytes(trainer.named(simulation.parameters)))
@@ -192,13 +195,13 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
             raise
         raise InputError(f"{folder} is damaged ({cause!r}): remove it, and the run starts anew") from cause
     simulation.models.clear()
-    simulation.models.update(models)  # in place: the clients look into it
+    simulation.models.update(models)  # in place, because the clients hold this dict
     simulation.coordinator, simulation.events = coordinator, events
     return restored
 
 
 def _sync(folder: Path) -> None:
-    """Make names in a folder survive a power failure, as `write_atomically` does for contents."""
+    """Flush a folder's entries to disk, so that they survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What the simulated clients do with a task: they train, measure or answer a probe, and report.
+"""The simulated clients: `Clients` trains, measures or answers a probe for each task, and builds the reports.
 
-Tasks that end together are worked on together, so that engines keep their speed; and only those that are answered in
-time are worked on at all.
+Tasks that end together are computed together, because engines are faster on large batches. Only tasks that are answered
+in time are computed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fedpace.sim.trainers import AnyTrainer
 from fedpace.sim.training import WARM_UP, LocalResult
 
 ANSWER_BYTES = 2**29
-"""Bytes of models that are kept for their step, where their reports were asked for earlier."""
+"""Most bytes of trained models that are kept until their step, when a scheme asks for reports before the step."""
 
 
 class Clients:
     """The clients of one run.
 
     Args:
-        trainer: their data, model and options.
-        engine: where they are worked on.
-        models: version -> model, kept by the simulation.
-        variates: SCAFFOLD's, where it is used.
-        rounds: whether a version of the model is trained once by each client at the most: its draws are then keyed by
-            the version, and else by how many tasks the client had before.
-        seed: of the sketches.
+        trainer: the clients' data, model and training options.
+        engine: computes the clients' tasks.
+        models: version -> model; the simulation updates it.
+        variates: SCAFFOLD's control variates; None for other algorithms.
+        rounds: whether each client trains a version of the model at most once. If so, random draws are keyed by the
+            version; otherwise by the number of tasks that the client had before.
+        seed: of the update sketches.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Clients:
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._results: dict[int, LocalResult] = {}
-        """Models of tasks whose reports were asked for before the step that they count in."""
+        """Task -> trained model, for tasks that had to report before the step that applies them."""
         self._room = max(1, ANSWER_BYTES // trainer.message_bytes)
 
     def arrive(self, task: Task, seconds: float) -> partial[Outcome]:
-        """Note that a task has ended after so many seconds; return what tells its outcome."""
+        """Note that a task has ended after `seconds`; return a function that computes its outcome when called."""
         self._arrived[task.id] = (task, seconds)
         return partial(self._outcome, task)
 
     def _outcome(self, task: Task) -> Outcome:
-        """Return what a client reports; the first to be asked for brings those that arrived with it."""
+        """Return a client's report; the first call also computes the other tasks of this kind that have arrived."""
         if task.id not in self._outcomes:
             together = [
                 other
@@ -81,15 +81,16 @@ class Clients:
         return self._outcomes.pop(task.id)
 
     def forget(self, tasks: Iterable[int]) -> None:
-        """Drop what tasks would have told, whose answers were refused."""
+        """Drop the reports of tasks whose answers the server refused."""
         for task in tasks:
             self._arrived.pop(task, None)
             self._outcomes.pop(task, None)
 
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, LocalResult]]:
-        """Train, and yield the results one by one, so that not all need be in memory; no task is trained twice.
+        """Train the tasks' clients and yield the results one by one, so that not all models are in memory at once.
 
-        Only where more models were asked for early than there is room for, those beyond it are.
+        Tasks that were trained early for their reports are not trained again, unless their models exceeded
+        `ANSWER_BYTES`.
         """
         late: list[Task] = []
         for task in tasks:
@@ -100,7 +101,7 @@ class Clients:
         yield from self._train(late)
 
     def _train_early(self) -> None:
-        """Train everything that has arrived, since its reports are asked for before it is applied."""
+        """Train all tasks that have arrived, because a report is needed before the step."""
         waiting = [task for task, _ in self._arrived.values() if task.kind == "train" and task.id not in self._results]
         for task, result in self._train(sorted(waiting, key=lambda other: other.id)):
             if len(self._results) < self._room:
@@ -129,7 +130,7 @@ class Clients:
             self._report([task for task in tasks if task.step == step], losses, updates, self._models[step])
 
     def _together(self, tasks: list[Task]) -> Iterator[tuple[list[Task], list[int]]]:
-        """Yield tasks that are trained at once, with what names their draws."""
+        """Yield groups of tasks to train in one engine call, with the key of each task's random draws."""
         if not self._rounds and tasks:
             yield tasks, [task.job for task in tasks]
             return
@@ -138,7 +139,7 @@ class Clients:
             yield group, [step] * len(group)
 
     def _measure(self, tasks: list[Task]) -> None:
-        """What clients report on the model that they were given without changing it."""
+        """Compute reports of clients that measure the model without changing it."""
         model, clients = self._models[tasks[0].step], [_client(task) for task in tasks]
         if self._variates is not None:
             for client, gradient in zip(clients, self._engine.gradients(model, clients), strict=True):
@@ -152,7 +153,7 @@ class Clients:
         self._report(tasks, losses, updates, model)
 
     def _probe(self, tasks: list[Task]) -> None:
-        """The losses, or the sketches of one full-batch gradient step, that the scheme asks for."""
+        """Answer probes: with losses, or with sketches of one full-batch gradient step."""
         first, clients = tasks[0], [_client(task) for task in tasks]
         model = self._models[first.step]
         if first.probe == "loss":
@@ -164,14 +165,14 @@ class Clients:
         self._outcomes |= {task.id: outcome for task, outcome in zip(tasks, answers, strict=True)}
 
     def _sketched(self, update: Vector) -> FloatArray:
-        """Return the sketch of what was trained: buffers are no part of an update."""
+        """Return the sketch of an update, without the model's buffers."""
         return self._sketch(update[: self._trainer.trainable])
 
     def _report(
         self, tasks: list[Task], losses: Mapping[int, float], updates: Mapping[int, FloatArray], model: Vector
     ) -> None:
-        """Note what everybody reports that was given `model`; a moment only where it is asked for."""
-        tasks = [task for task in tasks if task.id in self._arrived]  # others were heard before, as when a run is saved
+        """Store the reports of clients that received `model`; moments only for tasks that ask for them."""
+        tasks = [task for task in tasks if task.id in self._arrived]  # others have reported already
         asked = [task for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in asked)
         found = self._engine.moments(model, [_client(task) for task in asked], targets=targets) if asked else []

@@ -1,6 +1,6 @@
-"""Virtual time: what it is now, who is there, and how long everybody takes.
+"""The virtual clock: the current time, the available clients, and the delay of each client.
 
-Nothing here knows of training: what was trained once can be clocked many times (`reclock.py`).
+Nothing here depends on training, so a recorded run can be timed again under other delays (`reclock.py`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from fedpace.delays.availability import AvailabilityModel
 from fedpace.delays.daily import TimedAvailability
 
 LONGEST_WAIT = 1000
-"""Rounds without a single available client after which the configuration is taken to be wrong."""
+"""Rounds in a row without an available client after which the simulator reports a configuration error."""
 
 TURNS = 256
-"""Turns that are kept in mind where clients are each in one of their own: the fast are ahead of the slow."""
+"""Draws of delays and crashes kept in memory for asynchronous schemes, in which fast clients are ahead of slow ones."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """What is charged to the clock beside the rounds themselves.
+    """What costs virtual time besides training rounds.
 
-    The paper's tables charge neither (its full warm-up rounds take longer than some of its totals), so both are off.
+    By default warm-up and probes are free, as in the paper's tables: its full warm-up rounds take longer than some of
+    its totals.
 
     Args:
-        charge_warmup: whether the rounds that only measure count.
-        probe_fraction: what answering a probe costs, as a fraction of the client's delay in that round; 0 = free.
-        deadline: seconds after which the server goes on without those that are missing, whatever the scheme says.
+        charge_warmup: whether rounds that only measure take virtual time.
+        probe_fraction: time to answer a probe, as a fraction of the client's delay in that round; 0 = free.
+        deadline: seconds after which the server continues without the missing clients, under every scheme.
     """
 
     charge_warmup: bool = False
@@ -41,17 +42,17 @@ class Clock:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.probe_fraction, 0, "probe_fraction of clock")
         finite(self.probe_fraction, "probe_fraction of clock")
         above(self.deadline, 0, "deadline of clock")
 
 
 class VirtualTime:
-    """The time of one run: what it is now, who is there, and what everything that happens costs.
+    """The clock of one run: the current time, the available clients, and their delays.
 
-    A tick is a turn of the delays and absences. Turns in which nobody is there pass without a round, so ticks may run
-    ahead of rounds.
+    A tick numbers the draws of delays and absences. A tick without any available client passes without a round, so
+    ticks may run ahead of rounds.
     """
 
     def __init__(
@@ -63,18 +64,19 @@ class VirtualTime:
         self.clients = clients
         self.now = 0.0
         self.skipped = 0
-        """Turns in which nobody was there."""
+        """Ticks without any available client."""
         self._turns: dict[int, tuple[FloatArray, BoolArray]] = {}
 
     @property
     def expected(self) -> FloatArray:
-        """Mean seconds of each client."""
+        """Mean delay of each client in seconds."""
         return checks.delays(self.delays.expected(), count=self.clients)
 
     def wait(self, step: int) -> tuple[int, IntArray]:
-        """Return the tick of selection `step`, and who is there; while nobody is, time goes by.
+        """Return the tick of selection `step` and the available clients; while there are none, advance the clock.
 
-        Absences that count in rounds let it go by at the median's pace, and those by the clock until somebody is back.
+        If absences are counted in rounds, each round without clients takes the median of the expected delays. If
+        absences follow the clock, the clock advances until a client is back.
         """
         if isinstance(self.availability, TimedAvailability):
             self.now = self.availability.back_at(self.now)
@@ -91,11 +93,11 @@ class VirtualTime:
         )
 
     def drawn(self, tick: int) -> FloatArray:
-        """Seconds of every client in this turn."""
+        """Return the delay of every client at `tick` in seconds."""
         return checks.delays(self.delays.draw(tick), count=self.clients)
 
     def own(self, client: int, turn: int) -> tuple[float, bool]:
-        """Seconds of one client in a turn of its own, and whether it crashes there."""
+        """Return the delay of one client in its own turn number `turn`, and whether it crashes in that turn."""
         if turn not in self._turns:
             if len(self._turns) >= TURNS:
                 del self._turns[next(iter(self._turns))]

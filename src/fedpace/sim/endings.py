@@ -1,4 +1,4 @@
-"""When simulated tasks end."""
+"""Completion times of simulated tasks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fedpace.sim.clock import VirtualTime
 
 
 def endings(due: Due, time: VirtualTime, tick: int, *, in_rounds: bool) -> list[Event]:
-    """Return when tasks that start now end: after their clients' delays, in this turn of them.
+    """Return the completion events of tasks that start now: each task ends after its client's delay at `tick`.
 
-    Tasks that are no round have turns of each client's own, so that all policies meet the same draws.
+    Training tasks of asynchronous schemes use a turn per client instead of `tick`: the n-th task of a client has the
+    same delay under every policy.
     """
     clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
     kind = due.tasks[0].kind
@@ -20,7 +21,7 @@ def endings(due: Due, time: VirtualTime, tick: int, *, in_rounds: bool) -> list[
         own = [time.own(int(client), task.job + 1) for task, client in zip(due.tasks, clients, strict=True)]
         seconds, crashed = np.array([took for took, _ in own]), [crashes for _, crashes in own]
     else:
-        # Turn 0 of the delays belongs to the warm-up, so that rounds meet the same draws with and without one.
+        # Turn 0 of the delays belongs to the warm-up, so that rounds have the same delays with and without a warm-up.
         seconds = time.drawn(tick - 1 if due.warmup else tick)[clients]
         safe = due.warmup or kind == "probe"
         crashed = [False] * clients.size if safe else time.availability.crashes(tick)[clients].tolist()

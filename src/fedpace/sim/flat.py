@@ -1,13 +1,13 @@
-"""A torch module as one flat vector: its trainable parameters, and behind them its buffers.
+"""`FlatModel`: a torch module as one flat vector, with its trainable parameters first and its buffers after them.
 
-Aggregation, momentum and the SGD step are then single operations on contiguous memory instead of loops over layers, and
-a model is a plain array wherever it travels.
+With flat vectors, aggregation, momentum and the SGD step are single operations instead of loops over layers, and a
+model is sent as a plain array.
 
-Buffers, such as the running statistics and the counter of a batch norm, are no direction to step along: a variance that
-is extrapolated may fall below 0. They travel with the model, and the server makes them the weighted mean of what the
-clients sent, integers rounded (`mean_buffers`), whatever its step does to the parameters; so does `SharedModel` with
-integers. What is no part of a module's `state_dict`, complex, or an integer that float32 does not hold, stays as it was
-built; so do parameters that need no gradient, which are not sent at all.
+Server steps do not apply to buffers such as the running statistics of a batch norm: an extrapolated variance could fall
+below 0. Buffers are sent with the model, and the server takes the weighted mean of the clients' buffers, with integers
+rounded (`mean_buffers`). `SharedModel` treats integers in the same way. Four kinds of values are not sent and stay as
+they were built: buffers outside `state_dict`, complex buffers, integers too large for float32, and parameters without
+a gradient.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
 
 EXACT = 2**24
-"""Integers up to which float32 holds them all."""
+"""float32 represents every integer up to this one exactly."""
 
 
 class FlatModel:
-    """A module, with `parameters` and `gradients` as flat views of what is trained in it.
+    """A torch module whose trained parameters and their gradients are views of the flat `parameters` and `gradients`.
 
-    It is in evaluation mode, except within `training`.
+    The module is in evaluation mode, except inside `training`.
     """
 
     def __init__(self, module: FeatureModel, *, classification: bool) -> None:
@@ -68,14 +68,17 @@ class FlatModel:
                 for buffer in (owner.get_buffer(name) for owner, name in self._places)
             ]
         )
-        """Of the entries behind the parameters, those that are integers."""
+        """Mask of the buffer entries that are integers."""
 
         self.pairs = any(isinstance(part, _BatchNorm) for part in module.modules())
-        """Whether a batch of one sample cannot be trained on, since it has no variance."""
+        """Whether the module has a batch norm, which cannot train on a single sample."""
         module.eval()
 
     def check_batches(self, data: FederatedData, batch: int) -> None:
-        """Refuse a batch of one sample where a batch norm fails on it; on an image, of many pixels, it does not."""
+        """Raise if a client would train a batch norm on one sample and the module fails on it.
+
+        The module is tried on one sample, because a batch norm over the many pixels of an image does not fail.
+        """
         alone = [client for client, held in enumerate(data.train) if len(held) == 1 or batch == 1]
         if not self.pairs or not alone:
             return
@@ -93,7 +96,7 @@ class FlatModel:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
-        """Have the module train within: dropout drops, by draws of this seed, and batch norms look at their batches."""
+        """Put the module into training mode inside the `with` block; `seed` seeds dropout."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.module.train()
@@ -104,16 +107,16 @@ class FlatModel:
 
     @property
     def trainable(self) -> int:
-        """Entries of the vector that are trained; the others are buffers."""
+        """Number of trained entries of the vector; the others are buffers."""
         return self.parameters.numel()
 
     @property
     def bytes(self) -> int:
-        """Size of the model on the wire."""
+        """Size of a sent model in bytes."""
         return (self.trainable + self.whole.numel()) * self.parameters.element_size()
 
     def load(self, vector: torch.Tensor) -> None:
-        """Put the module into the state that `vector` describes."""
+        """Load parameters and buffers from `vector`."""
         self.parameters.copy_(vector[: self.trainable])
         start = self.trainable
         for owner, name in self._places:
@@ -126,7 +129,7 @@ class FlatModel:
             setattr(owner, name, built.clone())
 
     def vector(self) -> torch.Tensor:
-        """Return the module's state as a new vector."""
+        """Return a new vector of the module's parameters and buffers."""
         if not self._places:
             return self.parameters.clone()
         parts = [self.parameters]
@@ -151,10 +154,10 @@ class FlatModel:
 def mean_buffers(
     before: torch.Tensor, whole: torch.Tensor, answers: Iterable[tuple[torch.Tensor, float]]
 ) -> torch.Tensor:
-    """Return the weighted mean of the clients' buffers, integers rounded; `before` where nobody's counts."""
+    """Return the weighted mean of the clients' buffers, integers rounded; `before` if no weight is positive."""
     total, weight = torch.zeros(before.shape, dtype=torch.float64), 0.0
     for buffers, own in answers:
-        # A negative weight, which some importance weights are, could make a variance negative.
+        # Some importance weights are negative, and a negative weight could make a variance negative.
         total.add_(buffers, alpha=max(own, 0.0))
         weight += max(own, 0.0)
     if not weight:

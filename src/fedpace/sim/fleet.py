@@ -1,4 +1,4 @@
-"""The clients of a run: how they are met, and what time is to them."""
+"""Options of the simulated clients (`Fleet`), and `virtual_time`, which builds the clock of a run."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ DelayKnowledge = Literal["expected", "observed"]
 
 @dataclass(frozen=True)
 class Fleet:
-    """How the session meets the clients.
+    """How clients are weighted, warmed up and timed.
 
     Args:
-        shares: what a client weighs in the objective: `uniform` (the paper) or its `samples`.
+        shares: weight of a client in the objective: `uniform` (the paper) or proportional to its `samples`.
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.roster.Settings`.
-        warmup_quota: never-seen clients that measure beside each cohort when lazy.
-        warmup_wait: share of the clients that a full warm-up waits for, where it is charged; the others are known, and
-            may be chosen, from when they answer.
-        warmup_trains: what clients train in a full warm-up that is charged moves the model: it is the first round. A
-            warm-up that costs nothing never does.
-        delays: what selectors see: the `expected` delays (the paper), or estimates from those `observed`.
+        warmup_quota: clients not seen before that measure beside each cohort when warm-up is lazy.
+        warmup_wait: share of the clients that a full warm-up waits for, if warm-up is charged. The other clients can be
+            selected once they have answered.
+        warmup_trains: whether the updates of a full warm-up that is charged move the model, as its first round. The
+            updates of a free warm-up never do.
+        delays: what selectors see: the `expected` delays (the paper), or estimates from `observed` delays.
         slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
-            Data without classes are always judged by their features.
-        slow_large: in [-1, 1]: how strictly the slow clients are those that hold the most samples; below 0, the fewest.
-            `slow_away` of [availability] ties the third of the three, who is there, to speed.
-        trust: bound the influence of each client (`fedpace.trust`), as servers do. Simulated clients are honest, and
-            baselines are to do what their papers say, so it is off.
+            For data without classes it is always the features.
+        slow_large: in [-1, 1]: how strictly the slow clients are those with the most samples; below 0, with the fewest.
+            To make slow clients absent more often, use `slow_away` of [availability].
+        trust: whether to bound the influence of each client (`fedpace.trust`), as real servers do. Off by default,
+            because simulated clients are honest and baselines must work as in their papers.
     """
 
     shares: ShareRule = "uniform"
@@ -55,7 +55,7 @@ class Fleet:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense; the session checks the others."""
+        """Raise if an option is invalid; the session checks the others."""
         checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
         checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
         checks.between(self.slow_rare, 0, 1, "slow_rare of fleet")
@@ -75,10 +75,10 @@ def virtual_time(
     model_bytes: int,
     seed: int,
 ) -> VirtualTime:
-    """Return the time of a run before its first round.
+    """Return the clock of a run before its first round.
 
-    It depends on the data where `slow_rare` ties the two, and on the data and `training` where the delay model asks how
-    much each client has to do.
+    Delays depend on the data if `slow_rare` or `slow_large` is set. They depend on the data and on `training` if the
+    delay model uses the amount of work of each client.
     """
     fleet = fleet or Fleet()
     drawn = _delays(delays, data, training or Training(), model_bytes=model_bytes, seed=seed)
@@ -106,6 +106,6 @@ def _delays(delays: DelayConfig, data: FederatedData, training: Training, *, mod
 
 
 def _recorded(delays: DelayModel, config: Availability | None) -> AvailabilityModel | None:
-    """Return who was there, where a trace recorded it along with the delays and nothing else is configured."""
+    """Return the availability that a trace recorded with its delays; None if there is none or one is configured."""
     untouched = config is None or config == Availability()
     return delays if isinstance(delays, AvailabilityModel) and untouched else None

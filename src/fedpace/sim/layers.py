@@ -1,4 +1,4 @@
-"""Which torch modules are nothing but linear layers, so that many clients can be trained at once."""
+"""`linear_layers` detects torch modules of linear layers with ReLU, for which many clients can be trained at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fedpace.models._wrapped import WrappedModel
 from fedpace.sim.linear import Layer
 
 STACKABLE_PARAMETERS = 200_000
-"""Parameters up to which clients are stacked: above, the products are large enough by themselves."""
+"""Largest number of parameters for which clients are stacked; larger models are fast enough one by one."""
 
 
 def linear_layers(module: FeatureModel, input_shape: tuple[int, ...] = ()) -> tuple[Layer, ...] | None:
-    """Return the layers of a model that is nothing but linear layers with ReLU between them; None for any other.
+    """Return the layers of a model of linear layers with ReLU between them; None for any other model.
 
-    `input_shape` of one sample: who flattens nothing must be given flat ones.
+    `input_shape` is the shape of one sample. Without an `nn.Flatten` the model must take flat samples.
     """
     if type(module) is FeatureModel:
         body = list(module.body) if isinstance(module.body, nn.Sequential) else [module.body]
@@ -32,7 +32,7 @@ def linear_layers(module: FeatureModel, input_shape: tuple[int, ...] = ()) -> tu
         return None
     layers: list[Layer] = []
     for part in parts[::2]:
-        # A hook or a frozen weight, such as weight norms and fine-tuning bring, makes it another layer.
+        # Hooks (as of weight norm) and frozen weights (as in fine-tuning) change what the layer computes.
         if type(part) is not nn.Linear or part._forward_pre_hooks or part._forward_hooks:
             return None
         if not all(parameter.requires_grad for parameter in part.parameters()):

@@ -1,4 +1,4 @@
-"""Linear layers as they lie in a model's flat vector of parameters, a torch tensor or a NumPy array."""
+"""Positions of linear layers in a model's flat parameter vector, for torch tensors and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpace.models.base import Dense
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer as it lies in the flat vector of parameters."""
+    """The position of a linear layer in the flat parameter vector."""
 
     outputs: int
     inputs: int
@@ -20,25 +20,25 @@ class Layer:
 
     @property
     def middle(self) -> int:
-        """Where the weights end and the bias starts."""
+        """Index at which the weights end and the bias starts."""
         return self.start + self.outputs * self.inputs
 
     @property
     def end(self) -> int:
-        """Where the layer ends."""
+        """Index after the layer's last entry."""
         return self.middle + (self.outputs if self.bias else 0)
 
     def weight(self, stack: Vector) -> Vector:
-        """Return the (clients, outputs, inputs) weights within a (clients, parameters) stack."""
+        """Return the weights (clients, outputs, inputs) in a stack of models (clients, parameters)."""
         return stack[:, self.start : self.middle].reshape(-1, self.outputs, self.inputs)  # a view, never a copy
 
     def offset(self, stack: Vector) -> Vector:
-        """Return the (clients, outputs) biases within a stack."""
+        """Return the biases (clients, outputs) in a stack of models."""
         return stack[:, self.middle : self.end]
 
 
 def lay_out(layers: Iterable[Dense]) -> tuple[Layer, ...]:
-    """Return layers one behind the other, as torch's modules list their parameters."""
+    """Return the positions of consecutive layers, in the order in which torch modules list parameters."""
     found: list[Layer] = []
     for layer in layers:
         found.append(Layer(layer.outputs, layer.inputs, found[-1].end if found else 0, layer.bias))

@@ -1,4 +1,4 @@
-"""Which samples clients learn from in which of their steps, as arrays for many clients at once."""
+"""Minibatches: which samples each client uses in each SGD step, for one client or for many at once (`plan`)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The steps of clients, those with the most steps first.
+    """The minibatches of a stack of clients, sorted by number of steps, most first.
 
-    A batch that is shorter than `width` is filled up with the client's own first sample, at no weight.
+    Batches shorter than `width` are padded with the client's first sample, at weight 0.
     """
 
     rows: IntArray
-    """(clients, steps, width): rows of the data of all clients."""
+    """(clients, steps, width): row numbers in the data of all clients."""
     weights: NDArray[np.float32]
-    """(steps, clients, width): what each sample weighs in the step, 1 / batch size or 0."""
+    """(steps, clients, width): weight of each sample in the step, 1 / batch size or 0."""
     training: tuple[int, ...]
-    """Clients that take each of the steps: the first so many of the stack."""
+    """Number of clients that still train in each step; they are the first ones of the stack."""
     first_epoch: FloatArray
-    """(steps of the longest first epoch, clients): what the step's mean loss weighs in that of the epoch."""
+    """(steps of the longest first epoch, clients): weight of the step's mean loss in the epoch's mean loss."""
     steps: tuple[int, ...]
-    """Steps of each client."""
+    """Number of steps of each client."""
     same: bool
-    """Whether every step is made of the same samples: all of them."""
+    """Whether every step uses all samples of the client."""
 
 
 def batches(count: int, batch: int, rng: np.random.Generator, *, pairs: bool = False) -> Iterator[slice | IntArray]:
-    """Yield the samples of each step of one client's epoch; `batch` = 0 stands for all of them.
+    """Yield the sample numbers of each step of one epoch of one client; `batch` = 0 means all samples.
 
-    With `pairs` a last batch of one sample joins the batch before it: a batch norm knows no variance of one.
+    With `pairs`, a last batch of one sample joins the batch before it, because a batch norm needs two samples.
     """
     batch = batch or count
     order = rng.permutation(count) if batch < count else None
@@ -60,13 +60,13 @@ def plan(
     epochs: int,
     width: int,
 ) -> Plan:
-    """Return the minibatches of `clients`, which own `counts` rows of the data from `starts` on.
+    """Return the minibatches of `clients`; client i owns `counts[i]` rows of the data from row `starts[i]` on.
 
-    `turns` names each client's draws. `batch` = 0 stands for all of a client's samples. Only the order of samples is
-    random, so who trains on all of them in each step draws nothing.
+    `turns` are the keys of the clients' random draws. `batch` = 0 means all of a client's samples. Only the order of
+    the samples is random, so clients that use all samples in each step draw nothing.
     """
     own = np.minimum(batch or counts, counts)
-    many = -(-counts // own)  # steps in an epoch, of which the last may be short
+    many = -(-counts // own)  # steps per epoch; the last may be short
     steps = epochs * many
     number = np.arange(steps[0])[:, None]
     taken = np.where((number + 1) % many == 0, counts - (many - 1) * own, own)
@@ -74,9 +74,9 @@ def plan(
     rows = np.zeros((len(clients), steps[0], width), dtype=np.int64)
     shuffled: list[int] = np.flatnonzero(many > 1).tolist()
     keys = [(turns[position], clients[position]) for position in shuffled]
-    # Who has several batches has whole ones, of the full width: an epoch is one run of rows.
+    # A client with several batches has full-width batches, so an epoch is one contiguous run of rows.
     runs, sizes, lengths = rows.reshape(len(clients), -1), counts.tolist(), (many * width).tolist()
-    # One at a time: hundreds of generators that live at once would have Python look for garbage in every round.
+    # One generator at a time: hundreds at once would trigger Python's garbage collector in every round.
     for position, generator in zip(shuffled, streams(seed, "train", last=keys), strict=True):
         size, length = sizes[position], lengths[position]
         for begin in range(0, epochs * length, length):

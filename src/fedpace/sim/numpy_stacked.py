@@ -1,8 +1,8 @@
-"""Many clients trained at once in NumPy: a batched matrix product per layer and step, in single precision.
+"""`NumpyStacked` trains many clients at once in NumPy: one batched matrix product per layer and step, in float32.
 
-Activations are (units, clients, samples): products then need no transposed copies, and the softmax runs along whole
-rows of memory instead of over ten numbers at a time. The gradients of all layers fill one table beside the models, so
-that momentum, weight decay, FedProx and SCAFFOLD are single operations on it.
+Activations have shape (units, clients, samples). Then products need no transposed copies, and the softmax runs over
+long contiguous rows. The gradients of all layers share one array of the models' shape, so momentum, weight decay,
+FedProx and SCAFFOLD are single operations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedpace.sim.stacking import Batch, Stacking
 from fedpace.sim.training import LocalResult
 
 quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-"""Training that leaves the finite numbers is told by `LocalResult.check`, and needs no warnings besides."""
+"""Silences NumPy's warnings, because `LocalResult.check` reports training that diverges."""
 
 
 @dataclass(frozen=True, eq=False)
 class NumpyStacked(Stacking):
-    """Models as rows of an array."""
+    """Trains models that are rows of a NumPy array."""
 
     @staticmethod
     def _own(array: NDArray[Any]) -> NDArray[Any]:
@@ -50,7 +50,7 @@ class NumpyStacked(Stacking):
 
     @quiet
     def losses(self, parameters: SingleArray, clients: Sequence[int], chosen: Sequence[IntArray | None]) -> list[float]:
-        """Return the clients' mean losses at `parameters`, on the `chosen` of their samples; None = all."""
+        """Return the clients' mean losses at `parameters` on the `chosen` samples of each; None = all samples."""
         found = np.empty(len(clients))
         for batch in self._all_samples(clients, chosen):
             stack, inputs, targets = self._batch(parameters, batch)
@@ -77,7 +77,7 @@ class NumpyStacked(Stacking):
             models, gradient = stack[:active], slopes[:active]
             if number == 0 or not steps.same:
                 rows = steps.rows[:active, number]
-                # Without `clip` all of it is copied once more, so that rows that are not there can be refused.
+                # With any other mode NumPy would check the rows and copy the result once more.
                 np.take(self.inputs, rows, axis=0, out=room[:active], mode="clip")
                 targets = self.targets[rows]
             activations = forward(self.layers, models, room[:active].transpose(2, 0, 1))
@@ -104,7 +104,7 @@ class NumpyStacked(Stacking):
     def _slopes(
         self, outputs: SingleArray, targets: NDArray[Any], weights: SingleArray, *, with_loss: bool
     ) -> SingleArray:
-        """Turn outputs into the slopes of the weighted loss, and with `with_loss` return the loss of each client."""
+        """Replace `outputs` by the gradient of the weighted loss; with `with_loss` return each client's loss."""
         losses = np.empty(0, dtype=np.float32)
         if not self.classification:
             outputs -= targets
@@ -141,7 +141,10 @@ def forward(layers: Sequence[Layer], stack: SingleArray, inputs: SingleArray) ->
 def backward(
     layers: Sequence[Layer], stack: SingleArray, activations: list[SingleArray], gradient: SingleArray
 ) -> None:
-    """Fill `gradient`, a row per client, from what `forward` gave with slopes in place of the outputs."""
+    """Fill `gradient`, one row per client, by backpropagation.
+
+    `activations` come from `forward`, with the last entry replaced by the gradient of the loss by the outputs.
+    """
     slopes = activations[-1]
     for depth in range(len(layers) - 1, -1, -1):
         layer, inputs = layers[depth], activations[depth]

@@ -1,6 +1,6 @@
-"""What a client does in a round, with NumPy: models of linear layers with ReLU between them, and no torch.
+"""`NumpyTrainer`: the clients' work in NumPy, for models of linear layers with ReLU between them, without torch.
 
-The draws are those of `Trainer`, initial weights included, so that both agree but for rounding.
+It uses the same random draws as `Trainer`, also for the initial weights, so both agree up to rounding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NumpyTrainer(AnyTrainer):
         self.largest_part = self._stacked.largest_part
 
     def named(self, parameters: SingleArray) -> dict[str, SingleArray]:
-        """Return `parameters` by the names that they have in torch's module: the flattening and ReLUs have places."""
+        """Split `parameters` into arrays with the names of the torch module, which also counts flatten and ReLU."""
         found: dict[str, SingleArray] = {}
         for depth, layer in enumerate(self._layers):
             place = "head" if layer is self._layers[-1] else f"body.{1 + 2 * depth}"
@@ -65,7 +65,7 @@ class NumpyTrainer(AnyTrainer):
         return np.zeros(length, dtype=np.float64 if double else np.float32)
 
     def table(self, rows: Sequence[SingleArray]) -> SingleArray:
-        """Return vectors as the rows of one table."""
+        """Return a matrix with these vectors as rows."""
         return np.stack(rows)
 
     def own(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -73,7 +73,7 @@ class NumpyTrainer(AnyTrainer):
         return array.copy()
 
     def buffers(self, parameters: SingleArray) -> SingleArray:
-        """Return what lies behind the trained entries: nothing."""
+        """Return an empty vector: these models have no buffers."""
         return parameters[self.trainable :]
 
     def next_model(
@@ -83,7 +83,7 @@ class NumpyTrainer(AnyTrainer):
         return stepped.astype(before.dtype)
 
     def to_bytes(self, tensors: Mapping[str, NDArray[Any]]) -> bytes:
-        """Return named arrays in the format of safetensors."""
+        """Serialize named arrays in the safetensors format."""
         whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         found: bytes = safetensors.numpy.save(whole)
         return found
@@ -93,7 +93,7 @@ class NumpyTrainer(AnyTrainer):
         return {name: array.copy() for name, array in safetensors.numpy.load(content).items()}
 
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a cohort into pieces that are worked on at once, always the same way."""
+        """Cut a cohort into parts that are computed at once; the same cohort is always cut in the same way."""
         return self._stacked.parts(clients)
 
     def train_many(
@@ -114,11 +114,11 @@ class NumpyTrainer(AnyTrainer):
     def local_losses(
         self, parameters: SingleArray, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
-        """Return the clients' training losses at `parameters`, on all their data or on some samples drawn in `step`."""
+        """Return the clients' training losses at `parameters`, on all data or on `samples` drawn with key `step`."""
         return self._stacked.losses(parameters, clients, [self._probed(client, samples, step) for client in clients])
 
     def moment(self, parameters: SingleArray, client: int, *, targets: bool = False) -> FloatArray:
-        """Return the factor of the second moment of one batch of the client's features at `parameters`."""
+        """Return a factor of the second moment of the client's features at `parameters`, computed from one batch."""
         chosen = self._measured(client)
         rows = self._starts[client] + (np.arange(self.samples(client)) if chosen is None else chosen)
         features = self._activations(parameters, self._stacked.inputs[rows])[-2].astype(np.float64)
@@ -126,13 +126,13 @@ class NumpyTrainer(AnyTrainer):
         return self._released(features, labels, parameters, client, bias=self._layers[-1].bias)
 
     def score(self, parameters: SingleArray, chunk: int) -> TestScore:
-        """Judge `parameters` on one part of the test data."""
+        """Evaluate `parameters` on one chunk of the test data."""
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
         return self.judge(parameters, self._test[part], self.data.test.targets[part])
 
     @quiet
     def judge(self, parameters: SingleArray, inputs: SingleArray, targets: NDArray[Any]) -> TestScore:
-        """Judge `parameters` on some samples."""
+        """Evaluate `parameters` on the given samples."""
         outputs = self._activations(parameters, inputs)[-1]
         if self.data.classes is None:
             loss = 0.5 * np.square(outputs[:, 0] - targets).sum(dtype=np.float64)
@@ -143,12 +143,12 @@ class NumpyTrainer(AnyTrainer):
         return TestScore(len(targets), float(losses.sum(dtype=np.float64)), correct)
 
     def correct(self, parameters: SingleArray, inputs: SingleArray, targets: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return of which samples `parameters` tell the class."""
+        """Return for each sample whether `parameters` predict its class correctly."""
         found: NDArray[np.bool_] = self._activations(parameters, inputs)[-1].argmax(1) == targets
         return found
 
     def _activations(self, parameters: SingleArray, inputs: SingleArray) -> list[SingleArray]:
-        """Return the inputs of every layer and the outputs of the last, a row per sample."""
+        """Return the inputs of every layer and the outputs of the last, one row per sample."""
         found = [inputs.reshape(len(inputs), -1)]
         for layer in self._layers:
             outputs = found[-1] @ layer.weight(parameters[None])[0].T

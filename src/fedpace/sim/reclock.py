@@ -1,15 +1,15 @@
-"""Rounds that were trained once, clocked under other delays.
+"""`reclock` computes the times of a recorded run under other delays, without training again.
 
-A scheme that looks neither at delays nor at time (`ignores_delays`) plays the same rounds under every delay model: the
-same clients, weights and models. Only how long each round takes differs, and that needs no training:
+A scheme that uses neither delays nor time (`ignores_delays`) has the same rounds under every delay model: the same
+clients, weights and models. Only the duration of each round differs:
 
     time = virtual_time(data, NycMeshDelays(), model_bytes=record.info.message_bytes, seed=record.info.seed)
     for current in reclock(record.rounds, time):
         ...
 
-What comes out is bit for bit what a run under those delays gives, apart from `by_speed`: which clients are slow is
-another matter under other delays, and to judge the models on their data they would have to be trained again.
-`depends_on_delays` says where the rest does not hold.
+The result equals a run under those delays bit for bit, except that `by_speed` is None: other clients are slow under
+other delays, and the models that would have to be evaluated on their data are gone. `depends_on_delays` lists the
+configurations for which reclocking is not valid.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fedpace.sim.stopping import Stop
 
 
 def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
-    """Yield `rounds` as they would have been under the delays of `time`, which must be new (see `virtual_time`).
+    """Yield `rounds` with the times that they would have had under the delays of `time`, a new `virtual_time`.
 
-    The run that they come from must not depend on delays (`depends_on_delays`), and had the same absences and crashes.
+    The recorded run must not depend on delays (`depends_on_delays`), and must have the same absences and crashes.
     """
     if not absences_apart(time):
         raise InputError("these delays come with absences of their own, under which other rounds would be played")
@@ -79,7 +79,7 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
 
 
 def _worked(work: float, now: float, ends: FloatArray) -> float:
-    """Add client-seconds until all have ended to `work`, from one end to the next as the coordinator does."""
+    """Add the client-seconds from `now` to each of `ends` to `work`, summed in the same order as the coordinator."""
     for left, end in zip(range(ends.size, 0, -1), np.sort(ends).tolist(), strict=True):
         work += left * (end - now)
         now = end
@@ -87,7 +87,7 @@ def _worked(work: float, now: float, ends: FloatArray) -> float:
 
 
 def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, stop: Stop) -> str | None:
-    """Return why runs of this configuration depend on the delays; None = they can be clocked anew."""
+    """Return why runs of this configuration depend on the delays; None if `reclock` may be used."""
     if not selector.ignores_delays:
         return f"{selector.name} looks at delays or at time"
     if math.isfinite(clock.deadline):
@@ -104,10 +104,10 @@ def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, st
 
 
 def moves_with_charge(selector: Selector[Any], fleet: Fleet) -> bool:
-    """Whether charging the warm-up changes the rounds: it is the first of them then, and moves the model."""
+    """Return whether charging the warm-up changes the rounds, because a charged warm-up moves the model."""
     return fleet.warmup == "full" and fleet.warmup_trains and bool(selector.needs - {Need.LABELS})
 
 
 def absences_apart(time: VirtualTime) -> bool:
-    """Whether who is there is configured, rather than part of the delay model as in a trace."""
+    """Return whether availability is configured separately, rather than part of the delay model as in a trace."""
     return isinstance(time.availability, ChurnModel)

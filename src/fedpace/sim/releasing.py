@@ -1,4 +1,4 @@
-"""What a simulated client's moment becomes before it leaves: cut to a rank, and made private if that is asked for."""
+"""`released` prepares a simulated client's moment for sending: it cuts the rank and adds differential privacy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedpace.sim.training import Training
 
 
 def released(rows: FloatArray, training: Training, model: NDArray[np.generic], client: int, *, seed: int) -> FloatArray:
-    """Return the factor that a client sends.
+    """Return the factor of the moment that a client sends, private if `training.moment_epsilon` is set.
 
-    The noise is named by the model that the moment is of: whoever is asked about one model twice says the same twice,
-    which spends nothing, and each new model is a release of its own.
+    The noise is keyed by the model. A client that is asked twice about the same model sends the same answer, which
+    costs no privacy budget. Each new model is a new release.
     """
     rank = training.moment_rank or None
     if not training.moment_epsilon:

@@ -1,7 +1,8 @@
-"""The simulator: a transport that delivers the coordinator's tasks at virtual times, and steps the shared model.
+"""The simulator's main loop: `Simulation` and `simulate` run a federation in virtual time, round by round.
 
-`simulate` is a generator without an end. Stopping (`stopping.py`), records and progress bars consume it, so none of
-them is known here.
+Look here to see how the simulator carries out the coordinator's tasks, delivers the answers and steps the shared model.
+`simulate` yields rounds without end. Its callers decide when to stop (`stopping.py`), and write records or show
+progress.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
 
 P = ParamSpec("P")
 Evaluate = Callable[[int, float], bool]
-"""Whether a round is evaluated, by its number and by the virtual seconds at its end."""
+"""Decides from a round's number and its end in virtual seconds whether the round is evaluated."""
 
 
 class Simulation:
-    """The pieces of one run.
+    """One simulated run: its data, model, virtual clock, coordinator, server step and clients.
 
-    Data, initial model, delays and absences depend on `seed` alone, never on the selector: runs under one seed are
-    paired. Everything that can be wrong with the configuration is found here, not in the first round.
+    Data, initial model, delays and absences depend on `seed` alone, never on the selector. So runs with the same seed
+    are paired. The constructor checks the whole configuration, so that errors show before the first round.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Simulation:
             labels=histograms,
         )
         self.models: dict[int, Vector] = {0: trainer.initial}
-        """Version -> shared model: the current one, and those that clients in flight were given."""
+        """Version -> shared model: the current version, and older versions that clients in flight train from."""
         self.events = Events()
         self.server = server_step(selector, server)
         validator = self._trained_on(validation, seed)
@@ -113,19 +114,19 @@ class Simulation:
 
     @property
     def parameters(self) -> Vector:
-        """The shared model."""
+        """The current version of the shared model."""
         return self.models[self.coordinator.step]
 
     @property
     def expected_delays(self) -> FloatArray:
-        """Mean seconds of each client."""
+        """Mean delay of each client in seconds."""
         return self.time.expected
 
     def rounds(self, evaluate: Evaluate | None = None) -> Generator[Round, None, None]:
         """Yield the initial model as round 0, then one round after the other.
 
-        `evaluate` says by number and clock which rounds are evaluated; None = all. A simulation that was restored from
-        a checkpoint goes on after the round that it was taken in. The engine is closed with the iterator.
+        `evaluate` decides from the number and the clock which rounds are evaluated; None = all. A simulation restored
+        from a checkpoint continues after the last round in the checkpoint. Closing the iterator closes the engine.
         """
         with closing(self.engine):
             if self.coordinator.step == 0:
@@ -138,7 +139,7 @@ class Simulation:
                 yield self._round(evaluate)
 
     def _round(self, evaluate: Evaluate | None) -> Round:
-        """Carry tasks out and bring answers back until the model has stepped."""
+        """Start tasks and deliver answers until the model has stepped; return the record of the round."""
         began = self.time.now
         tick, rows = self.time.wait(self.coordinator.step)
         present = None if rows.size == self.time.clients else rows.tolist()
@@ -151,7 +152,7 @@ class Simulation:
                 self._launch(due, tick)
             else:
                 self._pass_time()
-        with one_thread():  # adding models up with several would have them take the workers' cores while they wait
+        with one_thread():  # more threads would take cores from the workers
             losses, moved = self._step(due.step)
         turn = self.coordinator.stepped(
             seconds=self.events.waited if self.coordinator.policy.rounds else None,
@@ -163,17 +164,17 @@ class Simulation:
         return self._recorded(turn, losses, moved, began, evaluate)
 
     def _deliver(self) -> None:
-        """Hand over what has come by now."""
+        """Pass every answer or crash that is due by now to the coordinator."""
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
-                self.coordinator.at.turn.work += event.seconds  # free on the clock, and work all the same
+                self.coordinator.at.turn.work += event.seconds  # takes no virtual time, but counts as work
             if event.crashed:
                 self.coordinator.lost(task.id, event.when)
             else:
                 self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds), event.when)
 
     def _pass_time(self) -> None:
-        """Go to the next instant at which something happens."""
+        """Advance the virtual clock to the next event."""
         self.time.now = self.events.next_instant(self.coordinator)
         if self.time.now == np.inf:
             raise InfeasibleError(
@@ -181,12 +182,12 @@ class Simulation:
             )
 
     def _launch(self, due: Due, tick: int) -> None:
-        """Send tasks out; each ends when its client's delay has passed."""
+        """Start tasks; each ends after its client's delay."""
         if due.tasks:
             self.events.add(endings(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
-        """Train who answered in time, and step; return the losses, and whether the model moved."""
+        """Train the clients that answered in time and step the model; return their losses and whether it moved."""
         losses: dict[int, float] = {}
         buffers: dict[int, Vector] = {}
         cut, buffered = self.trainer.trainable, len(self.trainer.initial) > self.trainer.trainable
@@ -225,7 +226,10 @@ class Simulation:
         )
 
     def _trained_on(self, validation: int, seed: int) -> Validation | None:
-        """Return what trains the current model on so many samples of all clients', as a client would; None = none."""
+        """Return the server's validation function, or None if `validation` is 0.
+
+        The function trains the current model, as a client would, on `validation` samples drawn from all clients' data.
+        """
         whole(validation, 0, "validation")
         if not validation:
             return None
@@ -253,7 +257,7 @@ class Simulation:
 
 def _rounds_of(build: Callable[P, Simulation]) -> Callable[P, Iterator[Round]]:
     def simulate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Round]:
-        """Run a federation and yield its rounds for as long as they are asked for; arguments as for `Simulation`."""
+        """Run a federation and yield its rounds without end. The arguments are those of `Simulation`."""
         return build(*args, **kwargs).rounds()
 
     simulate.__signature__ = inspect.signature(build)  # type: ignore[attr-defined]

@@ -1,12 +1,13 @@
-"""SCAFFOLD's control variates.
+"""Control variates of SCAFFOLD.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020), Algorithm 1 with
 option II. Local steps go along g_i(y) - c_i + c, and afterwards c_i <- c_i - c + (x - y_i) / (steps x lr).
 
-Where we depart, and why: the paper updates c with |S|/m times the plain mean over the cohort, which assumes uniform
-selection. Under any other selection c would drift away from the clients' c_i; here each change enters with the client's
-share, so that c = sum_i share_i c_i holds after every round, whoever was chosen. A fixed set would leave the variates
-of the others at 0 for ever: the warm-up initialises everybody's with its gradient (option I).
+Differences from the paper, and why: the paper updates c with |S|/m times the plain mean over the cohort, which assumes
+uniform selection. Under any other selection c would drift away from the clients' c_i. Here each change is weighted by
+the client's share, so c = sum_i share_i c_i holds after every round for every selection. If a scheme always selects the
+same clients, the variates of the others would stay at 0. So the warm-up sets every client's variate to its gradient
+(option I).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from fedpace.core.stepping import Vector
 
 
 class ControlVariates:
-    """c and the clients' c_i. A client that never took part has c_i = 0 and costs no memory.
+    """The server's variate c and the clients' variates c_i. A client that never took part has c_i = 0, not stored.
 
     Args:
-        zero: zeros as long as a model.
+        zero: a zero vector of the model's length.
         shares: the clients' weights in the objective.
     """
 
@@ -32,7 +33,7 @@ class ControlVariates:
         self.server = zero
 
     def of(self, client: int) -> Vector:
-        """Return c_i."""
+        """Return c_i of a client."""
         return self._own.get(client, self._zero)
 
     def replace(self, client: int, variate: Vector) -> None:
@@ -41,16 +42,16 @@ class ControlVariates:
         self._own[client] = variate
 
     def tensors(self) -> dict[str, Vector]:
-        """Return all that is needed to go on later."""
+        """Return the state as named tensors, for a checkpoint."""
         return {"server": self.server} | {str(client): variate for client, variate in self._own.items()}
 
     def load(self, tensors: Mapping[str, Vector]) -> None:
-        """Take over what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
         self.server = tensors["server"]
         self._own = {int(client): variate for client, variate in tensors.items() if client != "server"}
 
     def round(self) -> RoundVariates:
-        """Return the variates as the cohort of this round sees them: c does not move while it trains."""
+        """Return the variates for one round, in which the cohort trains with a fixed c."""
         return RoundVariates(self, self.server)
 
 
@@ -66,5 +67,5 @@ class RoundVariates:
         return self._server - self._variates.of(client)
 
     def learn(self, client: int, drift: Vector) -> None:
-        """Update c_i after local training that moved by `drift` a step, in units of the step size."""
+        """Update c_i after local training; `drift` is (x - y_i) / (steps x lr)."""
         self._variates.replace(client, self._variates.of(client) - self._server + drift)

@@ -1,4 +1,4 @@
-"""How a run is set up, and what can be wrong with that: found without building the run."""
+"""Settings of a run, and checks that its scheme fits its data and model; they do not build the run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedpace.sim.trainers import AnyTrainer
 
 
 def offers(data: FederatedData) -> frozenset[Need]:
-    """Return what simulated clients can report."""
+    """Return the facts that simulated clients can report: all, but labels only if the data have classes."""
     return frozenset(Need) if data.classes is not None else frozenset(Need) - {Need.LABELS}
 
 
 def check_scheme(
     selector: Selector[Any] | Policy[Any], trainer: AnyTrainer, engine: EngineOptions | None = None
 ) -> EngineChoice:
-    """Refuse a scheme that cannot work with this data and model; return where its clients are trained."""
+    """Raise if the scheme cannot work with this data and model; return the engine that trains its clients."""
     k = selector.fixed_k
     if k is not None:
-        check_k(k, trainer.data.clients, selector.name)  # now, rather than after minutes of other runs
+        check_k(k, trainer.data.clients, selector.name)  # fail now rather than after minutes of other runs
     if missing := selector.needs - offers(trainer.data):
         raise InputError(f"{selector.name} needs {', '.join(sorted(missing))}, which these data do not have")
     return (engine or EngineOptions()).choose(trainer, k)
@@ -36,7 +36,7 @@ def check_scheme(
 def settings(
     selector: Selector[Any] | Policy[Any], trainer: AnyTrainer, time: VirtualTime, fleet: Fleet, *, seed: int
 ) -> Settings:
-    """Return how the coordinator of a run is set up."""
+    """Return the coordinator's settings for a simulated run."""
     return Settings(
         seed,
         fleet.shares,

@@ -1,6 +1,6 @@
-"""Updates as short vectors: one count sketch, the same for every client of a run.
+"""`UpdateSketch` compresses updates to short vectors with one count sketch, the same for all clients of a run.
 
-Schemes that compare updates (DivFL, clustered sampling, FOLB) then neither store nor ship whole models.
+With it, schemes that compare updates (DivFL, clustered sampling, FOLB) neither store nor send whole models.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedpace.numerics.count_sketch import CountSketch
 
 
 class UpdateSketch:
-    """`fedpace.numerics.count_sketch` for the vectors of a trainer."""
+    """A count sketch (`fedpace.numerics.count_sketch`) of torch tensors or NumPy arrays."""
 
     def __init__(self, length: int, width: int, *, seed: int) -> None:
         self._sketch = CountSketch(length, width, seed=seed)

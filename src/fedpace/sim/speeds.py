@@ -1,7 +1,8 @@
-"""How the shared model serves the fast clients and the slow: judged on what each tenth of them holds.
+"""`Speeds` evaluates the shared model on the data of fast and of slow clients, to show whether a scheme is fair.
 
-A scheme that avoids slow clients is soon at its target, and may be so at their cost. Tenths are by the clients'
-expected delays. A client's own test data are used where the data set says whose they are, and else what it trains on.
+A scheme that avoids slow clients may reach its target early at their cost. Clients are split into ten groups by
+expected delay. The evaluation uses the group's own test data if the data set assigns test data to clients, and its
+training data otherwise.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from fedpace.sim.trainers import AnyTrainer
 
 GROUPS = 10
 MOST = 200
-"""Samples of a group, drawn once: enough to tell schemes apart, and a small part of what a round costs."""
+"""Most samples per group, drawn once: enough to tell schemes apart, and cheap compared with a round."""
 
 
 class Speeds:
-    """Groups of clients by speed, with samples of what they hold.
+    """Groups of clients by speed, with samples of their data.
 
     Args:
         trainer: the model and the data.
-        delays: expected seconds of each client.
+        delays: expected delay of each client in seconds.
     """
 
     def __init__(self, trainer: AnyTrainer, delays: FloatArray) -> None:
@@ -38,13 +39,13 @@ class Speeds:
         found = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
         self._samples = [tuple(map(trainer.own, samples)) for samples in found]
         self._sizes = np.array([len(targets) for _, targets in found])
-        # Linear layers treat each row alike, however many there are: all groups can be judged at once.
+        # Linear layers compute each row independently, so all groups can be evaluated at once.
         self._together: tuple[Vector, ...] | None = None
         if trainer.stackable and trainer.data.metric != "loss":
             self._together = tuple(trainer.own(np.concatenate(parts)) for parts in zip(*found, strict=True))
 
     def judge(self, parameters: Vector) -> tuple[float, ...]:
-        """Return the metric on each group's samples, fastest first."""
+        """Return the metric on each group's samples, fastest group first."""
         with one_thread():
             if self._together is None:
                 return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
@@ -61,7 +62,7 @@ class Speeds:
 
 
 def _samples(data: FederatedData, group: IntArray, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return some of what a group of clients holds, each sample as likely as any other."""
+    """Return up to `MOST` samples of a group of clients, each sample with the same probability."""
     ends = None if data.test_sizes is None else np.cumsum(data.test_sizes)
     if ends is not None and any(data.test_sizes[client] for client in group):  # type: ignore[index]
         own = [data.test] * group.size

@@ -1,7 +1,7 @@
-"""Many clients trained at once in torch: their models stacked, each step one batched matrix product per layer.
+"""`Stacked` trains many clients at once in torch: their models are stacked, one batched matrix product per layer.
 
-Whom a client is stacked with shows in the last bits of some models, since the kernels of the product look at where a
-matrix lies in memory. So stacks are cut by the cohort alone (`Stacking.parts`), never by an engine.
+The last bits of some models depend on the other clients in the stack, because the matrix kernels depend on memory
+alignment. So `Stacking.parts` cuts stacks by the cohort alone, independently of the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpace.sim.training import LocalResult
 
 @dataclass(frozen=True, eq=False)
 class Stacked(Stacking):
-    """Models as rows of a tensor."""
+    """Trains models that are rows of a torch tensor."""
 
     @staticmethod
     def _own(array: NDArray[np.generic]) -> torch.Tensor:
@@ -54,7 +54,7 @@ class Stacked(Stacking):
     def losses(
         self, parameters: torch.Tensor, clients: Sequence[int], chosen: Sequence[IntArray | None]
     ) -> list[float]:
-        """Return the clients' mean losses at `parameters`, on the `chosen` of their samples; None = all."""
+        """Return the clients' mean losses at `parameters` on the `chosen` samples of each; None = all samples."""
         found = [0.0] * len(clients)
         for batch in self._all_samples(clients, chosen):
             positions, inputs, targets, weights = self._batch(batch)
@@ -70,7 +70,7 @@ class Stacked(Stacking):
         return batch.positions, inputs, targets, torch.from_numpy(batch.weights).unsqueeze(2)
 
     def _gather(self, rows: torch.Tensor, room: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return samples by their rows; inputs that are no longer needed are `room` for others, at most as many."""
+        """Return the samples at `rows`; `room`, inputs that are no longer needed, is overwritten to save memory."""
         flat = rows.reshape(-1)
         if room is None:
             inputs = self.inputs.index_select(0, flat).view(*rows.shape, -1)
@@ -131,7 +131,7 @@ class Stacked(Stacking):
     def _slopes(
         self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, with_loss: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradient of the weighted loss by the outputs, and with `with_loss` the loss of each client."""
+        """Return the gradient of the weighted loss by the outputs and, with `with_loss`, each client's loss."""
         losses = torch.empty(0)
         if not self.classification:
             residuals = outputs - targets
@@ -150,7 +150,7 @@ class Stacked(Stacking):
     def _backward(
         self, stack: torch.Tensor, activations: Sequence[torch.Tensor], slopes: torch.Tensor
     ) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor | None]]:
-        """Yield each layer, the last first, with the gradients of its weights and biases."""
+        """Yield each layer with the gradients of its weights and biases, from the last layer to the first."""
         for depth in range(len(self.layers) - 1, -1, -1):
             layer, inputs = self.layers[depth], activations[depth]
             weight = torch.bmm(slopes.transpose(1, 2), inputs)

@@ -1,9 +1,9 @@
-"""Many clients trained at once: how a cohort is cut into stacks of models, and which samples each step takes.
+"""`Stacking`, the base class for training many clients at once: it cuts cohorts into stacks and plans minibatches.
 
-For models of linear layers and ReLU, whose steps take less time than it takes to start an operation. The arithmetic is
-that of the loop over clients, minibatch by minibatch: the same samples in the same order, a short last batch divided by
-its own size, and a client that has no more batches stops while the others go on. What a step computes is written twice,
-for torch (`stacked.py`) and for NumPy (`numpy_stacked.py`).
+It serves small models of linear layers and ReLU, for which one step takes less time than the call of an operation. The
+result is that of a loop over clients: the same samples in the same order, a short last batch divided by its own size,
+and no steps for a client after its last batch. The arithmetic of a step exists twice: for torch in `stacked.py`, for
+NumPy in `numpy_stacked.py`.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from fedpace.sim.minibatches import IntArray, Plan, plan
 from fedpace.sim.training import LocalResult, Training
 
 PADDED_ROWS = 64
-"""Rows up to which all clients are padded to one width; wider batches are padded to powers of 2."""
+"""Batches of up to so many rows are padded to one common width; wider batches are padded to powers of 2."""
 
 STACK_CLIENTS = 128
-"""Clients in a stack."""
+"""Most clients in a stack."""
 
 STACK_BYTES = 2**22
-"""Bytes of batches and models in a stack: what the caches hold."""
+"""Most bytes of batches and models in a stack, so that it fits into the processor's caches."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of clients, as many rows for each: what is missing is filled up at no weight."""
+    """Samples of several clients, padded with samples of weight 0 to the same number of rows per client."""
 
     positions: list[int]
-    """Of the clients among those that were asked about."""
+    """Positions of these clients in the list of requested clients."""
     rows: IntArray
-    """(clients, width) of the data."""
+    """(clients, width): row numbers in the data of all clients."""
     weights: NDArray[np.float32]
     """(clients, width): 1 / samples, or 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stacking(ABC):
-    """The clients' samples, and how to train many models on them at once.
+    """The clients' samples, with methods that train many models on them at once.
 
     Args:
-        layers: of the model.
-        inputs: of all clients, one after the other, (n, d).
-        targets: likewise, (n,): classes, or values to regress on.
-        counts: samples of each client.
-        training: how clients train.
-        classification: cross-entropy rather than half the squared error.
-        seed: of the order of samples.
+        layers: the model's layers.
+        inputs: inputs of all clients, one client after the other, (n, d).
+        targets: targets in the same order, (n,): classes or regression values.
+        counts: number of samples of each client.
+        training: options of local training.
+        classification: whether the loss is cross-entropy; otherwise it is half the squared error.
+        seed: seed of the order of samples.
     """
 
     layers: tuple[Layer, ...]
@@ -69,7 +69,7 @@ class Stacking(ABC):
 
     @classmethod
     def of(cls, layers: tuple[Layer, ...], data: FederatedData, training: Training, *, seed: int) -> Self:
-        """Return the clients of `data`."""
+        """Build it from federated data."""
         inputs = np.concatenate([samples.inputs.reshape(len(samples), -1) for samples in data.train])
         targets = np.concatenate([samples.targets for samples in data.train])
         return cls(
@@ -85,15 +85,18 @@ class Stacking(ABC):
     @staticmethod
     @abstractmethod
     def _own(array: NDArray[np.generic]) -> Vector:
-        """Return an array as what is computed with."""
+        """Convert an array to the type that the subclass computes with."""
 
     @abstractmethod
     def _received(self, parameters: Vector, positions: IntArray) -> Vector:
-        """Return the models that clients start from, a row each: `parameters` for all, or its rows of `positions`."""
+        """Return the clients' initial models, one row each: copies of `parameters`, or its rows at `positions`."""
 
     @abstractmethod
     def _train_stack(self, received: Vector, steps: Plan, corrections: Vector | None) -> list[LocalResult]:
-        """Train clients whose batches are of one width, those with the most steps first, from a row of models each."""
+        """Train clients with batches of the same width, each from its row of `received`.
+
+        The clients are sorted by number of steps, most first.
+        """
 
     @abstractmethod
     def gradients(self, parameters: Vector, clients: Sequence[int]) -> list[Vector]:
@@ -101,15 +104,15 @@ class Stacking(ABC):
 
     @abstractmethod
     def losses(self, parameters: Vector, clients: Sequence[int], chosen: Sequence[IntArray | None]) -> list[float]:
-        """Return the clients' mean losses at `parameters`, on the `chosen` of their samples; None = all."""
+        """Return the clients' mean losses at `parameters` on the `chosen` samples of each; None = all samples."""
 
     @property
     def largest_part(self) -> int:
-        """Clients in a stack at the most."""
+        """Most clients in a stack of these models."""
         return max(1, min(STACK_CLIENTS, STACK_BYTES // (8 * self.layers[-1].end)))
 
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a cohort into stacks that stay in the processor's caches."""
+        """Cut a cohort into stacks that fit into the processor's caches."""
         parts: list[list[int]] = []
         filled, most = STACK_BYTES, self.largest_part
         sizes = 4 * (self._widths[list(clients)] * self.inputs.shape[1] + 2 * self.layers[-1].end)
@@ -128,9 +131,9 @@ class Stacking(ABC):
         turns: Sequence[int],
         corrections: Vector | None = None,
     ) -> list[LocalResult]:
-        """Train each client from `parameters`, the same for all or a row each; see `Trainer.train_many`."""
+        """Train each client from `parameters`, one model for all or one row each; see `Trainer.train_many`."""
         results: dict[int, LocalResult] = {}
-        # Who has the most steps comes first: those that still train are then the first rows of the stack.
+        # Most steps first: then the clients that still train are always the first rows of the stack.
         chosen = np.array(clients)
         order = np.argsort(-self.counts[chosen], kind="stable")
         for width, positions in _grouped(order, self._widths[chosen]):
@@ -160,18 +163,18 @@ class Stacking(ABC):
 
     @cached_property
     def _widths(self) -> IntArray:
-        """Rows that each client's batches are padded to."""
+        """Padded batch width of each client."""
         return self._padded(self.counts, self.training.batch)
 
     def _padded(self, counts: IntArray, batch: int = 0) -> IntArray:
-        """Return the rows that batches are padded to, where `counts` samples are learnt from `batch` at a time."""
+        """Return the padded batch widths of clients with `counts` samples and batches of size `batch`; 0 = all."""
         largest = int(self.counts.max())
         batch = min(batch or largest, largest)
         powers = 2 ** np.ceil(np.log2(np.minimum(batch, counts))).astype(np.int64)
         return np.minimum(batch, np.maximum(PADDED_ROWS, powers))
 
     def _all_samples(self, clients: Sequence[int], chosen: Sequence[IntArray | None]) -> Iterator[Batch]:
-        """Yield the samples of everybody, padded, a stack at a time."""
+        """Yield the chosen samples of all clients, padded, one stack at a time."""
         starts = self._starts
         counts = [
             self.counts[client] if rows is None else len(rows) for client, rows in zip(clients, chosen, strict=True)
@@ -194,6 +197,6 @@ class Stacking(ABC):
 
 
 def _grouped(order: IntArray, widths: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield each width with the positions that have it, in `order`."""
+    """Yield each width with the positions of the clients that have it, in `order`."""
     for width in np.unique(widths).tolist():
         yield width, order[widths[order] == width]

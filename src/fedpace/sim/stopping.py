@@ -1,4 +1,7 @@
-"""When a run is evaluated, and when it ends: when its target is held, at a number of rounds, or at a virtual time."""
+"""Limits of a run (`Stop`): its target, its most rounds or virtual seconds, and the rounds that are evaluated.
+
+`Ending` decides after which round a run is over, and `until` cuts a stream of rounds there.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ class Stop:
     """Limits of a run.
 
     Args:
-        target: metric to reach (accuracy from below, loss from above); None = run to a limit.
-        max_rounds: rounds at the most, apart from those that it takes to know whether a target that was met by then is
-            held. Of schemes without rounds these are steps, which are much shorter.
-        max_seconds: virtual seconds at the most; the round in which it passes is the last.
-        evaluate_every: rounds from one evaluation on the test data to the next. The target can only be met in a round
-            that is evaluated: the time to target is never earlier. Round 0 is, and the one that a limit makes the last.
-        hold: the target counts from when the mean over so many instants meets it (`fedpace.records.holding`), and the
-            run goes on until that is known; 1 = it counts, and the run ends, as soon as it is met once.
-        hold_every: seconds from one instant to the next; None = the median of the clients' expected delays, which is
-            the same for all schemes under one seed.
-        looks: `rounds`: the target may count from every evaluation. `grid`: from the evaluations that are current at
-            instants `hold_every` apart, counted from 0, so that a scheme that steps often is not looked at more often.
+        target: metric to reach (accuracy from below, loss from above); None = run until a limit.
+        max_rounds: most rounds. If the target was met by then, the run continues until it is known whether it is held.
+            For asynchronous schemes this counts steps, which are much shorter than rounds.
+        max_seconds: most virtual seconds; the round in which they pass is the last.
+        evaluate_every: rounds between evaluations on the test data. The target can be met only in a round that is
+            evaluated. Round 0 and the last round that a limit allows are always evaluated.
+        hold: the target is held if the mean over this many instants meets it (`fedpace.records.holding`), and the run
+            continues until this is known; 1 = the run ends as soon as the target is met once.
+        hold_every: seconds between instants; None = the median of the clients' expected delays, which is the same for
+            all schemes under one seed.
+        looks: when the target may be met. `rounds`: at every evaluation. `grid`: only at instants `hold_every` apart,
+            from 0 on, with the evaluation current at that instant, so that schemes that step often have no advantage.
     """
 
     target: float | None = None
@@ -44,7 +47,7 @@ class Stop:
     looks: Looks = "rounds"
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.max_rounds, 1, "max_rounds of stop")
         above(self.max_seconds, 0, "max_seconds of stop")
         at_least(self.evaluate_every, 1, "evaluate_every of stop")
@@ -57,37 +60,37 @@ class Stop:
             finite(self.target, "target of stop")
 
     def spacing(self, delays: Sequence[float]) -> float:
-        """Return the seconds from one instant to the next among clients of these expected delays."""
+        """Return the seconds between instants, for clients with these expected delays."""
         return float(np.median(delays)) if self.hold_every is None else self.hold_every
 
     def evaluates(self, number: int, clock: float) -> bool:
-        """Whether the round of that number, which ends at `clock`, is evaluated."""
+        """Return whether round `number`, which ends at `clock`, is evaluated."""
         return number % self.evaluate_every == 0 or number == self.max_rounds or clock >= self.max_seconds
 
     def progress(self, current: Round) -> float:
-        """Return how much of the budget is used, in [0, 1]."""
+        """Return the used share of the rounds or seconds, whichever is larger, in [0, 1]."""
         return min(1.0, max(current.number / self.max_rounds, current.clock / self.max_seconds))
 
 
 class Ending:
-    """Says after which round a run is over. It remembers rounds, so every run needs its own.
+    """Decides after which round a run is over. It keeps state, so every run needs its own.
 
     Args:
         stop: the limits.
         direction: whether a better metric is `up` or `down`.
-        delays: expected seconds of each client.
+        delays: expected delay of each client in seconds.
     """
 
     def __init__(self, stop: Stop, direction: Direction, delays: Sequence[float]) -> None:
         self._stop = stop
         self._holding = Holding(stop.target, direction, hold=stop.hold, every=stop.spacing(delays), looks=stop.looks)
         self._last: int | None = None
-        """Position of the last round allowed, once it was played."""
+        """Position of the round that reached `max_rounds`; None before it."""
         self._played = 0
         self._late = False
 
     def add(self, current: Round) -> None:
-        """Take in the next round, or one that was played before the run was resumed."""
+        """Add the next round. When a run is resumed, first add its earlier rounds."""
         self._holding.add(current.clock, current.metric)
         if self._last is None and current.number >= self._stop.max_rounds:
             self._last = self._played
@@ -101,13 +104,13 @@ class Ending:
 
     @property
     def over(self) -> bool:
-        """Whether the round that was added last is the last one."""
+        """Whether the run ends with the round that was added last."""
         full = self._last is not None and not self._holding.undecided(self._last)
         return self.held or self._late or full
 
 
 def until(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:
-    """Yield rounds up to and with the one that ends the run; it is added to `ending` before it is yielded."""
+    """Yield rounds up to and including the one that ends the run; add each to `ending` before it is yielded."""
     for current in rounds:
         ending.add(current)
         yield current

@@ -1,8 +1,8 @@
-"""What a client does in a round, with torch: FedAvg's local epochs of SGD, and the measurements that it reports.
+"""`Trainer`: the clients' work in torch, that is local epochs of SGD and the measurements that clients report.
 
-McMahan et al. (AISTATS 2017). The model is in training mode while a client trains, and in evaluation mode for all that
-is measured: losses, gradients, moments and the test. Everything random is keyed by (seed, step, client), so that a
-client's work does not depend on who else is in the cohort, nor on the order in which the cohort is worked through.
+Local training is that of FedAvg (McMahan et al., AISTATS 2017). The model is in training mode while a client trains. It
+is in evaluation mode for losses, gradients, moments and the test. Every random draw is keyed by (seed, step, client),
+so a client's result depends neither on the rest of the cohort nor on the order of computation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["DivergedError", "LocalResult", "TestScore", "Trainer", "Training"]
 
 
 class Trainer(AnyTrainer):
-    """The clients' data and one model instance that all of them take turns in."""
+    """The clients' data and one model instance, which all clients use in turn."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**62)))
@@ -53,7 +53,7 @@ class Trainer(AnyTrainer):
         return torch.zeros(length, dtype=torch.float64 if double else torch.float32)
 
     def table(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return vectors as the rows of one table."""
+        """Return a matrix with these vectors as rows."""
         return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
 
     def own(self, array: NDArray[np.generic]) -> torch.Tensor:
@@ -61,7 +61,7 @@ class Trainer(AnyTrainer):
         return torch.from_numpy(array).clone()
 
     def buffers(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Return a copy of what lies behind the trained entries."""
+        """Return a copy of the buffers of a model vector, the entries after the trained ones."""
         return parameters[self.trainable :].clone()
 
     def next_model(
@@ -71,7 +71,7 @@ class Trainer(AnyTrainer):
         return torch.cat([stepped.to(before.dtype), mean_buffers(before[self.trainable :], self._flat.whole, buffers)])
 
     def to_bytes(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        """Return named tensors in the format of safetensors."""
+        """Serialize named tensors in the safetensors format."""
         found: bytes = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
         return found
 
@@ -80,13 +80,13 @@ class Trainer(AnyTrainer):
         return dict(safetensors.torch.load(content))
 
     def named(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return `parameters` as the module's tensors, by their names there."""
+        """Split `parameters` into tensors, named as in the module."""
         self._flat.load(parameters)
         named = self._flat.module.tensors().items()
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named}
 
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a cohort into pieces that are worked on at once, always the same way."""
+        """Cut a cohort into parts that are computed at once; the same cohort is always cut in the same way."""
         return [(client,) for client in clients] if self._stacked is None else self._stacked.parts(clients)
 
     def train_many(
@@ -96,9 +96,10 @@ class Trainer(AnyTrainer):
         step: int | Sequence[int],
         corrections: torch.Tensor | None = None,
     ) -> list[LocalResult]:
-        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th.
+        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of client i.
 
-        `parameters` may be a row each, and `step` a turn each: whoever trains other versions can be trained together.
+        To train clients on different versions of the model together, pass one row of `parameters` and one `step` per
+        client.
         """
         turns = [step] * len(clients) if isinstance(step, int) else step
         if self._stacked is not None:
@@ -116,7 +117,7 @@ class Trainer(AnyTrainer):
     def local_losses(
         self, parameters: torch.Tensor, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
-        """Return the clients' training losses at `parameters`, on all their data or on some samples drawn in `step`."""
+        """Return the clients' training losses at `parameters`, on all data or on `samples` drawn with key `step`."""
         chosen = [self._probed(client, samples, step) for client in clients]
         if self._stacked is not None:
             return self._stacked.losses(parameters, clients, chosen)
@@ -125,7 +126,7 @@ class Trainer(AnyTrainer):
     def train_alone(
         self, parameters: torch.Tensor, client: int, step: int, correction: torch.Tensor | None = None
     ) -> LocalResult:
-        """Train as `train` does, with any model: step by step, on gradients that torch derives."""
+        """Train one client without stacking, with torch's autograd; works for every model."""
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
@@ -168,7 +169,7 @@ class Trainer(AnyTrainer):
         self._flat.gradients.zero_()
         for inputs, targets, share in self._chunks(*self._train[client]):
             (share * self._flat.loss(inputs, targets)).backward()  # type: ignore[no-untyped-call]
-        found = torch.zeros_like(parameters)  # buffers have no slope
+        found = torch.zeros_like(parameters)  # buffers have no gradient
         found[: self._flat.trainable] = self._flat.gradients
         return found
 
@@ -183,9 +184,9 @@ class Trainer(AnyTrainer):
 
     @torch.no_grad()
     def moment(self, parameters: torch.Tensor, client: int, *, targets: bool = False) -> FloatArray:
-        """Return the factor of the second moment of one batch of the client's features at `parameters`.
+        """Return a factor of the second moment of the client's features at `parameters`, computed from one batch.
 
-        With `targets` it is the moment of the features and the one-hot labels (or regression targets) together.
+        With `targets` it is the joint moment of the features and the one-hot labels (or regression targets).
         """
         self._flat.load(parameters)
         inputs, labels = self._train[client]
@@ -198,13 +199,13 @@ class Trainer(AnyTrainer):
 
     @torch.no_grad()
     def score(self, parameters: torch.Tensor, chunk: int) -> TestScore:
-        """Judge `parameters` on one part of the test data."""
+        """Evaluate `parameters` on one chunk of the test data."""
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
         return self.judge(parameters, self._test[0][part], self._test[1][part])
 
     @torch.no_grad()
     def judge(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> TestScore:
-        """Judge `parameters` on some samples."""
+        """Evaluate `parameters` on the given samples."""
         self._flat.load(parameters)
         outputs = self._flat.module(inputs)
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
@@ -212,7 +213,7 @@ class Trainer(AnyTrainer):
 
     @torch.no_grad()
     def correct(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return of which samples `parameters` tell the class."""
+        """Return for each sample whether `parameters` predict its class correctly."""
         self._flat.load(parameters)
         parts = (slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk))
         return torch.cat([self._flat.module(inputs[part]).argmax(1) == targets[part] for part in parts])
@@ -220,7 +221,7 @@ class Trainer(AnyTrainer):
     def _chunks(
         self, inputs: torch.Tensor, targets: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
-        """Yield pieces that fit into memory, and the share of the samples that each is."""
+        """Yield chunks that fit into memory, each with its share of the samples."""
         size = self._flat.module.chunk
         for start in range(0, len(targets), size):
             part = slice(start, start + size)

@@ -1,8 +1,8 @@
-"""What the simulator asks of whoever trains its clients, and what all of them have in common.
+"""The base class of trainers (`AnyTrainer`), which compute the clients' work, and `trainer_for`, which picks one.
 
-Two implement it: `Trainer` computes with torch, and trains every model; `NumpyTrainer` computes with NumPy, and trains
-models of linear layers. Models, gradients and what a server step remembers are then tensors with the one and arrays
-with the other; whoever handles them in between uses operators that both understand.
+There are two trainers: `Trainer` computes with torch and trains every model; `NumpyTrainer` computes with NumPy and
+trains models of linear layers. Models, gradients and the server's state are torch tensors or NumPy arrays accordingly.
+Code between them uses only operators that both types support.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from fedpace.sim.training import LocalResult, Training
 
 @dataclass(frozen=True)
 class TestScore:
-    """How the shared model does on a part of the test data."""
+    """Score of the shared model on a part of the test data."""
 
-    __test__ = False  # pytest takes the name for a test's
+    __test__ = False  # keeps pytest from collecting the class
 
     samples: int
     loss: float
-    """Summed over the samples."""
+    """Sum over the samples."""
     correct: int
 
 
 class AnyTrainer(ABC):
-    """The clients' data and model, and what each of them does with a model that it is given.
+    """The clients' data and model, and the computations of a client: training, gradients, losses, moments.
 
-    Everything random is keyed by (seed, step, client), so that a client's work does not depend on who else is in the
-    cohort, nor on the order in which the cohort is worked through, nor on what it is computed with.
+    Every random draw is keyed by (seed, step, client). So a client's result depends neither on the rest of the cohort,
+    nor on the order of computation, nor on the engine.
     """
 
     initial: Vector
-    """The model that every run of the seed starts from."""
+    """The initial model, the same for every run with this seed."""
     trainable: int
-    """Entries of a model that are trained; those behind them are buffers."""
+    """Number of trained entries of a model vector; the entries after them are buffers."""
     chunk: int
-    """Test samples that are judged at once."""
+    """Test samples evaluated at once."""
     moving_features: bool
-    """Whether training moves the features that moments are made of."""
+    """Whether training changes the features from which moments are computed."""
     stackable: bool
-    """Whether many clients are trained at once, their models stacked."""
+    """Whether many clients are trained at once, with their models stacked into one array."""
     largest_part: int
-    """Clients in a piece at the most."""
+    """Most clients in one part of a cohort (see `parts`)."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
         self.data = data
@@ -66,35 +66,39 @@ class AnyTrainer(ABC):
         self.seed = seed
         self._counts = [len(samples) for samples in data.train]
 
-    # -- what they differ in -----------------------------------------------------------------------------------
+    # -- implemented by each trainer ---------------------------------------------------------------------------
 
     @abstractmethod
     def named(self, parameters: Vector) -> dict[str, Vector]:
-        """Return `parameters` by the names that they have in the model's module."""
+        """Split `parameters` into tensors, named as in the model's torch module."""
 
     @abstractmethod
     def zeros(self, length: int, *, double: bool = False) -> Vector:
-        """Return zeros in single precision, as models are, or in double."""
+        """Return a vector of zeros in single precision, like models, or in double precision."""
 
     @abstractmethod
     def table(self, rows: Sequence[Vector]) -> Vector:
-        """Return vectors as the rows of one table."""
+        """Return a matrix with these vectors as rows."""
 
     @abstractmethod
     def own(self, array: NDArray[np.generic]) -> Vector:
-        """Return a copy of an array as what is computed with."""
+        """Return a copy of `array` in the trainer's own type, a torch tensor or a NumPy array."""
 
     @abstractmethod
     def buffers(self, parameters: Vector) -> Vector:
-        """Return a copy of what lies behind the trained entries."""
+        """Return a copy of the buffers of a model vector, the entries after the trained ones."""
 
     @abstractmethod
     def next_model(self, stepped: Vector, before: Vector, buffers: Iterable[tuple[Vector, float]]) -> Vector:
-        """Return the model after a server step: `stepped` are its parameters, `buffers` what clients sent, weighted."""
+        """Return the model after a server step.
+
+        `stepped` are the new parameters, `before` is the model before the step, and `buffers` are the clients' buffers
+        with their weights.
+        """
 
     @abstractmethod
     def to_bytes(self, tensors: Mapping[str, Vector]) -> bytes:
-        """Return named tensors in the format of safetensors."""
+        """Serialize named tensors in the safetensors format."""
 
     @abstractmethod
     def from_bytes(self, content: bytes) -> dict[str, Vector]:
@@ -102,7 +106,7 @@ class AnyTrainer(ABC):
 
     @abstractmethod
     def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
-        """Cut a cohort into pieces that are worked on at once, always the same way."""
+        """Cut a cohort into parts that are computed at once; the same cohort is always cut in the same way."""
 
     @abstractmethod
     def train_many(
@@ -112,9 +116,10 @@ class AnyTrainer(ABC):
         step: int | Sequence[int],
         corrections: Vector | None = None,
     ) -> list[LocalResult]:
-        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of the i-th.
+        """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of client i.
 
-        `parameters` may be a row each, and `step` a turn each: whoever trains other versions can be trained together.
+        To train clients on different versions of the model together, pass one row of `parameters` and one `step` per
+        client.
         """
 
     @abstractmethod
@@ -125,45 +130,48 @@ class AnyTrainer(ABC):
     def local_losses(
         self, parameters: Vector, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
-        """Return the clients' training losses at `parameters`, on all their data or on some samples drawn in `step`."""
+        """Return the clients' training losses at `parameters`.
+
+        They are computed on all data of a client, or on `samples` of them drawn with key `step`.
+        """
 
     @abstractmethod
     def moment(self, parameters: Vector, client: int, *, targets: bool = False) -> FloatArray:
-        """Return the factor of the second moment of one batch of the client's features at `parameters`.
+        """Return a factor of the second moment of the client's features at `parameters`, computed from one batch.
 
-        With `targets` it is the moment of the features and the one-hot labels (or regression targets) together.
+        With `targets` it is the joint moment of the features and the one-hot labels (or regression targets).
         """
 
     @abstractmethod
     def score(self, parameters: Vector, chunk: int) -> TestScore:
-        """Judge `parameters` on one part of the test data."""
+        """Evaluate `parameters` on one chunk of the test data."""
 
     @abstractmethod
     def judge(self, parameters: Vector, inputs: Vector, targets: Vector) -> TestScore:
-        """Judge `parameters` on some samples."""
+        """Evaluate `parameters` on the given samples."""
 
     @abstractmethod
     def correct(self, parameters: Vector, inputs: Vector, targets: Vector) -> Vector:
-        """Return of which samples `parameters` tell the class."""
+        """Return for each sample whether `parameters` predict its class correctly."""
 
-    # -- what they share ---------------------------------------------------------------------------------------
+    # -- shared by all trainers --------------------------------------------------------------------------------
 
     @property
     def message_bytes(self) -> int:
-        """Bytes that travel each way in a round: the model, and for SCAFFOLD its control variate too."""
+        """Bytes of one message in either direction: the model, and with SCAFFOLD also a control variate."""
         return int(self.initial.nbytes) * (2 if self.training.algorithm == "scaffold" else 1)
 
     @property
     def test_chunks(self) -> int:
-        """Parts that the test data are judged in."""
+        """Number of chunks of the test data."""
         return math.ceil(len(self.data.test) / self.chunk)
 
     def samples(self, client: int) -> int:
-        """Return how many samples the client holds."""
+        """Return the client's number of training samples."""
         return self._counts[client]
 
     def train(self, parameters: Vector, client: int, step: int, correction: Vector | None = None) -> LocalResult:
-        """Train `client` from `parameters` and return where it ended; `correction` is added to every gradient."""
+        """Train one client from `parameters` and return the result; `correction` is added to every gradient."""
         return self.train_many(parameters, [client], step, None if correction is None else correction[None])[0]
 
     def gradient(self, parameters: Vector, client: int) -> Vector:
@@ -171,7 +179,7 @@ class AnyTrainer(ABC):
         return self.gradients(parameters, [client])[0]
 
     def local_loss(self, parameters: Vector, client: int, *, samples: int = 0, step: int = 0) -> float:
-        """Return the client's training loss at `parameters`, on all its data or on some samples drawn in `step`."""
+        """Return one client's training loss at `parameters`; see `local_losses`."""
         return self.local_losses(parameters, [client], samples=samples, step=step)[0]
 
     def evaluate(self, parameters: Vector) -> tuple[float, float]:
@@ -179,7 +187,7 @@ class AnyTrainer(ABC):
         return self.total(self.score(parameters, chunk) for chunk in range(self.test_chunks))
 
     def total(self, scores: Iterable[TestScore]) -> tuple[float, float]:
-        """Return the metric and the scaled loss from the scores of all parts, in their order."""
+        """Return the metric and the scaled loss from the scores of all chunks, in order."""
         samples, total_loss, correct = 0, 0.0, 0
         for score in scores:
             samples, total_loss, correct = samples + score.samples, total_loss + score.loss, correct + score.correct
@@ -187,16 +195,16 @@ class AnyTrainer(ABC):
         return (loss if self.data.metric == "loss" else correct / samples), loss
 
     def _probed(self, client: int, samples: int, step: int) -> IntArray | None:
-        """Return the samples that a probe of `samples` looks at; None = all of them."""
+        """Return the rows of the client's data that a probe of `samples` samples uses; None = all."""
         count = self.samples(client)
         if not 0 < samples < count:
             return None
         return np.sort(stream(self.seed, "probe", step, client).choice(count, samples, replace=False))
 
     def _measured(self, client: int) -> IntArray | None:
-        """Return the samples that a moment is made of; None = all of them.
+        """Return the rows of the client's data from which its moment is computed; None = all.
 
-        The same in every round: moments then change because features move, not because samples do.
+        They are the same in every round, so a moment changes only because the features change.
         """
         count, most = self.samples(client), self.training.moment_samples
         if most >= count:
@@ -206,14 +214,17 @@ class AnyTrainer(ABC):
     def _released(
         self, features: FloatArray, labels: NDArray[np.generic] | None, parameters: Vector, client: int, *, bias: bool
     ) -> FloatArray:
-        """Return the factor of a moment as it leaves the client; a head with a bias sees one more feature, a 1."""
+        """Return the factor of a moment as the client sends it; with `bias` the features get a constant 1."""
         classes = None if labels is None else self.data.classes
         rows = whole_rows(features, bias=bias, labels=labels, classes=classes)
         return released(rows, self.training, np.asarray(parameters), client, seed=self.seed)
 
 
 def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> AnyTrainer:
-    """Return who trains `model` on `data`, with the arithmetic that is asked for: only that is loaded."""
+    """Return a trainer of `model` on `data`: NumPy if `training.arithmetic` says so, else torch.
+
+    Only the library that is used is imported.
+    """
     if training.arithmetic == "numpy":
         from fedpace.sim.numpy_trainer import NumpyTrainer
 

@@ -1,4 +1,4 @@
-"""How clients train, and what comes out of it."""
+"""Options of local training (`Training`) and the result of one client's training (`LocalResult`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedpace.core.stepping import Vector
 Arithmetic = Literal["torch", "numpy"]
 
 LARGEST = 1e30
-"""Of a step size and its like: models are of single precision, which ends at 3e38."""
+"""Largest step size and similar option: models have single precision, whose largest number is 3e38."""
 WARM_UP = 2**31
-"""Stands for the step in the streams of warm-up training, so that it shares none with a round."""
+"""Step number in the random streams of warm-up training, so that no round uses the same streams."""
 
 
 class DivergedError(FedpaceError, ArithmeticError):
-    """Training left the finite numbers."""
+    """Training diverged: a loss or a parameter is no longer finite."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,24 @@ class Training:
     """How clients train.
 
     Args:
-        epochs: passes over the client's data in a round (E of the paper).
-        batch: samples in a step; 0 = all of the client's data.
-        lr: step size.
-        momentum: of SGD, starting at 0 in every round.
+        epochs: passes over the client's data per round (E in the paper).
+        batch: samples per SGD step; 0 = all of the client's data.
+        lr: step size of SGD.
+        momentum: of SGD; the velocity starts at 0 in every round.
         weight_decay: of SGD.
         algorithm: `fedavg`, `fedprox` or `scaffold`.
-        mu: weight of FedProx's pull towards the received model.
-        sketch: entries of the update sketches that are reported to schemes that need them; 0 = whole updates.
+        mu: weight of FedProx's proximal term, which pulls towards the received model.
+        sketch: entries of the update sketches that clients report to schemes that need them; 0 = whole updates.
         moment_samples: samples in the one batch from which a client computes its feature moment, as in the paper.
         moment_rank: leading directions of a moment that are sent; 0 = all.
-        moment_epsilon: each moment is released (epsilon, delta)-differentially private for one sample of the batch, by
-            the Gaussian mechanism (docs/privacy.md); 0 = as it is.
-        moment_delta: see there.
-        moment_clip: longest row of features, with the 1 of a bias and the targets behind them, that is kept as it is.
-        arithmetic: what computes it. `torch` trains every model, and is taken where nothing is said; `numpy` trains
-            those of linear layers with ReLU between them (linear, softmax, mlp), the same but for rounding, needs no
-            torch, and is faster.
+        moment_epsilon: epsilon of the Gaussian mechanism that makes each sent moment (epsilon, delta)-differentially
+            private for one sample of the batch (docs/privacy.md); 0 = no noise.
+        moment_delta: delta of that mechanism.
+        moment_clip: largest norm of a row of features, including the 1 of a bias and the targets. Longer rows are
+            scaled down before noise is added.
+        arithmetic: the library that trains. `torch` (the default) trains every model. `numpy` trains models of linear
+            layers with ReLU between them (linear, softmax, mlp). It is faster, needs no torch, and gives the same
+            results up to rounding.
     """
 
     epochs: int = 5
@@ -64,7 +65,7 @@ class Training:
     arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         at_least(self.epochs, 1, "epochs of training")
         at_least(self.batch, 0, "batch of training")
         above(self.lr, 0, "lr of training")
@@ -90,18 +91,18 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What came out of one client's round."""
+    """The result of one client's local training."""
 
     parameters: Vector
     loss: float
-    """Mean loss over the first local epoch: each sample's loss just before it was learnt from."""
+    """Mean loss over the first local epoch; each sample's loss is taken just before the step that uses it."""
     steps: int
     """SGD steps taken."""
     sound: bool = False
-    """Whether all numbers are known to be finite."""
+    """Whether all numbers have already been found finite."""
 
     def check(self, client: int, step: int, training: Training) -> None:
-        """Raise if training has diverged."""
+        """Raise `DivergedError` if the loss or a parameter is not finite."""
         if self.sound or (math.isfinite(self.loss) and np.isfinite(np.asarray(self.parameters)).all()):
             return
         when = "the warm-up" if step == WARM_UP else f"round {step + 1}"

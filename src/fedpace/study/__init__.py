@@ -1,9 +1,9 @@
-"""Compare schemes on data and a model of one's own, in Python.
+"""`compare` and `simulate`: run schemes on your own data and model from Python.
 
     results = fedpace.compare([(X, y), ...], test=(X, y), model=net, schemes=["random(k=5)", "pace"], target=0.9)
     print(results)
 
-Everything runs in this process, so that a script needs no `if __name__ == "__main__"`.
+By default your own model is trained in this process, so a script needs no `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from fedpace.study.results import Page, Results
 __all__ = ["Page", "Results", "compare", "simulate"]
 
 CHARGED = Clock(charge_warmup=True)
-"""The default clock: everything counts, what is measured before the first choice included."""
+"""The default clock: the warm-up takes virtual time too."""
 QUARTER = Fleet(warmup_wait=0.25)
-"""As in the demo: who must hear of every client first goes on when a quarter has answered."""
+"""The default fleet, as in the demo: a full warm-up ends when a quarter of the clients have answered."""
 
 
 def compare(
@@ -78,42 +78,42 @@ def compare(
     name: str = "own data",
     progress: bool = True,
 ) -> Results:
-    """Compare schemes on data and a model of one's own under a virtual clock.
+    """Compare schemes on your own data and model under a virtual clock, and return the results.
 
     Args:
-        clients: a pair (X, y) per client: arrays, tensors or lists; whole numbers from 0 on are classes, and so are
-            names.
-        test: the pair that the shared model is judged by, or one per client.
-        model: any `torch.nn.Module`, started from the weights that it has; what makes one when called, as its class
-            does, which is called once per seed; or a model of fedpace, by name or as an object.
-        data: instead of clients and test, a data set of fedpace, by name or as an object.
-        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, either); one text
-            with commas between names does too. None = random, with ten clients or half of them where there are fewer,
-            and pace.
-        delays: a delay model by name or as an object; or seconds, one per client or rounds x clients.
-        target: accuracy (or loss) to reach and hold; None = all rounds are run, and only what they end with compared.
-        seeds: how many, or which.
-        rounds: at the most.
-        epochs: of local training, as `batch` and `lr` (5, 32 and 0.05).
-        batch: samples of a local step.
-        lr: step size of local training.
-        training: all that can be set of local training, in place of these three.
-        task: `classification` or `regression`, where the type of the targets does not say it.
-        head: name of the layer whose inputs are the features that moments are made of; None = the last linear layer.
-        server: server step of all schemes; None = what each asks for.
+        clients: one pair (X, y) per client, as arrays, tensors or lists. Integer targets from 0 on and names are
+            classes.
+        test: the pair (X, y) on which the shared model is evaluated, or one pair per client.
+        model: any `torch.nn.Module`, trained from its current weights; a class or function without arguments that
+            returns one, called once per seed; or a model of fedpace, by name or as an object.
+        data: a data set of fedpace, by name or as an object, instead of clients and test.
+        schemes: names with or without options, such as `"random(k=5)"`, objects, or pairs (label, name or object); or
+            one text with names separated by commas. None = random and pace; random selects ten clients, or half of the
+            clients if there are fewer than 20.
+        delays: a delay model, by name or as an object; or seconds, one per client or an array (rounds, clients).
+        target: accuracy (or loss) to reach and hold; None = run all rounds and compare only the final results.
+        seeds: the number of seeds, or a list of seeds.
+        rounds: most rounds per run.
+        epochs: epochs of local training (default 5).
+        batch: samples per local step (default 32).
+        lr: step size of local training (default 0.05).
+        training: all options of local training, instead of `epochs`, `batch` and `lr`.
+        task: `classification` or `regression`, if the type of the targets does not determine it.
+        head: name of the layer whose inputs are the features for moments; None = the last linear layer.
+        server: server step of all schemes; None = the one that each scheme asks for.
         robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
             `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
-        validation: samples of all clients' that the server holds too; for `fltrust` and `zeno`.
-        fleet: how clients are met; by default a warm-up waits for a quarter of them, and hears the others later.
-        availability: who is away.
-        clock: what is charged, by default everything.
-        stop: when runs end, which replaces `target` and `rounds`.
-        engine: where clients are trained: in this process, unless another engine is named.
-        out: folder for the runs; None = a temporary one, which `Results.save` copies.
-        resume: go on with the runs in `out`, which must be of the same comparison.
+        validation: number of the clients' samples that the server holds too; for `fltrust` and `zeno`.
+        fleet: options of the clients; by default a warm-up waits for a quarter of them.
+        availability: options of the clients' absences.
+        clock: what takes virtual time; by default also the warm-up.
+        stop: limits of the runs, instead of `target` and `rounds`.
+        engine: the engine that trains the clients; `auto` uses this process for your own model.
+        out: folder for the runs; None = a temporary folder, which `Results.save` copies.
+        resume: continue the runs in `out`, which must belong to the same comparison.
         overwrite: replace the runs in `out`.
-        name: of the comparison, in its reports.
-        progress: show how far it is.
+        name: name of the comparison in its reports.
+        progress: whether to show progress bars.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
     at_least(rounds, 1, "rounds")
@@ -173,12 +173,11 @@ def simulate(
     validation: int = 0,
     seed: int = 0,
 ) -> Iterator[Round]:
-    """Run a federation and yield its rounds for as long as they are asked for.
+    """Run a federation and yield its rounds without end.
 
-    Data are a data set of fedpace, or `clients` and `test` as for `compare`; model, delays, selector, server, robust
-    and validation are what `compare` takes. Data, initial model, delays and absences depend on `seed` alone, never on
-    the selector: runs under one seed are paired. Everything that can be wrong with the configuration is found before
-    this returns.
+    Pass a data set of fedpace as `data`, or `clients` and `test` as in `compare`. The other arguments are also those of
+    `compare`. Data, initial model, delays and absences depend on `seed` alone, never on the selector, so runs with the
+    same seed are paired. The configuration is checked before this returns.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
     (scheme,) = parts.schemes([selector])
@@ -226,7 +225,7 @@ def _check_target(experiment: Experiment) -> None:
 
 
 def _check_same(plan: Plan, folder: Path) -> None:
-    """Refuse to go on with the runs of another comparison."""
+    """Raise if the runs in `folder` belong to another comparison."""
     saved = runner.planned(folder)
     if saved is None:
         raise InputError(f"there is nothing to resume in {folder}: leave resume out")

@@ -1,4 +1,4 @@
-"""What a program hands over, as the parts of an experiment: names, objects of fedpace, arrays, torch modules."""
+"""Converts arguments of `compare` and `simulate` (names, objects, arrays, modules) to parts of an experiment."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fedpace.sim.training import Training
 T = TypeVar("T")
 
 USUAL_TRAINING: Mapping[str, Any] = {"epochs": 5, "batch": 32, "lr": 0.05}
-"""Of data of one's own, where nothing else is said."""
+"""Default options of local training in `compare`."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What is trained on what."""
+    """A data set and a model."""
 
     data: DataConfig
     model: ModelConfig
@@ -44,7 +44,7 @@ class Ground:
 def ground(
     clients: Any, test: Any, data: Any, model: Any, *, task: Task | None = None, head: str | None = None
 ) -> Ground:
-    """Return the data and the model; `clients` and `test` are arrays, `data` is a data set of fedpace or its name."""
+    """Return data and model; pass `clients` and `test` as arrays, or `data` as a data set of fedpace or its name."""
     if model is None:
         raise InputError("model is missing: give a torch.nn.Module, or a name such as 'softmax'")
     if (clients is None) == (data is None):
@@ -105,14 +105,14 @@ def _classes(targets: Sequence[Any], outputs: int | None, model: str) -> int:
 
 
 def delay_model(delays: Any) -> DelayConfig:
-    """Return delays by name, as an object of fedpace, or as seconds per client (or rounds x clients)."""
+    """Return a delay model from its name, an object, or seconds of shape (clients,) or (rounds, clients)."""
     if isinstance(delays, str) or hasattr(delays, "build"):
         return cast("DelayConfig", _component(registry.delays, delays, "delays"))
     return give_delays(delays)
 
 
 def schemes(given: Any) -> tuple[Scheme, ...]:
-    """Return the schemes, each by name (`"random(k=5)"`), as an object, or as (label, either)."""
+    """Return the schemes, each given by name (`"random(k=5)"`), as an object, or as (label, name or object)."""
     if isinstance(given, str):
         given = split_list(given, "schemes")  # as the command line takes them
     entries = [given] if hasattr(given, "name") else checks.listed(given, "schemes")
@@ -140,7 +140,7 @@ def _scheme(entry: Any) -> Scheme:
 
 
 def training(given: Any, **options: float | None) -> Training:
-    """Return how clients train: what is given, or the usual with these options."""
+    """Return the options of local training: `given`, or the defaults changed by `options`."""
     named = {name: value for name, value in options.items() if value is not None}
     if given is None:
         return Training(**{**USUAL_TRAINING, **named})
@@ -151,7 +151,7 @@ def training(given: Any, **options: float | None) -> Training:
 
 
 def instance(given: Any, kind: type[T], what: str) -> T:
-    """Return what came for `what`, or the defaults where nothing did; refuse what is of another kind."""
+    """Return `given`, or `kind()` if it is None; raise if it is not a `kind`."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -161,12 +161,12 @@ def instance(given: Any, kind: type[T], what: str) -> T:
 
 
 def server_step(server: Any) -> Any:
-    """Return a server step by name or as an object; None stays None."""
+    """Return a server step from its name or an object; None stays None."""
     return None if server is None else _component(registry.servers, server, "server")
 
 
 def robust_rule(robust: Any) -> Any:
-    """Return a robust rule by name (`"trimmed-mean(fraction=0.3)"`) or as an object; None stays None."""
+    """Return a robust rule from its name (`"trimmed-mean(fraction=0.3)"`) or an object; None stays None."""
     if robust is None:
         return None
     rule = _component(registry.robust, robust, "robust")
@@ -179,9 +179,9 @@ def robust_rule(robust: Any) -> Any:
 
 
 def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> EngineOptions:
-    """Return the engine. A module of one's own is trained in this process unless another is asked for.
+    """Return the options of the engine. With `auto`, a user's own module is trained in this process.
 
-    Workers would have to import its class, which they cannot where it is defined in the script that is run.
+    Worker processes must import the module's class, which is impossible if the main script defines it.
     """
     options = engine if isinstance(engine, EngineOptions) else EngineOptions(engine)
     if not isinstance(model, OwnModel) or options.name == "inline":
@@ -208,7 +208,7 @@ def _is_config(model: Any) -> bool:
 
 
 def _is_module(given: Any) -> bool:
-    """Whether it is a torch module: whoever has one has loaded torch."""
+    """Return whether `given` is a torch module, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(given, torch.nn.Module)
 

@@ -1,4 +1,4 @@
-"""What a comparison gives back: records, table, picture and page; in a terminal, in a notebook and on disk."""
+"""`Results`, what `compare` returns: records, tables, picture and HTML page, for terminals, notebooks and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedpace.report.summary import sentences
 from fedpace.report.tables import Comparison, SchemeSummary, render_costs, render_table, summarise
 
 WIDTH = 100
-"""Characters of the table where nobody says how wide it may be."""
+"""Default width of a table in characters."""
 STYLE = """
 .fedpace table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.3em 0 }
 .fedpace th, .fedpace td { padding: 0.2em 0.7em; text-align: right; vertical-align: top }
@@ -38,40 +38,40 @@ STYLE = """
 .fedpace .dash { border-top-style: dashed }
 .fedpace .dot, .fedpace .dashdot { border-top-style: dotted }
 """
-"""How tables look in a notebook, whose colours they take, light or dark."""
+"""CSS of tables in a notebook; they use the notebook's colours, light or dark."""
 
 
 class Page:
-    """The report as one HTML file that needs nothing else; a notebook shows it."""
+    """The report as one self-contained HTML file; a notebook displays it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def html(self) -> str:
-        """The page itself."""
+        """The page's HTML."""
         return self.path.read_text(encoding="utf-8")
 
     def open(self) -> None:
-        """Open it in a browser."""
+        """Open the page in a browser."""
         webbrowser.open(self.path.resolve().as_uri())
 
     def __repr__(self) -> str:
-        """Say where it is, and how to see it."""
+        """Return the path and how to open the page."""
         return f"<Page {self.path}; .open() shows it in a browser, .html is its text>"
 
     def _repr_html_(self) -> str:
-        """Return it in a frame of its own, so that it does not mix with the notebook."""
+        """Return the page in a frame, apart from the notebook's styles."""
         return f'<iframe srcdoc="{html.escape(self.html)}" style="width:100%;height:80vh;border:0"></iframe>'
 
 
 class Results:
-    """A comparison that has been run. `print` shows its table, a notebook its table and picture.
+    """The results of a comparison. `print` shows the tables, a notebook shows the tables and the picture.
 
     Args:
-        folder: where the runs are.
+        folder: folder of the runs.
         records: the runs; None = those in the folder.
-        temporary: whether the folder goes with this object.
+        temporary: whether the folder is removed with this object.
     """
 
     def __init__(self, folder: Path, records: Sequence[RunRecord] | None = None, *, temporary: bool = False) -> None:
@@ -90,25 +90,25 @@ class Results:
 
     @property
     def summary(self) -> str:
-        """The outcome in a few sentences."""
+        """The results in a few sentences."""
         return " ".join(sentences(self.comparison))
 
     def table(self, width: int = WIDTH) -> str:
-        """Return the table as text."""
+        """Return the table of times to target as text."""
         return _text(render_table(self.comparison), width)
 
     def costs(self, width: int = WIDTH) -> str:
-        """Return the table of what schemes cost beside time, as text; empty where the runs do not say."""
+        """Return the table of other costs (work, bytes) as text; empty if the runs do not record them."""
         found = render_costs(self.comparison)
         return "" if found is None else _text(found, width)
 
     def page(self) -> Page:
-        """Return the page."""
+        """Write the reports if needed, and return the page."""
         self._written()
         return Page(report_files(self.folder)[0])
 
     def save(self, folder: str | Path) -> Path:
-        """Copy runs and reports into a folder that is new or empty; the commands of fedpace read it."""
+        """Copy runs and reports into a new or empty folder, which fedpace's commands can read."""
         target = Path(folder)
         if target.exists() and any(target.iterdir()):
             raise InputError(f"{target} holds something already: give another folder")
@@ -117,7 +117,7 @@ class Results:
         return target
 
     def __str__(self) -> str:
-        """Return both tables and what they say, and what bounded clients' influence where something did."""
+        """Return both tables, the summary, and a sentence on bounded influence if clients were bounded."""
         said = (
             textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
             for text in (self.summary, influence_sentence(self.records))
@@ -125,13 +125,13 @@ class Results:
         return "\n".join(filter(None, [self.table(), self.costs(), *said]))
 
     def __repr__(self) -> str:
-        """Say what it is, and how to see more of it."""
+        """Return the schemes, the number of runs, the best scheme, and how to see more."""
         labels = ", ".join(scheme.label for scheme in self.comparison.schemes)
         best = f"; best: {self.comparison.best}" if self.comparison.best else ""
         return f"<Results of {labels}: {len(self.records)} runs{best}; print() shows the tables, .page() the page>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the tables and the picture; `page()` has the rest."""
+        """Return the tables and the picture for a notebook; `page()` has the full report."""
         self._written()
         picture = base64.b64encode(report_files(self.folder)[1].read_bytes()).decode()
         found, costs = self.comparison, cost_columns(self.comparison)

@@ -1,13 +1,12 @@
-"""The contract as code, for authors of selectors, policies, delay models, data sets and models: one call in a test.
+"""Contract checks for authors of selectors, policies, delay models, data sets and models: one call in a test.
 
     from fedpace.testing import check_selector
 
     def test_contract():
         check_selector(MyScheme(k=5))
 
-Whoever connects fedpace to a framework has `check_host` and its catalogue of bad replies (`fedpace.testing.hostile`).
-A policy, which works without rounds, is held to its own rules by `check_policy`. `check_model` loads torch, when it is
-first named.
+Use `check_policy` for policies, which work without rounds. To connect fedpace to another framework, use `check_host`
+and its catalogue of bad replies (`fedpace.testing.hostile`). Only `check_model` needs torch, and loads it at first use.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs torch when it is first named."""
+    """Import `check_model`, which needs torch, at first use."""
     if name != "check_model":
         raise AttributeError(f"module 'fedpace.testing' has no attribute {name!r}")
     try:

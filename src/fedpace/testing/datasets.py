@@ -1,4 +1,4 @@
-"""What every data set must keep to: what the simulator takes for granted, tried out.
+"""`check_dataset` checks that a data set meets the simulator's assumptions.
 
 check_dataset(MyData())
 """
@@ -15,7 +15,7 @@ from fedpace.testing.selectors import rule
 
 
 def check_dataset(config: DataConfig) -> None:
-    """Raise a ContractError where a data set breaks a rule."""
+    """Raise a ContractError if a data set breaks a rule of the contract."""
     name = getattr(config, "name", None)
     rule(isinstance(name, str) and bool(name), f"{type(config).__name__} must have a name")
     check_options(config)
@@ -37,7 +37,7 @@ def check_dataset(config: DataConfig) -> None:
 
 
 def check_options(config: Any) -> None:
-    """Raise a ContractError where what is configured has no fields that could be written into a file."""
+    """Raise a ContractError if a component is not a frozen dataclass, whose fields are its options."""
     cls = type(config)
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     rule(

@@ -1,16 +1,16 @@
-"""Bad replies, for whoever connects fedpace to a framework: one client must not stop the server, nor own the model.
+"""Bad replies for testing a connection of fedpace to a framework: one client must not stop the server or own the model.
 
     from fedpace.testing.hostile import CLIENTS, LIAR, Played, check_host
 
     def play(change):
-        ...                  # ROUNDS rounds with CLIENTS, all of them in every round; what LIAR sends is change(reply)
+        ...                  # run ROUNDS rounds with all CLIENTS in every round; LIAR sends change(reply)
         return Played(failed, models)
 
     def test_bad_replies():
         check_host(play)
 
-`change` takes and returns a `Reply`, which the host packs as its clients do; where that cannot be done, or `change`
-raises, the client has crashed, which must come to the same. Every other client is honest.
+`change` takes and returns a `Reply`, which the host packs as its clients do. If packing fails or `change` raises, the
+client has crashed, and the result must be the same. All other clients are honest.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ REACH = 100.0
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What a client sends, in plain parts."""
+    """A client's reply, independent of the framework."""
 
     model: Any
     """Name -> array."""
     metrics: Any = field(default_factory=dict)
-    """With the client's `loss`, whatever the framework calls it."""
+    """Metrics, including the client's loss under the framework's name for it."""
     samples: Any = 10
     note: Any = field(default_factory=dict)
-    """What `report_mod` or `Reporter` put beside the model."""
+    """The note that `report_mod` or `Reporter` adds to the model."""
 
 
 Change = Callable[[Reply], Reply]
@@ -50,7 +50,7 @@ Change = Callable[[Reply], Reply]
 
 @dataclass(frozen=True)
 class Attack:
-    """One way to go wrong."""
+    """One kind of bad reply."""
 
     name: str
     change: Change
@@ -64,16 +64,16 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What came of `ROUNDS` rounds."""
+    """The result of `ROUNDS` rounds."""
 
     failed: Sequence[Collection[str]]
-    """Who failed, per round."""
+    """Names of the failed clients in each round."""
     models: Sequence[Mapping[str, NDArray[Any]]]
-    """The shared model after each."""
+    """The shared model after each round."""
 
 
 def crash(reply: Reply) -> Reply:
-    """Send nothing at all."""
+    """Crash instead of sending a reply."""
     raise RuntimeError("this client was told to crash")
 
 
@@ -168,11 +168,11 @@ CATALOGUE: tuple[Attack, ...] = (
 
 
 def check_host(play: Callable[[Change], Played], attacks: Iterable[Attack] = CATALOGUE) -> None:
-    """Raise a ContractError where one bad client stops a host, hurts another client, or reaches the model.
+    """Raise a ContractError if one bad client stops the host, makes another client fail, or affects the model.
 
     Args:
-        play: plays `ROUNDS` rounds in which every client of CLIENTS takes part, and LIAR's replies are changed.
-        attacks: which to try.
+        play: runs `ROUNDS` rounds in which all CLIENTS take part and LIAR's replies are changed.
+        attacks: the attacks to try.
     """
     silent = play(crash)
     if len(silent.models) != ROUNDS or any(set(failed) != {LIAR} for failed in silent.failed):
@@ -189,7 +189,7 @@ def _check(attack: Attack, played: Played, silent: Played) -> None:
     if len(played.models) != ROUNDS:
         raise ContractError(f"{attack.name}: {len(played.models)} of {ROUNDS} rounds were played")
     for number, (failed, model) in enumerate(zip(played.failed, played.models, strict=True)):
-        must = attack.refused and number == 0  # a host may ask no more whom it has refused
+        must = attack.refused and number == 0  # later the host may no longer ask a refused client
         if set(failed) - {LIAR} or (must and LIAR not in failed):
             expected = f"{LIAR!r} alone" if must else f"nobody but {LIAR!r}"
             raise ContractError(

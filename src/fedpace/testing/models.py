@@ -1,4 +1,4 @@
-"""What every model must keep to: what the simulator takes for granted, tried out.
+"""`check_model` checks that a model meets the simulator's assumptions.
 
 check_model(MyModel(), input_shape=(1, 28, 28), outputs=10)       # a model of fedpace, or any torch module
 """
@@ -20,7 +20,10 @@ TOLERANCE = 1e-4
 
 
 def check_model(model: Any, *, input_shape: tuple[int, ...], outputs: int, head: str | None = None) -> None:
-    """Raise a ContractError where a model of fedpace, a torch module, or what makes one breaks a rule."""
+    """Raise a ContractError if a model breaks a rule of the contract.
+
+    `model` is a model of fedpace, a torch module, or a function that returns a module.
+    """
     own = isinstance(model, torch.nn.Module) or not hasattr(model, "build") or isinstance(model, type)
     config: Any = wrap(model, input_shape, head=head) if own else model
     name = config.module if own else getattr(config, "name", type(config).__name__)

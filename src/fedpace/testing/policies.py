@@ -1,4 +1,4 @@
-"""What every policy must keep to, driven without a model: answers come one by one, some late, some never."""
+"""`check_policy` checks the contract of policies, without a model: answers come one by one, some late, some never."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from fedpace.core.types import Need
 from fedpace.testing.selectors import ToyFleet, check_shape, rule
 
 Event = tuple[float, int]
-"""When a task ends, and its number."""
+"""Completion time of a task, and its id."""
 
 
 @dataclass(eq=False)
 class Transport:
-    """Carries tasks to a toy fleet and brings answers back, and notes what is broken on the way."""
+    """Delivers tasks to a toy fleet and answers to the coordinator, and checks the rules of the contract."""
 
     fleet: ToyFleet
     coordinator: Coordinator
     away: frozenset[int] = frozenset()
-    """Who cannot be reached."""
+    """Clients that cannot be reached."""
     events: list[Event] = field(default_factory=list)
     steps: list[tuple[Any, ...]] = field(default_factory=list)
-    """What was made, as plain values."""
+    """The steps made so far, as plain values."""
 
     @property
     def _name(self) -> str:
         return str(self.coordinator.policy.name)
 
     def play(self, steps: int) -> list[tuple[Any, ...]]:
-        """Go on until so many more steps are made."""
+        """Run `steps` more steps and return them."""
         until = self.coordinator.step + steps
         idle = 0
         while self.coordinator.step < until:
@@ -91,7 +91,7 @@ class Transport:
 
 
 def check_policy(policy: Policy[Any], *, clients: int = 14, steps: int = 12) -> None:
-    """Raise a ContractError where `policy` breaks a rule. `clients` must be as many as it needs."""
+    """Raise a ContractError if `policy` breaks a rule of the contract. `clients` must be enough for its cohorts."""
     check_shape(policy)
     rule(not policy.rounds, f"{policy.name} works in rounds: check_selector is for it")
     for fleet in (
@@ -123,7 +123,7 @@ def _check_repeatable(policy: Policy[Any], fleet: ToyFleet, steps: int) -> None:
 
 
 def _check_restored(policy: Policy[Any], fleet: ToyFleet, steps: int) -> None:
-    """Saved with tasks in flight, at several moments: what is restored must go on as if nothing had happened."""
+    """Save with tasks in flight at several times: the restored policy must continue in the same way."""
     for played in (1, 4):
         first = _transport(policy, fleet)
         first.play(played)
@@ -138,7 +138,7 @@ def _check_restored(policy: Policy[Any], fleet: ToyFleet, steps: int) -> None:
 
 
 def _check_churn(policy: Policy[Any], fleet: ToyFleet, clients: int) -> None:
-    """Clients join, are away for a while, and leave in the midst of their tasks."""
+    """Let clients join, be away for a while, and leave during their tasks."""
     transport = _transport(policy, fleet, clients=clients)
     transport.play(3)
     fleet.join(transport.coordinator, list(range(clients, 2 * clients)))

@@ -1,7 +1,7 @@
-"""What every selector and delay model must keep to.
+"""`check_selector` and `check_delay_model` check the contracts of selectors and delay models.
 
-The selector is driven through whole sessions by a toy fleet that joins, leaves, fails, lags and ties, and is saved and
-restored in between. What does not hold is a ContractError that says which rule was broken.
+A toy fleet drives the selector through whole sessions: its clients join, leave, fail, are slow and have equal delays,
+and the session is saved and restored. A broken rule raises a ContractError that names the rule.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ContractError(FedpaceError, AssertionError):
 
 @dataclass(frozen=True, eq=False)
 class ToyFleet:
-    """Clients with fixed properties, keyed by the client's number so that relabelling can be tried.
+    """Clients with fixed properties, keyed by the client's number, so that checks can change the order of clients.
 
     Args:
-        clients: how many.
-        seed: of their properties.
-        tied: all delays alike.
+        clients: number of clients.
+        seed: seed of their properties.
+        tied: whether all delays are equal.
         failing: fraction of a cohort that fails in each round.
-        pace: names the draw of the delays, so that the same clients can be had with others.
+        pace: key of the random delays; another key gives the same clients other delays.
     """
 
     clients: int
@@ -59,31 +59,31 @@ class ToyFleet:
     pace: str = "toy delay"
 
     def delay(self, client: int) -> float:
-        """Seconds of a round."""
+        """Return the client's delay in seconds."""
         return 10.0 if self.tied else float(np.exp(stream(self.seed, self.pace, client).normal(3.0, 1.0)))
 
     def samples(self, client: int) -> float:
-        """Samples held."""
+        """Return the client's number of samples."""
         return float(stream(self.seed, "toy samples", client).integers(1, 50))
 
     def labels(self, client: int) -> FloatArray:
-        """Label histogram."""
+        """Return the client's label histogram."""
         return stream(self.seed, "toy labels", client).integers(0, 9, CLASSES).astype(np.float64) + 1.0
 
     def moment(self, client: int) -> FloatArray:
-        """Factor of the feature moment."""
+        """Return the factor of the client's feature moment."""
         return stream(self.seed, "toy moment", client).normal(size=(8, FEATURES)) / math.sqrt(8)
 
     def update(self, client: int, step: int) -> FloatArray:
-        """Sketch of an update."""
+        """Return the sketch of the client's update."""
         return stream(self.seed, "toy update", client, step).normal(size=SKETCH)
 
     def loss(self, client: int, step: int) -> float:
-        """Training loss, falling over the rounds."""
+        """Return the client's training loss, which falls over the rounds."""
         return float(stream(self.seed, "toy loss", client).uniform(0.5, 2.0) / (1 + 0.1 * step))
 
     def outcome(self, client: int, step: int) -> Outcome:
-        """What the client reports."""
+        """Return the client's report."""
         if stream(self.seed, "toy failure", client, step).random() < self.failing:
             return Outcome(client, seconds=self.delay(client), finished=False)
         return Outcome(
@@ -102,11 +102,11 @@ class ToyFleet:
         return session
 
     def join(self, session: Session | Roster, order: list[int]) -> None:
-        """Let clients join with what a host knows from the start."""
+        """Let clients join, with their samples and labels."""
         session.join(order, samples=[self.samples(c) for c in order], labels=np.array([self.labels(c) for c in order]))
 
     def play(self, session: Session, rounds: int) -> Iterator[Selection]:
-        """Run rounds, warm-ups included in passing, and yield each selection after it was reported."""
+        """Run rounds and any warm-ups, and yield each round's selection after its reports."""
         target = session.step + rounds
         while session.step < target:
             request = session.probe()
@@ -120,7 +120,7 @@ class ToyFleet:
                 yield selection
 
     def answers(self, request: ProbeRequest) -> dict[int, Any]:
-        """What the probed clients answer."""
+        """Return the answers of the probed clients."""
         clients = [int(client) for client in request.clients]  # type: ignore[call-overload]
         if request.kind == "loss":
             return {client: self.loss(client, request.step) for client in clients}
@@ -128,7 +128,7 @@ class ToyFleet:
 
 
 def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 6) -> None:
-    """Raise a ContractError where `selector` breaks a rule. `clients` must allow its cohort size."""
+    """Raise a ContractError if `selector` breaks a rule of the contract. `clients` must be enough for its cohorts."""
     check_shape(selector)
     order = list(range(clients))
     for fleet in (
@@ -151,7 +151,7 @@ def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 
 
 
 def check_delay_model(config: DelayConfig, *, clients: int = 50) -> None:
-    """Raise a ContractError where a delay model breaks a rule."""
+    """Raise a ContractError if a delay model breaks a rule of the contract."""
     one, two = (config.build(clients, model_bytes=10_000, seed=3) for _ in range(2))
     other = config.build(clients, model_bytes=10_000, seed=4)
     late, early = one.draw(7), one.draw(1)
@@ -169,13 +169,13 @@ def check_delay_model(config: DelayConfig, *, clients: int = 50) -> None:
 
 
 def rule(holds: bool, broken: str) -> None:
-    """Raise a ContractError where a rule does not hold."""
+    """Raise a ContractError with the text `broken` unless `holds`."""
     if not holds:
         raise ContractError(broken)
 
 
 def check_shape(selector: Any) -> None:
-    """Hold a scheme to how its class must look."""
+    """Check the class of a scheme: a frozen dataclass with a name, needs and a valid state."""
     rule(not isinstance(selector, type), f"give an object to check, with its options: {selector!r} is its class")
     cls = type(selector)
     rule(dataclasses.is_dataclass(selector), f"{cls.__name__} must be a dataclass: its fields are its configuration")
@@ -192,7 +192,7 @@ def check_shape(selector: Any) -> None:
 
 
 def _is_state(state: Any) -> bool:
-    """Whether a session can save it, and nobody can change it behind the session's back."""
+    """Return whether a session can save the state, and whether the state is immutable."""
     if state is None:
         return True
     parameters = getattr(type(state), "__dataclass_params__", None)
@@ -231,7 +231,7 @@ def _check_restored(selector: Selector[Any], clients: int, rounds: int) -> None:
 
 
 def _check_churn(selector: Selector[Any], clients: int) -> None:
-    """Half of the fleet leaves, others join: the selector must not notice."""
+    """Let clients join, and half of the first ones leave: the selector must not choose clients that left."""
     fleet = ToyFleet(3 * clients, seed=7)
     session = fleet.session(selector, list(range(clients)))
     list(fleet.play(session, 2))
@@ -244,7 +244,7 @@ def _check_churn(selector: Selector[Any], clients: int) -> None:
 
 
 def _check_away(selector: Selector[Any], clients: int) -> None:
-    """Others are away in each round, and the fastest among them: a scheme may choose `view.candidates` only."""
+    """Make other clients unavailable in each round: a scheme may choose only among `view.candidates`."""
     fleet = ToyFleet(clients, seed=10)
     session = fleet.session(selector, list(range(clients)))
     list(fleet.play(session, 2))
@@ -264,21 +264,21 @@ def _check_away(selector: Selector[Any], clients: int) -> None:
 
 
 def _check_relabelled(selector: Selector[Any], clients: int) -> None:
-    """A scheme that draws nothing must choose the same clients in whatever order they joined."""
+    """Check that a scheme without random draws chooses the same clients for every order of joining."""
     fleet = ToyFleet(clients, seed=8)
     order = list(range(clients))
     straight = [_plain(s) for s in fleet.play(fleet.session(selector, order), 3)]
     reseeded = Session(selector, seed=99, shares="samples", offers=frozenset(Need))
     fleet.join(reseeded, order)
     if [_plain(s) for s in fleet.play(reseeded, 3)] != straight:
-        return  # it is random
+        return  # the scheme is random
     shuffled = stream(8, "relabel").permutation(clients).tolist()
     relabelled = [_plain(s) for s in fleet.play(fleet.session(selector, shuffled), 3)]
     rule(relabelled == straight, f"{selector.name} chose differently when the clients joined in another order")
 
 
 def _check_ignores_delays(selector: Selector[Any], clients: int, rounds: int) -> None:
-    """What claims to look neither at delays nor at time must choose the same whatever they are."""
+    """Check that a scheme with `ignores_delays` chooses the same clients under other delays."""
     rule(Need.DELAY not in selector.needs, f"{selector.name} cannot ignore delays and need them")
     played = []
     for pace in ("toy delay", "another pace"):
@@ -294,6 +294,6 @@ def _check_ignores_delays(selector: Selector[Any], clients: int, rounds: int) ->
 
 
 def _plain(selection: Selection) -> tuple[Any, ...]:
-    """A selection as plain values, in an order that does not depend on rows, and to rounding."""
+    """Return a selection as rounded plain values, in an order that does not depend on rows."""
     pairs = sorted(zip(selection.clients, selection.weights.round(9).tolist(), strict=True), key=repr)
     return selection.step, tuple(pairs), selection.mode, round(selection.deadline, 9)

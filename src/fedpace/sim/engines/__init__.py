@@ -1,5 +1,5 @@
-"""Where the clients' work is done: in this process, in worker processes, or on a cluster.
+"""Engines compute the simulated clients' work: in this process, in worker processes, or on a Ray cluster.
 
-An engine never changes what comes out: each task draws from streams keyed by seed, step and client, and answers come
-back in the order in which they were asked for.
+The engine never changes the results: random draws are keyed by seed, step and client, and answers come back in the
+order of the requests.
 """

@@ -1,4 +1,4 @@
-"""What the loop asks of an engine, and all of it but the one method in which engines differ."""
+"""`Engine`, the base class of engines: everything that the simulator calls, except the abstract method `_run`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedpace.sim.trainers import AnyTrainer
 from fedpace.sim.training import LocalResult
 
 Corrections = Callable[[int], Vector]
-"""Client to what is added to each of its gradients."""
+"""Client -> vector that is added to each of its gradients (SCAFFOLD)."""
 
 
 class Engine(ABC):
-    """Does the clients' work. Answers come in the order in which the clients are given, whatever was done first.
+    """Computes the clients' work. Answers come in the order of the given clients, whichever is computed first.
 
-    A subclass writes `_run`, and `close` when it holds anything. It acquires what it needs when it is first used, so
-    that building one, as checking a configuration does, costs nothing; after `close` it may be used again.
+    A subclass implements `_run`, and `close` if it holds resources. It acquires resources at first use, so building an
+    engine to check a configuration costs nothing. After `close` it may be used again.
 
     Args:
-        trainer: the data, the model and the options of the clients.
+        trainer: the clients' data, model and training options.
     """
 
     name: ClassVar[str]
@@ -34,10 +34,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _run(self, parameters: Vector, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
-        """Yield the answers to each task, in the order of `tasks`; what a task raises, raise in its turn."""
+        """Yield the answers to each task, in the order of `tasks`; raise a task's exception when its turn comes."""
 
     def close(self) -> None:  # noqa: B027  an engine in this process holds nothing
-        """Give back what the engine holds."""
+        """Release the engine's resources."""
 
     def train(
         self,
@@ -46,7 +46,7 @@ class Engine(ABC):
         step: int,
         corrections: Corrections | None = None,
     ) -> Iterator[LocalResult]:
-        """Train each client from `parameters`; yields, so that a large cohort's models need not all be in memory."""
+        """Train each client from `parameters`; yield results one by one, so that not all are in memory at once."""
         return self._spread(
             parameters,
             [
@@ -64,7 +64,7 @@ class Engine(ABC):
         turns: Sequence[int],
         corrections: Corrections | None = None,
     ) -> Iterator[LocalResult]:
-        """Train each client from a model and in a turn of its own: as fast as if all had been given the same."""
+        """Train each client from its own model and with its own key of random draws; as fast as `train`."""
         tasks: list[TrainTask] = []
         first = 0
         for part in self.trainer.parts(clients):
@@ -80,11 +80,11 @@ class Engine(ABC):
     def local_losses(
         self, parameters: Vector, clients: Sequence[int], *, samples: int = 0, step: int = 0
     ) -> list[float]:
-        """Return the clients' training losses, on all of their data or on some samples drawn in `step`."""
+        """Return the clients' training losses, on all data or on `samples` drawn with key `step`."""
         return list(self._spread(parameters, [LossTask(part, samples, step) for part in self.trainer.parts(clients)]))
 
     def moments(self, parameters: Vector, clients: Sequence[int], *, targets: bool = False) -> list[FloatArray]:
-        """Return the factors of the moments of the clients' features, with `targets` jointly with the labels."""
+        """Return the factors of the clients' feature moments; with `targets`, of features and labels jointly."""
         return list(self._spread(parameters, [MomentTask(part, targets) for part in self.trainer.parts(clients)]))
 
     def evaluate(self, parameters: Vector) -> tuple[float, float]:

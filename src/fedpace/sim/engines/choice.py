@@ -1,4 +1,7 @@
-"""Which engine a run uses. It decides how fast a run is, never what comes out: it is no part of an experiment."""
+"""The choice of an engine: `EngineOptions` is the user's request, `EngineChoice` the decision for one run.
+
+The engine decides how fast a run is, never its results, so it is not part of an experiment.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from fedpace.sim.trainers import AnyTrainer
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What is asked for.
+    """The engine that the user asks for.
 
     Args:
-        name: `inline`, `processes`, `ray`, or `auto`: whichever suits the model and the cohort.
-        workers: processes that work at a time; 0 = one per core (of the cluster, for `ray`).
-        ray_address: the Ray cluster to join, `auto` for the one around; None = start one on this machine.
+        name: `inline`, `processes`, `ray`, or `auto`, which picks `inline` or `processes` for the model and the cohort.
+        workers: number of parallel processes; 0 = one per core (of the cluster, for `ray`).
+        ray_address: address of the Ray cluster to join, `auto` for the one that this machine belongs to; None = start
+            one on this machine.
     """
 
     name: EngineName = "auto"
@@ -29,14 +33,14 @@ class EngineOptions:
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise if an option is invalid."""
         one_of(self.name, get_args(EngineName), "engine")
         at_least(self.workers, 0, "workers of the engine")
         if self.ray_address is not None and self.name != "ray":
             raise InputError(f"a Ray address is for engine ray, but the engine is {self.name}")
 
     def choose(self, trainer: AnyTrainer, cohort: int | None = None) -> EngineChoice:
-        """Decide for this model, and cohorts of about this size (None: not known)."""
+        """Return the engine for this model and for cohorts of about this size; None = size not known."""
         if trainer.training.arithmetic == "numpy" and self.name in ("processes", "ray"):
             raise InputError(
                 f"arithmetic numpy trains a whole cohort at once in this process, but engine {self.name} came: leave "
@@ -60,7 +64,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What a run uses, and why."""
+    """The engine that a run uses, and why."""
 
     name: Literal["inline", "processes", "ray"]
     workers: int
@@ -68,7 +72,7 @@ class EngineChoice:
     ray_address: str | None = None
 
     def build(self, trainer: AnyTrainer) -> Engine:
-        """Return the engine, which takes what it needs when it is first used."""
+        """Return the engine; it acquires its resources at first use."""
         if self.name == "inline":
             return Inline(trainer)
         if self.name == "ray":
@@ -80,10 +84,10 @@ class EngineChoice:
         return Processes(trainer, self.workers)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as records keep it."""
+        """Return the choice as a dict for the run's record."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What can go wrong where the clients' work is done."""
+"""Errors of engines."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from fedpace._base.errors import FedpaceError
 
 
 class WorkerLostError(FedpaceError, RuntimeError):
-    """Workers died over a task, again and again."""
+    """Several workers in a row died while computing the same task."""

@@ -1,4 +1,4 @@
-"""The engine that does everything in this process, one task after the other."""
+"""`Inline`, the engine that computes all tasks in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpace.sim.engines.threads import one_thread
 
 
 class Inline(Engine):
-    """Needs nothing and starts at once: the best engine for models so small that a whole cohort is one task."""
+    """Runs in this process, without setup: the best engine for small models, where a whole cohort is one task."""
 
     name: ClassVar[str] = "inline"
 

@@ -1,7 +1,7 @@
-"""Arrays that worker processes see too: one piece of memory, mapped by all of them.
+"""`SharedArrays`: NumPy arrays in memory that this process and its workers share.
 
-It has no name in the file system, so nothing is left behind, however a process ends: the system takes it back with the
-last process that has it open.
+The memory has no name in the file system. The operating system frees it with the last process that has it open, so
+nothing is left behind after a crash.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNED = 64
-"""Bytes that every array starts at a multiple of, as torch's own do: some kernels round by it."""
+"""Alignment of every array in bytes, as in torch: the rounding of some kernels depends on it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies."""
+    """Position, shape and type of an array in the shared memory."""
 
     offset: int
     shape: tuple[int, ...]
@@ -34,8 +34,8 @@ class SharedArrays:
     """Named arrays in shared memory.
 
     Args:
-        file: descriptor of the memory; this object owns it.
-        places: of the arrays.
+        file: file descriptor of the memory; this object owns it.
+        places: name -> place of each array.
     """
 
     def __init__(self, file: int, places: Mapping[str, Place]) -> None:
@@ -45,7 +45,7 @@ class SharedArrays:
 
     @classmethod
     def create(cls, arrays: Mapping[str, tuple[tuple[int, ...], Any]]) -> SharedArrays:
-        """Return new arrays, all 0, of these shapes and types."""
+        """Allocate arrays of these shapes and types, filled with 0."""
         places: dict[str, Place] = {}
         end = 0
         for name, (shape, dtype) in arrays.items():
@@ -56,13 +56,13 @@ class SharedArrays:
         return cls(file, places)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return the array."""
+        """Return the array of this name."""
         place = self.places[name]
         flat = np.frombuffer(self._map, dtype=place.dtype, count=prod(place.shape), offset=place.offset)
         return flat.reshape(place.shape)
 
     def close(self) -> None:
-        """Give the descriptor back; the memory lives for as long as an array of it does."""
+        """Close the file descriptor; the memory lives as long as one of its arrays."""
         os.close(self.file)
 
 

@@ -1,4 +1,4 @@
-"""Where clients can be trained, by name: free of torch, so that the command line can list them."""
+"""Names of the engines, in a module without torch, so that the command line loads fast."""
 
 from __future__ import annotations
 

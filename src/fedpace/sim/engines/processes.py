@@ -1,8 +1,8 @@
-"""The engine that works in processes of its own, one core and one thread each.
+"""`Processes`, the engine that computes tasks in worker processes, with one thread each.
 
-They live as long as the engine is open and see data and parameters through shared memory, so that no more than a few
-numbers travel for a task. The longest tasks go first. A worker that dies is replaced and its task done again: tasks
-are pure, so the answers are the same.
+The workers live until the engine is closed. They read data and parameters from shared memory, so a task is a short
+message. The longest tasks start first. If a worker dies, it is replaced and its task is repeated; tasks are pure
+functions, so the answers are the same.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from fedpace.sim.engines.worker import FAILED, Briefing, put_together, share
 from fedpace.sim.trainers import AnyTrainer
 
 RETRIES = 3
-"""Times that a task is given to another worker when the one that had it died."""
+"""How often a task is repeated after its worker died."""
 
 ANSWER_BYTES = 2**29
-"""Bytes of answers that wait for their turn at the most: how far ahead of the first that is missing work may run."""
+"""Most bytes of answers that wait for their turn; limits how far workers run ahead of the next answer."""
 
 
 class Processes(Engine):
-    """Trains as many clients at a time as there are workers.
+    """Trains clients in parallel, one task per worker process.
 
     Args:
-        trainer: the data, the model and the options of the clients.
-        workers: processes.
+        trainer: the clients' data, model and training options.
+        workers: number of processes.
     """
 
     name: ClassVar[str] = "processes"
@@ -82,19 +82,19 @@ class Processes(Engine):
         return self.trainer.largest_part * self.trainer.message_bytes
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
 
 class Queue:
-    """Tasks that wait, the longest first, and answers that wait for their turn.
+    """Waiting tasks, longest first, and answers that wait for their turn.
 
     Args:
-        tasks: in the order in which their answers are wanted.
-        trainer: knows what they cost.
-        ahead: how many tasks work may run ahead of the answer that is wanted next.
+        tasks: the tasks, in the order in which their answers are needed.
+        trainer: tells the cost of a task.
+        ahead: how many tasks the workers may run ahead of the next answer.
     """
 
     def __init__(self, tasks: Sequence[Task], trainer: AnyTrainer, ahead: int) -> None:
@@ -107,14 +107,14 @@ class Queue:
         self.answered: dict[int, Any] = {}
 
     def next(self, count: int, *, after: int) -> list[int]:
-        """Take up to `count` tasks out of the queue, none too far ahead of number `after`."""
+        """Remove and return up to `count` tasks, none more than `ahead` after number `after`."""
         for rank in self._ranks[self._within : after + self._ahead]:
             heappush(self._waiting, rank)
         self._within = max(self._within, after + self._ahead)
         return [heappop(self._waiting)[1] for _ in range(min(count, len(self._waiting)))]
 
     def settle(self, number: int, answers: Any) -> None:
-        """Keep the answers to a task, or put it back where there are none since its worker died."""
+        """Store the answers to a task; if `answers` is None because its worker died, queue the task again."""
         if answers is not None:
             self.answered[number] = answers
             return
@@ -128,13 +128,13 @@ class Queue:
 
 
 class Pool:
-    """Workers, replaced as they die, and the memory that they share."""
+    """The worker processes and the memory that they share; workers that die are replaced."""
 
     def __init__(self, trainer: AnyTrainer, workers: int) -> None:
         self._arrays, briefing = share(trainer, workers)
         self._parameters = torch.from_numpy(self._arrays["parameters"])
         self._lent = False
-        # Workers watch the reading end: however this process ends, they do.
+        # Workers read from this pipe. It closes when this process ends for any reason, and then they end too.
         lifeline = os.pipe()
         self._workers = [Worker(number, self._arrays, briefing, lifeline[0]) for number in range(workers)]
         self._finalizer = weakref.finalize(self, _end, self._workers, self._arrays, lifeline)
@@ -146,7 +146,7 @@ class Pool:
 
     @contextmanager
     def lent(self, parameters: torch.Tensor) -> Iterator[Pool]:
-        """Lend the workers for tasks that start from `parameters`; what is not done by the end is given up."""
+        """Reserve the workers for tasks that start from `parameters`; cancel unfinished tasks at the end."""
         if self._lent:
             raise OrderError("an engine answers one call at a time: read the answers to the one before to the end")
         self._lent = True
@@ -160,18 +160,18 @@ class Pool:
                     worker.stop()
 
     def answers(self, *, wait_for_one: bool) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers of tasks that are done with their answers, None where a worker died."""
+        """Yield (task number, answers) of finished tasks; the answers are None if the worker died."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         for connection in wait(list(busy), None if wait_for_one and busy else 0):
             yield busy[connection].end()  # type: ignore[index]
 
     def close(self) -> None:
-        """End the workers and give the memory back."""
+        """Stop the workers and release the memory."""
         self._finalizer()
 
 
 class Worker:
-    """One process, and what it is at."""
+    """One worker process and its current task."""
 
     def __init__(self, number: int, arrays: SharedArrays, briefing: Briefing, lifeline: int) -> None:
         self._number = number
@@ -190,14 +190,14 @@ class Worker:
             [sys.executable, "-m", "fedpace.sim.engines.worker", *map(str, (*descriptors, self._number))],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the process that was started, which then ends its workers
+            start_new_session=True,  # Ctrl-C reaches only the main process, which then stops its workers
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **ONE_THREAD},
         )
         theirs.close()
         self._send(self._briefing)
 
     def begin(self, number: int, task: Task) -> None:
-        """Send a task, to a new process if the one before has died."""
+        """Send a task to the process; start a new process if the last one died."""
         if self._process is None:
             self._start()
         self.task = (number, task)
@@ -208,7 +208,7 @@ class Worker:
         self._send(pickle.dumps((task, corrected)))
 
     def end(self) -> tuple[int, Any]:
-        """Return the number of the task with its answers, with what it raised, or with None if the worker died."""
+        """Return the task's number and its answers, or its exception, or None if the worker died."""
         assert self.task is not None
         number, task = self.task
         try:
@@ -220,7 +220,7 @@ class Worker:
         return number, message if kind == FAILED else put_together(message, self._room, task)
 
     def stop(self) -> None:
-        """End the process; it has nothing to lose."""
+        """Kill the process and drop its task."""
         self.task = None
         if self._process is not None:
             self.connection.close()
@@ -232,7 +232,7 @@ class Worker:
         try:
             self.connection.send_bytes(message)
         except OSError:
-            return  # it died: whoever waits for its answer is told
+            return  # the worker died: `end` reports it
 
 
 def _end(workers: Sequence[Worker], arrays: SharedArrays, lifeline: tuple[int, int]) -> None:

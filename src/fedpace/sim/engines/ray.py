@@ -1,9 +1,9 @@
-"""The engine that works on a Ray cluster: the same tasks, on as many machines as there are.
+"""`Ray`, the engine that computes tasks on a Ray cluster of one or more machines.
 
-Data and model options are put into the object store once; a machine keeps one copy, which its workers map. Parameters
-are put there once a call. Tasks are Ray's own, without actors: Ray then gives the task of a worker or machine that was
-lost to another one, and machines may join and leave. Each task uses one core and one thread, and carries nothing but
-the numbers of its clients.
+Data and model options go into Ray's object store once; each machine keeps one copy, which its workers share. Parameters
+go there once per call. The engine uses Ray tasks rather than actors. So Ray repeats the task of a lost worker or
+machine elsewhere, and machines may join and leave. Each task uses one core and one thread, and carries only client
+numbers.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ except ModuleNotFoundError as cause:
     raise MissingExtraError("engine ray", "ray", "ray") from cause
 
 RETRIES = 3
-"""Times that a task is given to another worker when the one that had it died."""
+"""How often a task is repeated after its worker died."""
 
 KNOCK = 10.0
-"""Seconds in which a cluster must answer."""
+"""Seconds to wait for a connection to a cluster."""
 
 QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # nor does a warning tell of a change that is to come
+    "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about a future change
 }
-"""Environment of every Ray that is used here."""
+"""Environment variables for every Ray connection."""
 
 ALONE = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
-"""Environment of a Ray that is started here: with it Ray listens on the loopback interface only."""
+"""Environment variables for a cluster that this process starts: Ray listens on the loopback interface only."""
 
 
 class Ray(Engine):
-    """Works wherever a Ray cluster has a core to spare.
+    """Computes tasks on the free cores of a Ray cluster.
 
     Args:
-        trainer: the data, the model and the options of the clients.
-        workers: tasks at a time; 0 = as many as the cluster has cores.
-        address: of a running cluster, `auto` for the one that this machine belongs to; None = one of this machine's
-            own, which lives as long as the engine is open.
+        trainer: the clients' data, model and training options.
+        workers: number of tasks in parallel; 0 = one per core of the cluster.
+        address: address of a running cluster, `auto` for the one that this machine belongs to; None = start one on this
+            machine, which ends when the engine is closed.
     """
 
     name: ClassVar[str] = "ray"
@@ -82,7 +82,7 @@ class Ray(Engine):
             self._cluster = Cluster(self.address, self.workers)
             self._ingredients = ray.put(_ingredients(self.trainer))
         received = ray.put(parameters.numpy())
-        # The longest go first, so that nobody is left with one when the others have nothing more to do.
+        # Longest first, so that no long task runs alone at the end.
         waiting = deque(sorted(range(len(tasks)), key=lambda index: -tasks[index].cost(self.trainer)))
         at_once = self.workers or len(tasks)
         running: dict[Any, int] = {}
@@ -93,18 +93,18 @@ class Ray(Engine):
                     while waiting and len(running) < at_once:
                         chosen = waiting.popleft()
                         running[_work.remote([self._ingredients], received, tasks[chosen])] = chosen
-                    # Answers stay in the object store until it is their turn: it may hold more than this process.
+                    # Answers stay in the object store until their turn, because this process may have less memory.
                     for reference in ray.wait(list(running), fetch_local=False)[0]:
                         answered[running.pop(reference)] = reference
                 yield _fetched(answered.pop(index), task)
         finally:
-            if ray.is_initialized():  # asking Ray for anything would start it again
+            if ray.is_initialized():  # otherwise the calls below would start Ray again
                 for reference in running:
-                    # By force: an interrupted worker would live on, with whatever it was importing half imported.
+                    # By force: an interrupted worker would stay alive, possibly with half-imported modules.
                     ray.cancel(reference, force=True)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Disconnect from the cluster, and stop it if this process started it."""
         self._ingredients = None
         if self._cluster is not None:
             self._cluster.close()
@@ -112,7 +112,7 @@ class Ray(Engine):
 
 
 class Cluster:
-    """A connection to Ray: to one that this process has already, to a running cluster, or to one of its own."""
+    """A connection to Ray: the one that this process already has, a running cluster, or a new local cluster."""
 
     def __init__(self, address: str | None, workers: int) -> None:
         self._folder: Path | None = None
@@ -132,7 +132,7 @@ class Cluster:
                     f"have one on this machine ({cause})"
                 ) from cause
             return
-        # A short path, since sockets lie in it, whose names have a limit; and nobody else's.
+        # A private folder with a short path: Ray puts sockets there, and socket paths have a length limit.
         self._folder = Path(tempfile.mkdtemp(prefix="fedpace-ray-"))
         with environment(QUIET | ALONE), _loopback():
             ray.init(
@@ -144,7 +144,7 @@ class Cluster:
             )
 
     def close(self) -> None:
-        """End what was begun here, nothing else."""
+        """Stop what this object started, nothing else."""
         if self._ours:
             ray.shutdown()
             ray_worker.print_worker_logs = _print_worker_logs
@@ -153,7 +153,7 @@ class Cluster:
 
 
 def _knock(address: str) -> None:
-    """Raise an OSError when nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    """Raise an OSError if no server listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=KNOCK).close()
@@ -161,29 +161,29 @@ def _knock(address: str) -> None:
 
 @ray.remote(num_cpus=1, max_retries=RETRIES)
 def _work(ingredients: list[Any], parameters: NDArray[Any], task: Task) -> Sequence[Any]:
-    """Do a task; the ingredients' reference comes in a list, which keeps Ray from fetching them for every task."""
+    """Compute a task. The list around the ingredients' reference keeps Ray from fetching them for every task."""
     with one_thread():
         return task.run(_trainer(ingredients[0]), torch.tensor(parameters))
 
 
 def _ingredients(trainer: AnyTrainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
-    """All that a worker must know, the data in a few large arrays that the object store shares out uncopied."""
+    """Return what a worker needs, with the data in a few large arrays that the object store shares without copies."""
     arrays, briefing = share(trainer, workers=0)
-    arrays.close()  # the arrays themselves live on
+    arrays.close()  # the arrays stay valid
     return {name: arrays[name] for name in arrays.places}, briefing
 
 
 @lru_cache(maxsize=1)
 def _trainer(ingredients: Any) -> AnyTrainer:
-    """The trainer of a worker, which builds it once."""
+    """Return the worker's trainer; each worker builds it once."""
     with warnings.catch_warnings():
-        # The object store's arrays are read-only, and so they are used.
+        # The object store's arrays are read-only, and nothing writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return briefed_trainer(*ray.get(ingredients))
 
 
 def _fetched(reference: Any, task: Task) -> Sequence[Any]:
-    """The answers to a task, or what it raised."""
+    """Return the answers to a task, or raise its exception."""
     try:
         answers: Sequence[Any] = ray.get(reference)
     except RayTaskError as failure:
@@ -200,13 +200,13 @@ _print_worker_logs = ray_worker.print_worker_logs
 
 
 def _to_standard_error(data: dict[str, str], print_file: Any, ignore_prefix: bool = False) -> None:
-    """Print what Ray has to say of lost workers where it does not mix with a command's output."""
+    """Print Ray's messages about lost workers to standard error, apart from a command's output."""
     _print_worker_logs(data, sys.stderr, ignore_prefix)
 
 
 @contextmanager
 def _loopback() -> Iterator[None]:
-    """Do what `ALONE` does for a Ray that somebody imported before, which has read the environment already."""
+    """Do the same as `ALONE` if Ray was imported earlier and has already read the environment."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:

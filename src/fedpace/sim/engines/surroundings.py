@@ -1,4 +1,4 @@
-"""What processes that are about to start find in their environment."""
+"""Environment variables for processes that engines start."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-"""Numerical libraries of one thread each: threads of several processes only get in each other's way."""
+"""Limits numerical libraries to one thread, because threads of parallel processes slow each other down."""
 
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within, and put back what was there."""
+    """Set environment variables inside the `with` block, and restore the old values after it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

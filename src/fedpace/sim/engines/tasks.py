@@ -1,8 +1,8 @@
-"""The pieces that an engine spreads: what one of them asks for, what it costs, and how a trainer answers it.
+"""Tasks, the units of work that an engine distributes: training, gradients, losses, moments and tests.
 
-A task carries no data and, where all clients were given the same, no model, so that it is cheap to send: a worker has
-the data, and gets the parameters once for all tasks of a call. What a task covers is decided here, never by the engine:
-its arithmetic then is the same wherever it runs.
+A task is cheap to send: a worker already has the data, and gets the parameters once for all tasks of a call. A task
+carries models only if its clients start from different versions. Which clients share a task never depends on the
+engine, so the results are the same in every engine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fedpace.sim.training import LocalResult
 
 
 class Task(Protocol):
-    """One piece of work."""
+    """One unit of work."""
 
     def cost(self, trainer: AnyTrainer) -> float:
-        """Return how long it takes, in any unit: the longest go first."""
+        """Return the relative duration of the task, in any unit; the longest tasks start first."""
         ...
 
     def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[Any]:
-        """Return the answers, one per client."""
+        """Compute the task; return one answer per client."""
         ...
 
 
 @dataclass(frozen=True)
 class OfClients:
-    """A task about these clients."""
+    """Base class of tasks about one or more clients."""
 
     clients: tuple[int, ...]
 
@@ -42,9 +42,9 @@ class OfClients:
 
 @dataclass(frozen=True, eq=False)
 class TrainTask(OfClients):
-    """Local training in a step; `corrections` (clients, parameters) are added to every gradient.
+    """Local training with key `step` of random draws; `corrections` (clients, parameters) are added to every gradient.
 
-    Who trains another version than the others brings it: `received` (clients, parameters), with a step each.
+    If clients start from different versions, `received` (clients, parameters) holds them, and `step` is one per client.
     """
 
     step: int | tuple[int, ...]
@@ -52,14 +52,14 @@ class TrainTask(OfClients):
     received: Vector | None = field(default=None, repr=False)
 
     def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[LocalResult]:
-        """Return where each client ended."""
+        """Return each client's trained model."""
         received = parameters if self.received is None else self.received
         return trainer.train_many(received, self.clients, self.step, self.corrections)
 
 
 @dataclass(frozen=True)
 class GradientTask(OfClients):
-    """Full-batch gradients."""
+    """Full-batch gradients of clients."""
 
     def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[Vector]:
         """Return each client's gradient."""
@@ -68,7 +68,7 @@ class GradientTask(OfClients):
 
 @dataclass(frozen=True)
 class LossTask(OfClients):
-    """Training losses, on all samples or on some drawn in `step`."""
+    """Training losses, on all samples or on `samples` drawn with key `step`."""
 
     samples: int = 0
     step: int = 0
@@ -80,20 +80,20 @@ class LossTask(OfClients):
 
 @dataclass(frozen=True)
 class MomentTask(OfClients):
-    """Moments of the features, with `targets` jointly with the labels."""
+    """Feature moments; with `targets`, of features and labels jointly."""
 
     targets: bool = False
 
     def run(self, trainer: AnyTrainer, parameters: Vector) -> Sequence[FloatArray]:
-        """Return each client's factor."""
+        """Return the factor of each client's moment."""
         return [trainer.moment(parameters, client, targets=self.targets) for client in self.clients]
 
 
 @dataclass(frozen=True)
 class TestTask:
-    """The shared model on one chunk of the test data."""
+    """Evaluation of the shared model on one chunk of the test data."""
 
-    __test__ = False  # pytest takes the name for a test's
+    __test__ = False  # keeps pytest from collecting the class
 
     chunk: int
 

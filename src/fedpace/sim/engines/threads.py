@@ -1,7 +1,7 @@
-"""One thread for every task, in every engine.
+"""Context managers that limit computations to one thread, as every task in every engine needs.
 
-Sums that several threads share come out differently in their last bits: a record would depend on the machine's number
-of cores. Cores are used by working on several clients at a time instead, which is faster too.
+A sum computed by several threads differs in its last bits, so records would depend on the number of cores. Engines use
+the cores by training several clients in parallel instead, which is also faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpace.sim.engines.surroundings import ONE_THREAD
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch, where it is loaded, use one thread within, and as many as before afterwards."""
+    """Limit torch, if it is loaded, to one thread inside the `with` block."""
     torch = sys.modules.get("torch")
     before = 1 if torch is None else torch.get_num_threads()
     if torch is None or before == 1:
@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 def one_thread_from_now_on() -> None:
-    """Let this process have one thread: libraries that are loaded, and those that are when they are first needed."""
+    """Limit this process to one thread for good, in libraries already loaded and in those loaded later."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     os.environ.update(ONE_THREAD)

@@ -1,7 +1,7 @@
-"""A worker process: gets the data once, then answers tasks until the connection ends.
+"""The program of a worker process: it gets the data once, then answers tasks until the connection closes.
 
-Started by `processes.py` as a program of its own rather than forked, since torch cannot derive gradients in a fork of a
-process that has done so, and not by `multiprocessing`, which runs the user's main module again.
+`processes.py` starts it as a separate program. It does not fork, because torch cannot compute gradients in a fork of a
+process that has computed some. It does not use `multiprocessing`, which would run the user's main module again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FINISHED, FAILED = "finished", "failed"
 
 @dataclass(frozen=True)
 class Briefing:
-    """All that a worker must know beside the arrays."""
+    """What a worker needs besides the shared arrays."""
 
     places: dict[str, Place]
     sizes: tuple[int, ...]
-    """Samples of each client."""
+    """Number of samples of each client."""
     data: dict[str, Any]
     """The other fields of `FederatedData`."""
     model: ModelConfig
@@ -45,7 +45,7 @@ class Briefing:
 
 
 def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
-    """Put the data into shared memory, along with room for the parameters and for each worker's answers."""
+    """Copy the data to shared memory, and reserve space for the parameters and for each worker's answers."""
     data, length = trainer.data, trainer.initial.numel()
     first, sizes = data.train[0], tuple(len(samples) for samples in data.train)
     arrays = SharedArrays.create(
@@ -71,7 +71,7 @@ def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
 
 
 def lay_out(answers: Sequence[Any], room: torch.Tensor) -> list[Any]:
-    """Copy the models or gradients among `answers` into `room`, and return what is left to send."""
+    """Copy the models or gradients in `answers` to the shared array `room`; return the rest, which must be sent."""
     left: list[Any] = []
     for row, answer in zip(room, answers, strict=False):
         if isinstance(answer, LocalResult):
@@ -86,14 +86,14 @@ def lay_out(answers: Sequence[Any], room: torch.Tensor) -> list[Any]:
 
 
 def put_together(left: Sequence[Any], room: torch.Tensor, task: Task) -> list[Any]:
-    """Undo `lay_out`."""
+    """Rebuild the answers that `lay_out` took apart."""
     if isinstance(task, TrainTask):
         return [LocalResult(row.clone(), *other) for row, other in zip(room, left, strict=False)]
     return [row.clone() if other is None else other for row, other in zip(room, left, strict=False)]
 
 
 def work(connection: Connection, file: int, number: int) -> None:
-    """Answer tasks."""
+    """Answer the tasks that arrive on `connection`, until it closes."""
     briefing: Briefing = pickle.loads(connection.recv_bytes())  # noqa: S301  from the process that started this one
     arrays = SharedArrays(file, briefing.places)
     trainer = briefed_trainer(arrays, briefing)
@@ -105,14 +105,14 @@ def work(connection: Connection, file: int, number: int) -> None:
             task = replace(task, corrections=room[: len(task.clients)].clone())
         try:
             left = lay_out(task.run(trainer, parameters), room)
-        except Exception as error:  # whatever it is, the other side is to raise it
+        except Exception as error:  # the engine raises it in the main process
             connection.send_bytes(pickle.dumps((FAILED, _sendable(error))))
         else:
             connection.send_bytes(pickle.dumps((FINISHED, left)))
 
 
 def briefed_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], briefing: Briefing) -> Trainer:
-    """Return the trainer that `share` was given, on the arrays as they lie."""
+    """Return a trainer equal to the one given to `share`, on the shared arrays without copies."""
     inputs, targets = arrays["inputs"], arrays["targets"]
     ends = np.cumsum(briefing.sizes).tolist()
     train = tuple(
@@ -125,7 +125,7 @@ def briefed_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], briefing:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or one that says the same where it does not survive the journey."""
+    """Return the error, or a RuntimeError with the same text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:
@@ -134,13 +134,13 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """Wait for the other end to close, in whatever way the process that holds it ended."""
+    """End this process when the main process ends for any reason, which closes the other end of `lifeline`."""
     os.read(lifeline, 1)
     os._exit(1)
 
 
 def main() -> None:
-    """Work until the connection ends."""
+    """Run the worker until the connection closes."""
     socket, file, lifeline, number = map(int, sys.argv[1:])
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
