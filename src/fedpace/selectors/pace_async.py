@@ -47,6 +47,8 @@ FEWEST = 2
 """Smallest number of answers per step: one client shows no disagreement."""
 ENDLESS = 1e6
 """Upper bound of the error, for clients that agree on nothing."""
+LEAST_WAIT = 1e-3
+"""The shortest wait, as a part of the fastest client's delay, or of a second if that is less."""
 PATIENCE = 0.1
 """Wait at least this part of the time since the last step before planning again."""
 GROWTH = 0.2
@@ -152,7 +154,9 @@ class PaceAsync(Scheme):
         if fresh.size and (fresh.size >= state.awaited or view.now >= state.look or nobody_else(view, fresh)):
             points, state = self._points(state, view)
             plan = self._plan(state, view, points, fresh)
-            state = replace(state, awaited=plan.awaited, look=view.now + plan.seconds)
+            # A wait of almost nothing would end at once, in the same state, and would be planned again for ever.
+            shortest = LEAST_WAIT * float(np.nanmin(view.delay, initial=1.0))
+            state = replace(state, awaited=plan.awaited, look=view.now + max(plan.seconds, shortest))
         apply = None
         facts: dict[str, Any] = {}
         if plan is not None and plan.now:
