@@ -11,6 +11,7 @@ from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace._base.errors import InputError
+from fedpace.core.view import InFlight, View
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
@@ -19,6 +20,7 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
+from fedpace.selectors._outlook import LATE
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -129,3 +131,31 @@ def test_options_that_make_no_sense_are_refused(options):
 def test_every_step_says_why_where_nobody_starts_with_it():
     played = list(islice(simulation(options={"in_flight": 3, "work_price": 1.0}).rounds(), 40))
     assert all("rho" in current.facts for current in played[1:])
+
+
+def test_a_wait_never_vanishes_in_the_precision_of_the_clock():
+    """The client in flight is late by a rounding error: a wait for it must still move the clock."""
+    now, clients = 529.9144174425253, 6
+    began = now - 1.0
+    delay = np.full(clients, np.nextafter((now - began) / LATE, np.inf))
+    assert 0 < LATE * delay[3] - (now - began) < 1e-12
+    held = InFlight(
+        np.arange(2), np.arange(2), np.full(2, began), np.full(2, 5), np.zeros(2), lambda: np.array([[1.0], [-1.0]])
+    )
+    flying = InFlight(np.arange(3, 6), np.arange(3, 6), np.full(3, began), np.full(3, 4), np.zeros(3))
+    view = View(
+        5,
+        now,
+        np.zeros(clients, dtype=np.bool_),
+        np.full(clients, 1 / clients),
+        delay=delay,
+        loss=np.zeros(clients),
+        loss_step=np.zeros(clients, dtype=np.int64),
+        participations=np.zeros(clients, dtype=np.int64),
+        in_flight=flying,
+        in_hand=held,
+    )
+    scheme = make_selector("pace-async")
+    move, _ = scheme.decide(scheme.init(), view, np.random.default_rng(0))
+    assert move.apply is None
+    assert now + move.wait.seconds > now
