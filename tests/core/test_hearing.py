@@ -13,6 +13,7 @@ from fedpace.core.aggregation import Trained
 from fedpace.core.tasks import Apply, Move
 from fedpace.core.types import Need, Traits
 from fedpace.moments import MomentBank
+from fedpace.trust.limits import WEIGHT_BURST
 
 FREE = ("fedbuff", "fedasync", "pace-async")
 ROUNDS = ("random", "pace", "refl")
@@ -262,15 +263,15 @@ def test_who_inherits_weight_of_those_refused_stays_within_its_caps():
     made, step, _ = step_of({0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1})
     left = made.refuse({task.id for task, _ in step.answers if task.client in (1, 2)})
     assert {task.client: weight for task, weight in left.answers if weight} == pytest.approx({0: 0.8, 3: 0.2})
-    made.ledger.trust.columns["weight_used"][:] = 2.9
+    made.ledger.trust.columns["weight_used"][:] = WEIGHT_BURST - 0.1
     left = made.refuse({task.id for task, _ in left.answers if task.client == 3})
     assert {task.client: weight for task, weight in left.answers if weight} == {0: 1.0}
     assert left.scale == pytest.approx(0.1 + 10 / 30), "nobody else has room: the step is shorter"
     made.stepped(1.0)
-    assert made.ledger.trust.columns["weight_used"][0] == pytest.approx(3.0)
+    assert made.ledger.trust.columns["weight_used"][0] == pytest.approx(WEIGHT_BURST)
 
 
 def test_in_delta_mode_nobody_gets_what_is_above_a_cap():
-    made, _, weights = step_of({0: 5.0, 1: -4.0, 2: 0.5}, mode="delta")
-    assert weights == {0: 3.0, 1: -3.0, 2: 0.5}
-    assert made.stepped(1.0).capped == {"0": 3.0, "1": -3.0}
+    made, _, weights = step_of({0: 7.0, 1: -6.0, 2: 0.5}, mode="delta")
+    assert weights == {0: WEIGHT_BURST, 1: -WEIGHT_BURST, 2: 0.5}
+    assert made.stepped(1.0).capped == {"0": WEIGHT_BURST, "1": -WEIGHT_BURST}

@@ -118,7 +118,7 @@ def test_a_model_stays_where_it_is_if_no_answer_counts():
 @pytest.mark.parametrize("rule", RULES)
 def test_a_scale_shortens_the_move(rule):
     moves = []
-    for used in (0.0, 2.9):
+    for used in (0.0, WEIGHT_BURST - 0.1):
         made = fleet(clients=40, k=1)
         made.ledger.trust.columns["weight_used"][:] = used
         step, model = due(made), np.zeros(WIDTH)

@@ -29,7 +29,7 @@ SHARE_CAP, SHARE_FLEET = 0.5, 20
 holds. In a small fleet one client may really hold most of the data."""
 WEIGHT_RATE = 10.0
 """Leaky bucket for a client's weight: it drains per step by this multiple of the client's share of the objective."""
-WEIGHT_BURST = 3.0
+WEIGHT_BURST = 5.0
 """Size of that bucket: a client can have the weight of this many whole steps at any time."""
 
 # -- claimed delays --------------------------------------------------------------------------------------------------
