@@ -173,7 +173,7 @@ def test_rules_are_listed_and_shown():
     assert [name for name, entry in entries.items() if entry["validates"]] == ["fltrust", "zeno"]
     shown = json.loads(CliRunner().invoke(app, ["show", "multi-krum", "--json"]).output)
     assert set(shown["meanings"]) == {"fraction", "keep"}, "of the class that it is made from too"
-    assert shown["about"].startswith("The mean of the `keep` updates")
+    assert "mean of the `keep` updates" in shown["about"]
     for name, rule in ROBUST.items():
         found = json.loads(CliRunner().invoke(app, ["show", name, "--json"]).output)
         assert set(found["meanings"]) == set(found["options"]), f"every option of {rule.__name__} is explained"

@@ -19,6 +19,7 @@ from fedpace.hosting import presence
 from fedpace.records.run import read_run
 from fedpace.testing import hostile
 from fedpace.testing.hostile import CATALOGUE, CLIENTS, LIAR, ROUNDS, Played, check_host
+from fedpace.trust.limits import WEIGHT_BURST, WEIGHT_RATE
 
 FEW = FedAvg(min_available_nodes=1, min_train_nodes=1)
 
@@ -157,12 +158,13 @@ def test_those_who_have_used_up_their_weight_move_the_model_by_less(flower):
     strategy = PacedStrategy(FEW, "random", k=1, clock="reported")
     strategy.coordinator.join([f"away-{number}" for number in range(99)])
     moved = []
-    for number in range(6):
+    whole = round(WEIGHT_BURST)
+    for number in range(whole + 3):
         record = flower.rounds(strategy, grid, flower.arrays([0.0]), 1, first=number + 1)
         moved.append(float(record["w0"].numpy()[0]))
-    np.testing.assert_allclose(moved[:3], moved[0])
+    np.testing.assert_allclose(moved[:whole], moved[0])
     share = 1 / len(strategy.coordinator)
-    np.testing.assert_allclose(moved[4:], 10 * share * moved[0], rtol=1e-5)
+    np.testing.assert_allclose(moved[whole + 1 :], WEIGHT_RATE * share * moved[0], rtol=1e-5)
 
 
 def test_clients_can_be_believed():
