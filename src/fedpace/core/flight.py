@@ -75,10 +75,6 @@ class Flight:
             self._lost.add(task)
             self.held -= 1
 
-    def told(self, task: int) -> Outcome:
-        """Return the answer to a task that is in hand."""
-        return self._answer_to(task)[1]
-
     def forget_moments(self) -> None:
         """Remove the feature moments from all answers in hand."""
         for task in list(self._answers):

@@ -142,8 +142,9 @@ class SharedModel:
         Updates that are too long are clipped. With a robust rule, every model is replaced by the combined model. If the
         step's scale is below 1, all models are moved towards the current model.
         """
-        step, held, buffers = self.aggregator.bounded(coordinator, step, self._answers(step, trained, sent))
-        before = {answer.task.id: answer for answer in self._answers(step, trained, sent)}
+        answers = self._answers(step, trained, sent)
+        before = {answer.task.id: answer.model for answer in answers}
+        step, held, buffers = self.aggregator.bounded(coordinator, step, answers)
         models = {answer.task.id: answer.model for answer in held}
         if self.aggregator.robust is not None and held:
             combined = self.aggregator.combined(coordinator, step, self._flat(self.arrays), held)
@@ -154,7 +155,7 @@ class SharedModel:
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for task, vector in models.items():
             model = dict(self._near(trained, sent, task, buffers))
-            found[task] = model if vector is before[task].model else {**model, **self._named(vector)}
+            found[task] = model if vector is before[task] else {**model, **self._named(vector)}
         return step, found
 
     def _answers(self, step: Step, trained: ByTask, sent: ByTask | None) -> list[Trained]:
