@@ -31,7 +31,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -93,6 +93,11 @@ coverage: setup  ## which lines the tests run; the page is runs/coverage/html/in
 docs: setup      ## the documents as a site, into site/; strict: a broken link is an error
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+image:           ## the server's image, with docker or podman; without them only what it is made of is checked
+	@builder=`command -v docker || command -v podman || true`; \
+	if [ -n "$$builder" ] && $$builder info >/dev/null 2>&1; then $$builder build -f deploy/Dockerfile -t fedpace:0.1.0 .; \
+	else echo "no docker or podman runs here: checking deploy/ only"; $(BIN)/python -m pytest -q tests/test_deployment.py; fi
 
 bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in startup heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

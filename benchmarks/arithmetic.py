@@ -18,14 +18,14 @@ from threadpoolctl import threadpool_limits
 from fedpace.data.digits import Digits
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
-from fedpace.sim.trainers import AnyTrainer, trainer_for
+from fedpace.sim.trainers import Trainer, trainer_for
 from fedpace.sim.training import Training
 
 ARITHMETICS = ("torch", "numpy")
 COHORTS = (10, 60)
 
 
-def milliseconds(trainer: AnyTrainer, clients: range) -> float:
+def milliseconds(trainer: Trainer, clients: range) -> float:
     """Return what a round of these clients takes."""
     began = time.process_time()
     trainer.train_many(trainer.initial, clients, 0)

@@ -29,18 +29,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lib.attacks import ATTACKS, GONE, HONEST, attack, attackers, poisoned, success
+from lib.attacks import ATTACKS, GONE, HONEST, attack, attackers, success
 from lib.attacks_shown import NOBODY, cells, markdown, picture
 from lib.defences import DEFAULT, DEFENCES, OFF, RULES, VALIDATED, defended, seen
 from lib.runs import Found, Runs
 
 from fedpace._base.errors import FedpaceError
+from fedpace._base.registry import selectors
 from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 from fedpace.records.holding import held_from
 from fedpace.records.round import Round
-from fedpace.registry import selectors
 from fedpace.sim.rounds import Simulation
 
 SCHEMES: dict[str, dict[str, Any]] = {"pace-async": {}, "pace": {}, "random": {"k": 10}, "fedbuff": {}}
@@ -70,7 +70,7 @@ def federation(experiment: Experiment, scheme: str, how: str, who: str, defence:
     expected = experiment.delays.build(experiment.data.clients, model_bytes=1, seed=seed).expected()
     few = np.empty(0, dtype=np.int64) if who == NOBODY else attackers(who, expected, seed)
     simulation = Simulation(
-        poisoned(experiment.data, few, ATTACKS[how]),
+        experiment.data,
         experiment.model,
         experiment.delays,
         selectors[scheme](**SCHEMES[scheme]),
@@ -182,7 +182,11 @@ def main() -> None:
     if options.json:
         Path(options.json).write_text(json.dumps(dict(sorted(done.items())), indent=0) + "\n")
     found = cells(done)
-    print(markdown(found, list(SCHEMES), list(ATTACKS), (*WHO, ONE)))
+    shown = {*options.defences.split(","), OFF}
+    found = {
+        place: cell for place, cell in found.items() if place[3] in shown and (place[3] != OFF or place[2] == NOBODY)
+    }
+    print(markdown(found, list(SCHEMES), list(ATTACKS), WHO))
     if options.png:
         schemes = [scheme for scheme in SCHEMES if any(place[0] == scheme for place in found)]
         picture(found, schemes, list(ATTACKS), options.shown, Path(options.png))

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.torch_trainer import TorchTrainer, Training
 
 ONE_CLIENT: dict[str, Any] = {"clients": 1, "partition": "iid"}
 """One client that holds everything."""
@@ -59,7 +59,7 @@ def main() -> None:
     if arguments.lr:
         training["lr"] = arguments.lr
     data = registry.datasets.make(arguments.name, folder=arguments.data, **data_options).build(seed=0)
-    trainer = Trainer(whole(data), registry.models.make(model, **model_options), Training(**training), seed=0)
+    trainer = TorchTrainer(whole(data), registry.models.make(model, **model_options), Training(**training), seed=0)
     parameters, spent, wall, accuracy = trainer.initial, 0.0, 0.0, []
     for epoch in range(arguments.epochs or epochs):
         started = time.process_time(), time.perf_counter()

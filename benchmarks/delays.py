@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpace.core.delay_estimator import DelayEstimator
 from fedpace.core.types import DelayConfig
-from fedpace.delays.estimator import DelayEstimator
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.summary import summarise

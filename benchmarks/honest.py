@@ -4,6 +4,7 @@
     python benchmarks/honest.py --part 0/2 & python benchmarks/honest.py --part 1/2      two processes share the runs
     python benchmarks/honest.py --federations flower-20,sorted-10 --schemes pace --seeds 0
     python benchmarks/honest.py --from benchmarks/honest.json        nothing is run: the table
+    python benchmarks/honest.py --defence zeno --federations own-class-20,nine-few-60   a rule with a validation set
     python benchmarks/honest.py --quick                              one seed and few steps: whether it runs
 
 Federations in which honest clients differ much (`lib/honest_federations.py`), each with the defence and without, paired
@@ -30,14 +31,14 @@ from typing import Any
 
 import numpy as np
 from lib import on_flower
-from lib.defences import DEFAULT, OFF, defended, seen
+from lib.defences import DEFAULT, DEFENCES, OFF, defended, seen
 from lib.honest_federations import DELAYS, FEDERATIONS, OnFlower, Simulated
 from lib.runs import Found, Runs, table
 
 from fedpace._base.errors import FedpaceError
-from fedpace.core.stepping import Vector
+from fedpace._base.registry import selectors
+from fedpace.core.server_rule import Vector
 from fedpace.records.round import Round
-from fedpace.registry import selectors
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 
@@ -48,7 +49,6 @@ ON_FLOWER = 40
 LIVE = Fleet(warmup="lazy", delays="observed")
 """How servers meet clients where nothing else is said (`fedpace.flower`)."""
 ALLOWED = 0.01
-SIDES = (OFF, DEFAULT)
 
 Run = tuple[str, str, int, str]
 
@@ -125,22 +125,22 @@ def key(name: str, scheme: str, seed: int, defence: str) -> str:
     return f"{name} | {scheme} | {seed} | {defence}"
 
 
-def wanted(federations: Sequence[str], schemes: Sequence[str], seeds: Sequence[int]) -> Iterator[Run]:
+def wanted(federations: Sequence[str], schemes: Sequence[str], seeds: Sequence[int], defence: str) -> Iterator[Run]:
     """Yield the runs, seed by seed, so that the whole table is there early."""
-    for seed, name, scheme, defence in product(seeds, federations, schemes, SIDES):
-        yield name, scheme, seed, defence
+    for seed, name, scheme, side in product(seeds, federations, schemes, (OFF, defence)):
+        yield name, scheme, seed, side
 
 
 # -- what they say -----------------------------------------------------------------------------------------------
 
 
-def rows(done: Mapping[str, Found]) -> list[dict[str, Any]]:
+def rows(done: Mapping[str, Found], defence: str = DEFAULT) -> list[dict[str, Any]]:
     """Return one row per federation and scheme: means over the seeds that both sides have, and whether it passes."""
     pairs: dict[tuple[str, str], list[tuple[Found, Found]]] = {}
     for place, found in done.items():
-        name, scheme, seed, defence = place.split(" | ")
-        on = done.get(key(name, scheme, int(seed), DEFAULT))
-        if defence == OFF and on is not None:
+        name, scheme, seed, side = place.split(" | ")
+        on = done.get(key(name, scheme, int(seed), defence))
+        if side == OFF and on is not None:
             pairs.setdefault((name, scheme), []).append((found, on))
     order = [(name, scheme) for name in FEDERATIONS for scheme in SCHEMES if (name, scheme) in pairs]
     return [row(name, scheme, pairs[name, scheme]) for name, scheme in order]
@@ -206,17 +206,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, few steps")
     parser.add_argument("--from", dest="source", help="show the runs in this file, and run nothing")
     parser.add_argument("--json", help="write all runs into this file")
+    parser.add_argument("--defence", default=DEFAULT, choices=[one for one in DEFENCES if one != OFF])
     options = parser.parse_args()
     if options.source:
         done = json.loads(Path(options.source).read_text())
     else:
         seeds = [int(seed) for seed in (options.seeds or ("0" if options.quick else "0,1,2,3,4")).split(",")]
         runs = Runs(options.out or ("runs/honest-quick" if options.quick else "runs/honest"), options.part)
-        for place in runs.mine(wanted(options.federations.split(","), options.schemes.split(","), seeds)):
+        for place in runs.mine(
+            wanted(options.federations.split(","), options.schemes.split(","), seeds, options.defence)
+        ):
             if key(*place) not in runs.done:
                 runs.add(key(*place), run(*place, quick=options.quick))
         done = runs.done
-    found = rows(done)
+    found = rows(done, options.defence)
     print(markdown(found))
     if options.json:
         Path(options.json).write_text(json.dumps(dict(sorted(done.items())), indent=0) + "\n")

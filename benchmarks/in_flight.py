@@ -17,11 +17,11 @@ import time
 from heapq import heappop, heappush
 from typing import Any
 
+from fedpace._base.registry import selectors
 from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.core.types import Need, Outcome
-from fedpace.registry import selectors
 
 WIDTH, SKETCH = 8, 16
 

@@ -29,16 +29,15 @@ from typing import Any
 import numpy as np
 
 from fedpace._base.checks import FloatArray
+from fedpace._base.registry import selectors
 from fedpace._base.rng import stream
 from fedpace.config import Overrides, load_experiment
 from fedpace.config.experiment import Experiment
-from fedpace.moments.factor import compress, whole_rows
-from fedpace.moments.private import private_moment
+from fedpace.moments.factor import compress, moment_rows, private_moment
 from fedpace.records.holding import held_from
-from fedpace.registry import selectors
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.stopping import Ending, until
+from fedpace.sim.stopping import StopRule, run_until
 
 DELTA, RANK, CLASSES = 1e-5, 16, 10
 CLIP = 4.0
@@ -68,7 +67,7 @@ def alone(batches: list[tuple[FloatArray, Any]], how: Release) -> dict[str, floa
     likeness, blind, found, rows_in_all = [], [], 0, 0
     for number, (pixels, labels) in enumerate(batches):
         width, count = pixels.shape[1], len(pixels)
-        moment = release(whole_rows(pixels, bias=True, labels=labels, classes=CLASSES), how, number)
+        moment = release(moment_rows(pixels, bias=True, labels=labels, classes=CLASSES), how, number)
         rows_in_all += count
         others = [(p, y) for place, (p, y) in enumerate(batches) if place != number]
         for kind in range(CLASSES):
@@ -94,7 +93,7 @@ def pairs(batches: list[tuple[FloatArray, Any]], how: Release) -> dict[str, floa
     likeness, found = [], 0
     for number, (pixels, _) in enumerate(batches):
         two = pixels[:2]
-        moment = release(whole_rows(two, bias=True), how, number)
+        moment = release(moment_rows(two, bias=True), how, number)
         width = two.shape[1]
         mean = moment[:width, width]
         values, vectors = np.linalg.eigh(moment[:width, :width] - np.outer(mean, mean))
@@ -111,7 +110,7 @@ def member(batches: list[tuple[FloatArray, Any]], how: Release) -> dict[str, flo
     """Attack whether a row was in a batch: half of a client's rows are."""
     areas: dict[str, list[float]] = {"outside": [], "leverage": [], "along": []}
     for number, (pixels, labels) in enumerate(batches):
-        rows = whole_rows(pixels, bias=True, labels=labels, classes=CLASSES)
+        rows = moment_rows(pixels, bias=True, labels=labels, classes=CLASSES)
         order = stream(3, "membership", number).permutation(len(rows))
         inside, outside = rows[order[: len(rows) // 2]], rows[order[len(rows) // 2 :]]
         moment = release(inside, how, number)
@@ -153,7 +152,7 @@ def cost(experiment: Experiment, scheme: str, epsilon: float | None, rank: int, 
     stop = replace(experiment.stop, max_rounds=200)
     played = [
         (current.clock, current.metric)
-        for current in until(simulation.rounds(), Ending(stop, experiment.direction, delays))
+        for current in run_until(simulation.rounds(), StopRule(stop, experiment.direction, delays))
     ]
     held = held_from(played, stop.target, experiment.direction, hold=stop.hold, every=stop.spacing(delays))[1]
     return None if held is None else round(played[held][0], 1)

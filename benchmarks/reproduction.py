@@ -12,12 +12,11 @@ import argparse
 import re
 from pathlib import Path
 
-from fedpace.reproduce import overhead, rendering, tables
+from fedpace.report.tables import ReportTable, markdown
+from fedpace.reproduce import overhead, tables
 from fedpace.reproduce.command import PACKAGED
-from fedpace.reproduce.headline import headline_table
-from fedpace.reproduce.outcomes import Results
-from fedpace.reproduce.plans import Request
-from fedpace.reproduce.tables import Table
+from fedpace.reproduce.outcomes import ReproducedResults
+from fedpace.reproduce.runs import Request
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproduction.md"
@@ -26,16 +25,16 @@ AT_SCALE = ("quadratic", "dirichlet-mnist", "rotated-mnist", "dirichlet-fashion-
 """Data sets that are run at the paper's scale."""
 
 
-def packaged() -> tuple[Results, Results]:
+def packaged() -> tuple[ReproducedResults, ReproducedResults]:
     """Return what comes with fedpace, quick and at the paper's scale."""
-    return Results.read(FOLDER / PACKAGED["quick"]), Results.read(FOLDER / PACKAGED["paper"])
+    return ReproducedResults.read(FOLDER / PACKAGED["quick"]), ReproducedResults.read(FOLDER / PACKAGED["paper"])
 
 
-def shown(results: Results, at_scale: Results) -> dict[str, Table]:
+def shown(results: ReproducedResults, at_scale: ReproducedResults) -> dict[str, ReportTable]:
     """Return the tables of the document by the names that it has for their places."""
     request, full = Request("quick"), Request("paper", AT_SCALE)
     found = {
-        "headline": headline_table(request, results),
+        "headline": tables.headline_table(request, results),
         "table1": tables.cell_table("table1", request, results),
         "table2": tables.cell_table("table2", request, results),
         "table3": tables.sweep_table(request, results),
@@ -49,10 +48,10 @@ def shown(results: Results, at_scale: Results) -> dict[str, Table]:
     return found
 
 
-def filled(text: str, results: Results, at_scale: Results) -> str:
+def filled(text: str, results: ReproducedResults, at_scale: ReproducedResults) -> str:
     """Return the document with every table as the results have it."""
     for name, table in shown(results, at_scale).items():
-        block = f"<!-- {name} -->\n{rendering.markdown(table)}<!-- end -->"
+        block = f"<!-- {name} -->\n{markdown(table)}<!-- end -->"
         text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
     return text
 
@@ -63,7 +62,7 @@ def main() -> None:
     parser.add_argument("--take", type=Path, help="folder of `fedpace reproduce`, whose results.json is taken over")
     given = parser.parse_args()
     if given.take:
-        taken = Results.read(given.take / "results.json")
+        taken = ReproducedResults.read(given.take / "results.json")
         taken.write(FOLDER / PACKAGED[taken.profile])
     DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8"), *packaged()), encoding="utf-8")
 

@@ -24,7 +24,8 @@ from grid.tuning import FILE, Tuned
 
 from fedpace._base.checks import FloatArray
 from fedpace.selectors.pace_async import PaceAsync
-from fedpace.server._memory import Memory
+from fedpace.server import memory_corrected
+from fedpace.server.memory_corrected import Memory
 from grid import cells as grid_cells
 
 ASIDE = 2**30
@@ -36,9 +37,9 @@ class Watched(Memory):
 
     made: FloatArray
 
-    def freed(self, *given: Any) -> tuple[FloatArray, FloatArray]:
+    def corrected(self, *given: Any) -> tuple[FloatArray, FloatArray]:
         """Return the step and the reference."""
-        step, reference = super().freed(*given)
+        step, reference = super().corrected(*given)
         Watched.made = step
         return step, reference
 
@@ -77,9 +78,7 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="print every step")
     options = parser.parse_args()
     one_thread()
-    import fedpace.server.remembering as remembering
-
-    remembering.Memory = Watched  # type: ignore[misc]
+    memory_corrected.Memory = Watched  # type: ignore[misc]
     tuned, found = Tuned(FILE), {}
     tasks = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     for cell in grid_cells.cells(tasks, matching=options.cells):

@@ -10,6 +10,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --images                       MNIST and FashionMNIST, where they are present
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
     python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
+    python benchmarks/time_to_target.py --held                         slow clients alone hold two classes of digits
     python benchmarks/time_to_target.py --give-up 4                    a run ends 4 times as late as pace-async holds
     python benchmarks/time_to_target.py --recorded FILE                rows of a result file, in place of running again
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
@@ -57,6 +58,8 @@ def main() -> None:
     options = arguments()
     tasks: Sequence[Task] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     default = "runs/grid-images" if options.images else "runs/grid"
+    if options.held:
+        tasks, default = grid_cells.HELD, "runs/grid-held"
     if options.natural:
         tasks, default = grid_cells.NATURAL, "runs/grid-natural"
     if options.tables:
@@ -79,7 +82,7 @@ def main() -> None:
             options.jobs,
             tuned=tuned,
             factors=options.factors,
-            give_up=options.give_up,
+            give_up=options.give_up or racing.CUT,
             yardstick=schemes.chosen(options.give_up_on, [])[0],
             recorded=[row for file in options.recorded for row in recorded.read(Path(file))],
         )
@@ -276,6 +279,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")
     parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
     parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
+    parser.add_argument("--held", action="store_true", help="slow clients alone hold two classes of digits instead")
     parser.add_argument("--natural", action="store_true", help="FEMNIST by writer, Shakespeare by role instead")
     parser.add_argument("--tables", default="", metavar="DIR", help="the tables of a folder instead")
     return parser.parse_args()

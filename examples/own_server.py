@@ -1,4 +1,4 @@
-"""A federation over plain sockets: the Coordinator decides, and these lines carry its tasks and bring answers back.
+"""A federation over plain sockets: the Coordinator decides, and this server sends its tasks and collects answers.
 
 python examples/own_server.py runs/own --rounds 20 --crash-after 7     # dies after the 7th step, before it is saved
 python examples/own_server.py runs/own --rounds 20                     # goes on with the 7th, to the same model
@@ -17,25 +17,34 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 import fedpace
+
+Model = NDArray[np.float64]
+Inbox = queue.Queue[tuple[str, Any]]
+Tasks = dict[tuple[str, int], tuple[Any, dict[str, Any]]]
+"""(Client, task id) -> the task and the model that was sent."""
+Came = dict[int, tuple[dict[str, Any], dict[str, Any]]]
+"""Task id -> the model that was sent and the model that came back."""
 
 FIRST = np.zeros(3)
 """The model that training begins with."""
 GREETING, DEADLINE = 10.0, 60.0
 """Seconds in which a client must say its name, and in which a round must end."""
 SENDING = 10.0
-"""Seconds in which a client must have read what it is sent; one that does not read is lost."""
+"""Seconds in which a client must read a task."""
 LONGEST = 1_000_000
-"""Characters of a line; what is longer is no answer."""
+"""Largest number of characters in an answer."""
 HUNG_UP = object()
-"""Stands for an answer: not None, which a client may send."""
+"""Marks the end of a connection in the inbox; None could be an answer."""
 
 
 def client(port: int, name: str) -> None:
-    """Fit a line to data of one's own for as long as the server sends models."""
+    """Fit a linear model to own data for as long as the server sends models."""
     rng = np.random.default_rng(int(name))
     inputs = rng.normal(size=(30, 3))
     targets = inputs @ [1.0, -2.0, 0.5] + rng.normal(scale=0.1, size=30)
@@ -51,16 +60,16 @@ def client(port: int, name: str) -> None:
             print(json.dumps(answer), file=lines, flush=True)
 
 
-def listen(name: str, lines, inbox: queue.Queue) -> None:
-    """Put what a client sends into the inbox, and HUNG_UP at its end, or when it sends what is no JSON."""
+def listen(name: str, lines: TextIO, inbox: Inbox) -> None:
+    """Put the messages of a client into the inbox, and HUNG_UP when it ends or sends something other than JSON."""
     with contextlib.suppress(OSError, ValueError, RecursionError), lines:
         for line in iter(lambda: lines.readline(LONGEST), ""):
             inbox.put((name, json.loads(line)))
     inbox.put((name, HUNG_UP))
 
 
-def send(link: socket.socket, order: dict) -> None:
-    """Send a task; hang up on a client that has not read it in time, and so it is lost."""
+def send(link: socket.socket, order: dict[str, Any]) -> None:
+    """Send a task; close the connection of a client that does not read it in time."""
     rest = memoryview(json.dumps(order).encode() + b"\n")
     until = time.monotonic() + SENDING
     with contextlib.suppress(OSError):  # it has hung up: the inbox says so
@@ -72,8 +81,8 @@ def send(link: socket.socket, order: dict) -> None:
             link.shutdown(socket.SHUT_RDWR)
 
 
-def admit(listener: socket.socket, clients: int, inbox: queue.Queue) -> dict[str, socket.socket]:
-    """Return connections by name, and listen to them; who says no name in time, or another's, is let go."""
+def admit(listener: socket.socket, clients: int, inbox: Inbox) -> dict[str, socket.socket]:
+    """Return name -> connection, and listen to each; clients without a name of their own are disconnected."""
     links: dict[str, socket.socket] = {}
     for _ in range(clients):
         link, _ = listener.accept()
@@ -93,15 +102,15 @@ def admit(listener: socket.socket, clients: int, inbox: queue.Queue) -> dict[str
     return links
 
 
-def take(coordinator, model: fedpace.SharedModel, step, came: dict) -> None:
-    """Make the next model of a step's answers: long updates are clipped, and nobody weighs more than it may."""
+def take(coordinator: fedpace.Coordinator, model: fedpace.SharedModel, step: Any, came: Came) -> None:
+    """Make the next model from the answers of a step; long updates are clipped, and weights are capped."""
     pairs = {task.id: came.pop(task.id) for task, _ in step.answers}  # the model that was sent, and what came back
     sent, trained = ({task: pair[place] for task, pair in pairs.items()} for place in (0, 1))
     model.apply(coordinator, step, trained, sent)
 
 
-def hear(coordinator, name: str, answer, tasks: dict, came: dict, now: float) -> None:
-    """Take in what a client says; where it is no answer to its task, the client has failed."""
+def hear(coordinator: fedpace.Coordinator, name: str, answer: Any, tasks: Tasks, came: Came, now: float) -> None:
+    """Record the answer of a client; if it does not answer its task, the client has failed."""
     try:
         task, sent = tasks.pop((name, answer["task"]))
         weights = np.array(answer["weights"], dtype=float)
@@ -114,16 +123,16 @@ def hear(coordinator, name: str, answer, tasks: dict, came: dict, now: float) ->
         lose(coordinator, name, tasks, now, f"what it sent is no answer to its task ({type(cause).__name__}: {cause})")
 
 
-def lose(coordinator, name: str, tasks: dict, now: float, why: str) -> None:
-    """Give up what a client was to do."""
+def lose(coordinator: fedpace.Coordinator, name: str, tasks: Tasks, now: float, why: str) -> None:
+    """Report the tasks of a client as lost."""
     for task in coordinator.tasks:
         if task.client == name:
             tasks.pop((name, task.id), None)
             coordinator.lost(task.id, now, why=why)
 
 
-def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, crash_after: int = 0) -> np.ndarray:
-    """Train until `rounds` steps are made, with what `folder` remembers of earlier sittings; return the model."""
+def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, crash_after: int = 0) -> Model:
+    """Train until `rounds` steps are made in total, continuing from the state in `folder`; return the model."""
     restored = (folder / "session.json").exists()
     if restored:
         coordinator = fedpace.Coordinator.restore(folder)
@@ -133,8 +142,9 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
         coordinator = fedpace.Coordinator(fedpace.make_selector("random", k=3), settings)
     weights = np.load(folder / f"model-{coordinator.step}.npy") if restored else FIRST
     model = fedpace.SharedModel({"weights": weights}, fedpace.make_server("average"))
-    inbox: queue.Queue = queue.Queue(maxsize=1000)
-    tasks, came = {}, {}
+    inbox: Inbox = queue.Queue(maxsize=1000)
+    tasks: Tasks = {}
+    came: Came = {}
     links = admit(listener, clients, inbox)
     coordinator.join([name for name in sorted(links) if name not in coordinator.clients])
     began = time.monotonic() - coordinator.now
@@ -150,9 +160,9 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
             for name, why in turn.failures.items():
                 print(f"step {coordinator.step}, client {name!r}: {why}", file=sys.stderr)
         for task in due.tasks:
-            tasks[task.client, task.id] = (task, model.arrays)
+            tasks[str(task.client), task.id] = (task, model.arrays)
             order = {"id": task.id, "weights": model.arrays["weights"].tolist()}
-            send(links[task.client], order)
+            send(links[str(task.client)], order)
         if due:
             continue
         if not coordinator.tasks:
@@ -177,7 +187,7 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
 
 def main() -> None:
     """Start the clients as processes, and serve them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", type=int, default=6)

@@ -11,7 +11,7 @@ import pytest
 from tiny import TINY
 
 import fedpace
-from fedpace import registry
+from fedpace._base import registry
 from fedpace.records.run import find_runs, read_run
 
 
@@ -183,7 +183,7 @@ def test_resume_of_a_folder_above_comparisons(call, tiny, tmp_path):
     call("compare", tiny, "--out", two, "--seeds", 1)
     code, _, errors = call("resume", tmp_path / "runs")
     assert code == 2
-    assert "holds 2 comparisons; go on with one of them:" in errors
+    assert "holds 2 comparisons; resume one of them:" in errors
     assert f"fedpace resume {two}" in errors
 
 

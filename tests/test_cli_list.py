@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.cli.listing import reflowed

@@ -19,9 +19,11 @@ from fedpace.records.round import Round
 from fedpace.records.run import RunInfo, find_runs, read_run, round_line
 from fedpace.records.writer import RunWriter
 from fedpace.report.cohort_map import cohort_map
+from fedpace.report.comparison import summarise
 from fedpace.report.events import crc32c, event_file
-from fedpace.report.export import latex, member_rows, round_rows
-from fedpace.report.why import explain_client
+from fedpace.report.explain import explain_client
+from fedpace.report.files import member_rows, round_rows
+from fedpace.report.tables import latex, scheme_table
 from fedpace.runner import run_all
 
 
@@ -60,7 +62,9 @@ def test_explain_counts_what_the_rounds_say(folder):
             assert found.delay == record.info.expected_delays[client]
             assert found.rank == 1 + sorted(record.info.expected_delays).index(found.delay)
             weights = [
-                current.weights[current.clients.index(client)] for current in mine if client not in current.failed
+                current.weights[current.clients.index(client)] / sum(current.weights)
+                for current in mine
+                if client not in current.failed
             ]
             assert found.influence == pytest.approx(sum(weights) / 3)
             assert [turn.round for turn in found.turns] == [1, 2, 3]
@@ -106,7 +110,7 @@ def test_explain_says_why(folder):
     )
     for scheme in ("pace", "random", "pace-async"):
         held = explain_client(replace(record, info=replace(info, selector=scheme), rounds=rounds), "2").turns
-        assert [turn.reason.startswith("excluded: ") for turn in held] == [False, True, True, False]
+        assert [turn.reason.startswith("excluded for a while: ") for turn in held] == [False, True, True, False]
     measured = replace(record, rounds=(round_of(1, (0, 1), warmed=(2,)), *record.rounds[1:]))
     assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
     fast = explain_client(record, "0")
@@ -142,7 +146,7 @@ def test_explain_says_of_random_that_it_is_chance(folder):
         "drawn by chance, 2 of 3",
         "crashed or late; drawn by chance, 2 of 3",
     ]
-    assert "1.3 of 2 rounds is what chance gives a client on average" in " ".join(found.sentences())
+    assert "1.3 of 2 rounds are expected for each client" in " ".join(found.sentences())
     assert "fast enough" not in call("explain", folder, "--client", 2, "--selector", "random")
 
 
@@ -257,7 +261,7 @@ def test_runs_says_how_to_go_on(folder, tmp_path):
     shutil.rmtree(next((tmp_path / "two runs").glob("*/seed-1")))
     shown = " ".join(call("runs", tmp_path).split())
     assert "3 of 4 runs with 2 seeds, interrupted" in shown
-    assert "go on: fedpace resume '" in shown
+    assert "to resume: fedpace resume '" in shown
 
 
 def test_one_damaged_run_does_not_hide_the_others(folder, tmp_path):
@@ -273,7 +277,7 @@ def test_one_damaged_run_does_not_hide_the_others(folder, tmp_path):
 
 
 def test_watch_sees_runs_grow(folder, tmp_path):
-    from fedpace.records.watching import RunWatch
+    from fedpace.records.catalogue import RunWatch
 
     whole = read_run(folder / "pace" / "seed-0")
     watching = RunWatch(tmp_path)
@@ -332,9 +336,9 @@ def test_csv_and_parquet_hold_every_round_and_every_member(folder, tmp_path):
 
 def test_latex_is_escaped(folder):
     runs = [replace(run, info=replace(run.info, label=run.info.label + "_50%")) for run in find_runs(folder)]
-    text = latex(runs)
+    text = latex(scheme_table(summarise(runs)))
     assert r"random\_50\%" in text
-    assert text.count(r"\\") == 3
+    assert sum(line.endswith(r"\\") for line in text.splitlines()) == 3
     assert text.isascii()
 
 

@@ -21,7 +21,7 @@ from fedpace.server.fedadam import Fedadam
 from fedpace.server.fedexp import Fedexp
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop
-from fedpace.sim.trainer import Training
+from fedpace.sim.torch_trainer import Training
 
 
 def table():
@@ -240,7 +240,7 @@ def test_whole_numbers_are_numbers():
         ("0.k", -1, r"my\.toml, \[\[selectors\]\] number 1: k of random must be at least 0, but -1 came"),
         ("stop.max_rounds", 0, r"my\.toml, \[stop\]: max_rounds of stop must be at least 1"),
         ("stop.target", math.nan, r"my\.toml, \[stop\]: target of stop must be a finite number"),
-        ("delays.median", -1.0, r"my\.toml, \[delays\]: median must be a finite number above 0"),
+        ("delays.median", -1.0, r"my\.toml, \[delays\]: median of lognormal must be above 0"),
     ],
 )
 def test_senseless_values(path, value, words):
@@ -307,7 +307,7 @@ def test_the_scheme_says_how_the_server_steps_unless_the_experiment_does():
     plain = parse(table())
     assert plain.server is None
     assert plain.server_of(plain.schemes[0]).name == "average"
-    assert plain.server_of(Scheme("pace", make_selector("pace"))).name == "nesterov"
+    assert plain.server_of(Scheme("pace", make_selector("pace"))).name == "memory-corrected"
     asked = parse({**table(), "server": {"name": "fedadam", "lr": 0.01}})
     assert asked.server_of(Scheme("pace", make_selector("pace"))) == Fedadam(lr=0.01)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedpace import make_selector
 from fedpace._base.errors import InputError
-from fedpace.config import Overrides, load_experiment, parse_experiment
+from fedpace.config import CHARGED, WARMUP_WAIT, Overrides, load_experiment, parse_experiment
 from fedpace.records.run import plain
 
 BASE = {
@@ -79,7 +79,22 @@ def test_an_accuracy_beyond_one_is_refused():
         parse_experiment({**BASE, "stop": {"target": 92.0}}, "my.toml")
 
 
+def test_the_warmup_is_charged_unless_told_otherwise():
+    """In TOML as in Python and in the demo; a free warm-up waits for all, since that costs nothing."""
+    found = parse_experiment(BASE, "my.toml")
+    assert found.clock == CHARGED
+    assert found.fleet.warmup_wait == WARMUP_WAIT
+    demo = load_experiment(None)
+    assert (demo.clock.charge_warmup, demo.fleet.warmup_wait) == (True, WARMUP_WAIT)
+    free = parse_experiment({**BASE, "clock": {"charge_warmup": False}}, "my.toml")
+    assert not free.clock.charge_warmup
+    assert free.fleet.warmup_wait == 1.0
+    assert parse_experiment(free.as_table(), "my.toml") == free
+    kept = parse_experiment({**BASE, "fleet": {"warmup_wait": 1.0}, "clock": {"deadline": 9.0}}, "my.toml")
+    assert (kept.fleet.warmup_wait, kept.clock.deadline, kept.clock.charge_warmup) == (1.0, 9.0, True)
+
+
 def test_the_warmup_can_be_charged_from_the_command_line():
     assert parse_experiment(Overrides(charge_warmup=True).apply(BASE), "my.toml").clock.charge_warmup
-    assert not parse_experiment(Overrides().apply(BASE), "my.toml").clock.charge_warmup
+    assert not parse_experiment(Overrides(charge_warmup=False).apply(BASE), "my.toml").clock.charge_warmup
     assert parse_experiment(Overrides(warmup_wait=0.5).apply(BASE), "my.toml").fleet.warmup_wait == 0.5

@@ -9,7 +9,7 @@ from experiments import TEXT
 from typer.testing import CliRunner
 
 import fedpace
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.config import Overrides, load_experiment, parse_experiment
@@ -36,6 +36,7 @@ def test_the_table_names_a_rule_its_options_and_the_validation_set(write):
         "rho": 0.1,
         "epsilon": 0.0,
         "server_vote": 1.0,
+        "rescale": False,
         "validation": 40,
     }
     for experiment in (plain, found, held):
@@ -48,7 +49,7 @@ def test_the_table_names_a_rule_its_options_and_the_validation_set(write):
     [
         ('name = "trimed-mean"', r"\[robust\]: there is no robust rule 'trimed-mean'\. Did you mean 'trimmed-mean'"),
         ('name = "krum"\nfractoin = 0.3', r"\[robust\] has no key 'fractoin'\. Did you mean 'fraction'"),
-        ('name = "krum"\nfraction = 0.7', r"\[robust\]: fraction must be at least 0 and below 0\.5"),
+        ('name = "krum"\nfraction = 0.7', r"\[robust\]: fraction of krum must lie in \[0, 0\.5\), but 0\.7 came"),
         ('name = "krum"\nfraction = "x"', r"\[robust\]: fraction is 'x'"),
         ("fraction = 0.3", r"\[robust\] lacks its name; known: bulyan, centered-clipping"),
         ('name = "fltrust"', r"\[robust\]: fltrust compares updates with one .* validation set"),

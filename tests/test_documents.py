@@ -87,7 +87,7 @@ def test_readme_leads_to_every_document():
         assert f"docs/{document.name}" in text, f"README should lead to {document.name}"
 
 
-ADVICE = "Take `pace-async`; where training goes in rounds, take `pace`."
+ADVICE = "Use `pace-async`. For synchronous rounds, use `pace`."
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/index.md", "docs/howto/choose.md"])
@@ -100,16 +100,25 @@ def test_the_program_and_the_library_name_it_too():
     said = " ".join(CliRunner().invoke(app, ["list"], env={"COLUMNS": "90"}).stdout.split())
     assert ADVICE.replace("`", "") in said
     assert said.index("pace-async A step") < said.index("pace The fastest") < said.index("adaptive-sampling")
-    assert "-> take this one" in CliRunner().invoke(app, ["show", "pace-async"]).stdout
+    assert "-> use this scheme" in CliRunner().invoke(app, ["show", "pace-async"]).stdout
     assert CliRunner().invoke(app, ["list", "schemes"]).stdout == CliRunner().invoke(app, ["list", "selectors"]).stdout
 
 
-def test_what_is_exported_is_what_readme_shows():
+def test_every_exported_name_is_in_the_reference():
+    pages = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    assert set(re.findall(r"^::: fedpace\.(\w+)$", pages, flags=re.M)) == set(fedpace.__all__)
+
+
+def test_what_readme_shows_is_exported():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"\bfedpace\.([A-Za-z_]+)\b", text))
     shown |= {name for line in re.findall(r"^from fedpace import (.*)$", text, flags=re.M) for name in line.split(", ")}
     modules = {path.stem for path in (ROOT / "src" / "fedpace").iterdir()}
-    assert shown - modules == set(fedpace.__all__)
+    assert shown - modules <= set(fedpace.__all__)
+
+
+def test_dir_shows_what_is_exported_and_nothing_else():
+    assert {name for name in dir(fedpace) if not name.startswith("__")} == set(fedpace.__all__)
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *map(str, sorted(ROOT.glob("examples/**/*.py")))])

@@ -46,7 +46,7 @@ def loaded_by(statement):
     "statement",
     [
         "import fedpace",
-        "import fedpace; fedpace.registry.selectors.names(); fedpace.registry.delays.names()",
+        "import fedpace; fedpace._base.registry.selectors.names(); fedpace._base.registry.delays.names()",
         "import fedpace.testing",
         "import fedpace.numerics, fedpace.moments",
         "import fedpace.delays.lognormal, fedpace.delays.synthetic",
@@ -75,7 +75,7 @@ def test_a_whole_session_needs_nothing_heavy():
 def test_the_simulator_loads_torch_when_it_trains_with_it_and_no_pictures():
     assert loaded_by("import fedpace.sim.rounds") == []
     assert loaded_by("import fedpace.sim.numpy_trainer") == []
-    assert loaded_by("import fedpace.sim.trainer") == ["torch"]
+    assert loaded_by("import fedpace.sim.torch_trainer") == ["torch"]
 
 
 def test_data_sets_are_checked_without_torch():
@@ -90,23 +90,6 @@ def test_every_public_name_is_there():
         assert hasattr(fedpace, name), name
 
 
-def test_without_the_extras_the_command_says_what_to_install(tmp_path):
-    """`fedpace` installed without extras: typer is hidden from a fresh interpreter."""
-    blocker = (
-        "import sys\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'typer':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
-        "from fedpace.__main__ import main\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "error: the command line needs 'typer': pip install 'fedpace[sim,data,report]'\n"
-
-
 def test_the_simulator_is_loaded_when_it_is_named():
     assert loaded_by("import fedpace; assert 'simulate' in dir(fedpace); assert callable(fedpace.make_selector)") == []
     assert loaded_by("import fedpace; fedpace.simulate") == ["rich"]
@@ -119,7 +102,6 @@ def test_modules_that_documents_name_need_no_import_of_their_own():
 
     for part in ("numerics", "moments", "planning", "testing"):
         assert getattr(fedpace, part) is sys.modules[f"fedpace.{part}"]
-        assert part in dir(fedpace)
     assert loaded_by("import fedpace; fedpace.planning; fedpace.testing; fedpace.moments") == []
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpace import make_selector, registry
+from fedpace import make_selector
+from fedpace._base import registry
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALLEST = 50

@@ -14,7 +14,7 @@ from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.cli import app
 from fedpace.core.session import Session
 from fedpace.core.types import Outcome
-from fedpace.numerics.gram import whitened_gram
+from fedpace.numerics.heterogeneity import whitened_gram
 from fedpace.numerics.simplex import best_mixture
 from fedpace.planning import plan_cohort
 from fedpace.selectors.moment_match import MomentMatch
@@ -91,6 +91,14 @@ def test_wide_features_are_sketched():
     found = plan_cohort(delay, factors, noise=0.1)
     assert found.chosen.error < 1
     assert found.chosen.clients >= 1
+
+
+def test_a_plan_says_what_no_method_beats():
+    found = plan_cohort([1.0, 4.0, 100.0])
+    assert [bound.answers for bound in found.lower_bounds] == [0.0, 3.0, 30.0]
+    assert (found.lower_bounds[0].same_data, found.lower_bounds[0].different_data) == (1.0, 100.0)
+    assert "No method needs less than 1 s per step" in found.sentences()[-1]
+    assert "10 answers per client" in found.sentences()[-1]
 
 
 def test_limits():

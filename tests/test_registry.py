@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 import fedpace
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.selectors.random import Random
 
@@ -180,8 +180,3 @@ def test_classes_are_called_as_they_are_registered(kind):
     for name in catalogue.names():
         expected = "".join(word.capitalize() for word in name.split("-")) + ("Delays" if kind == "delays" else "")
         assert catalogue[name].__name__ == expected
-
-
-@pytest.mark.parametrize("name", ["random", "pace", "pace-async"])
-def test_options_that_were_renamed_are_still_understood(name):
-    assert registry.selectors.make(name, extrapolate=0.5) == registry.selectors.make(name, fedexp_exponent=0.5)

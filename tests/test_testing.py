@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import fedpace
 from fedpace import Cohort, FedpaceError, Need
 from fedpace.core.types import Stateless
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.testing import ContractError, ToyFleet, check_delay_model, check_selector
+from fedpace.testing.policies import _transport
 
 
 def even(rows):
@@ -358,3 +360,32 @@ class CohortAlone(Good):
 def test_slips_of_a_first_scheme_are_named(selector, sentence):
     with pytest.raises(FedpaceError, match=sentence):
         check_selector(selector, clients=8, rounds=3)
+
+
+def test_an_asynchronous_scheme_is_sent_to_check_policy():
+    with pytest.raises(ContractError, match="check it with check_policy"):
+        check_selector(fedpace.make_selector("fedbuff"), clients=8, rounds=3)
+
+
+@dataclass(frozen=True)
+class Restarting(Stateless):
+    """Gives up every task in flight with each step, and starts its client again with the new model."""
+
+    name: ClassVar[str] = "restarting"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    rounds: ClassVar[bool] = False
+
+    def decide(self, state, view, rng):
+        hand = view.in_hand
+        if not len(hand):
+            start = view.candidates
+            return fedpace.Move(start, np.zeros(start.size), wait=fedpace.Wait(1)), None
+        start = np.union1d(view.candidates, view.in_flight.clients)
+        apply = fedpace.Apply(hand.ids, np.full(len(hand), 1 / len(hand)))
+        move = fedpace.Move(start, np.zeros(start.size), apply=apply, drop=view.in_flight.ids, wait=fedpace.Wait(1))
+        return move, None
+
+
+def test_a_policy_may_drop_and_restart_a_client_in_one_move():
+    transport = _transport(Restarting(), ToyFleet(6))
+    assert len(transport.play(5)) == 5

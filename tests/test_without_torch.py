@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from fedpace._base.errors import install_command
+
 HIDE = """
 import sys
 class Hide:
@@ -94,7 +96,12 @@ def test_commands_that_need_no_torch(demo, command):
     assert "torch" not in done.stderr
 
 
-INSTALL = "which is not installed: pip install 'fedpace[sim]'"
+def install(monkeypatch, folder):
+    """Return what a process in this folder says: the hint names the interpreter relative to it where it can."""
+    monkeypatch.chdir(folder)
+    return f"which is not installed: {install_command('sim')}"
+
+
 INSTEAD = (
     'NumPy trains softmax too: --arithmetic numpy, in a file arithmetic = "numpy" under [training], in Python '
     'training=fedpace.sim.training.Training(arithmetic="numpy")'
@@ -102,13 +109,13 @@ INSTEAD = (
 
 
 @pytest.mark.parametrize("command", ["run", "compare --seeds 1", "compare --dry-run"])
-def test_what_needs_torch_says_what_to_install(demo, command):
+def test_what_needs_torch_says_what_to_install(demo, command, monkeypatch):
     done = python(COMMAND, *command.split(), "--arithmetic", "torch", cwd=demo)
     assert done.returncode == 2
-    assert done.stderr == f"error: training softmax needs 'torch', {INSTALL}; {INSTEAD}\n"
+    assert done.stderr == f"error: training softmax needs 'torch', {install(monkeypatch, demo)}; {INSTEAD}\n"
 
 
-def test_from_python(tmp_path):
+def test_from_python(tmp_path, monkeypatch):
     """Names of models work with NumPy; a model of one's own needs torch, and is told so."""
     code = HIDE + (
         "import fedpace, numpy as np\n"
@@ -124,8 +131,9 @@ def test_from_python(tmp_path):
     )
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    hint = install(monkeypatch, tmp_path)
     assert done.stdout.splitlines()[-3:] == [
-        f"training softmax needs 'torch', {INSTALL}; {INSTEAD}",
-        f"training conv2 needs 'torch', {INSTALL}; NumPy trains only linear, mlp and softmax",
-        f"a model of your own needs 'torch', {INSTALL}",
+        f"training softmax needs 'torch', {hint}; {INSTEAD}",
+        f"training conv2 needs 'torch', {hint}; NumPy trains only linear, mlp and softmax",
+        f"a model of your own needs 'torch', {hint}",
     ]

@@ -15,7 +15,7 @@ import numpy as np
 from turns import Turns
 from workload import Workload, load
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.delays.constant import ConstantDelays

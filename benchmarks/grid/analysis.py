@@ -143,8 +143,12 @@ def _given_up(times: Times, at_least: Times) -> dict[str, Any]:
 
 
 def _tried(at_least: Times, by: Mapping[int, Row]) -> dict[str, float | None]:
-    """Return how long the runs that missed the target went on."""
-    return {str(seed): _plain(by[seed]["clock"]) for seed, value in sorted(at_least.items()) if math.isinf(value)}
+    """Return how long the runs that missed the target went on, where that is known."""
+    return {
+        str(seed): _plain(by[seed]["clock"])
+        for seed, value in sorted(at_least.items())
+        if math.isinf(value) and not by[seed].get("end_unknown")
+    }
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[int, int, float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from lib.slow_holders import HeldDigits, HoldersDelays
 
 from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
@@ -27,7 +28,7 @@ from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.rounds import Fleet
-from fedpace.sim.trainer import Training
+from fedpace.sim.torch_trainer import Training
 
 LAST = 10
 """Rounds at the end of full participation whose mean is its plateau."""
@@ -54,6 +55,7 @@ class Task:
         hard: the same for the hard target.
         easy_loss: the easy target itself, where the paper names it.
         rare: what makes data rare where slow clients hold them.
+        own_delays: the only delay model of the task, if its data say which clients are slow.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Task:
     hard: float = 0.01
     easy_loss: float | None = None
     rare: Literal["classes", "features"] = "classes"
+    own_delays: Any = None
 
     def at(self, rate: float) -> Training:
         """Return the training with another step size."""
@@ -106,6 +109,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Such as digits-0.3/nycmesh/rare."""
+        if self.task.own_delays is not None:
+            return f"{self.task.name}/{self.delays.name}"
         return f"{self.task.name}/{self.delays.name}/{'rare' if self.rare else 'independent'}"
 
     @property
@@ -145,6 +150,19 @@ EMBEDDED = (
         DIGIT_RATES,
         MORE_RATES,
         rare="features",
+    ),
+)
+
+# Classes 8 and 9 only on five clients that are 20 times as slow as the median of the others.
+HELD = (
+    Task(
+        "digits-held",
+        HeldDigits(),
+        Softmax(),
+        DIGITS,
+        DIGIT_RATES,
+        MORE_RATES,
+        own_delays=HoldersDelays(SyntheticDelays()),
     ),
 )
 
@@ -219,5 +237,10 @@ def delay_models(names: str = "") -> tuple[Any, ...]:
 def cells(tasks: Sequence[Task], *, matching: str = "", delays: Sequence[Any] = DELAYS) -> list[Cell]:
     """Return the cells whose names contain one of the comma-separated pieces of `matching`."""
     pieces = matching.split(",")
-    every = [Cell(task, model, rare) for task in tasks for model in delays for rare in (False, True)]
+    every = [
+        Cell(task, model, rare)
+        for task in tasks
+        for model in (delays if task.own_delays is None else (task.own_delays,))
+        for rare in ((False, True) if task.own_delays is None else (False,))
+    ]
     return [cell for cell in every if any(piece in cell.name for piece in pieces)]

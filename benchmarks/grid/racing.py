@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grid.cells import Cell
+from grid.cells import LEVELS, Cell, Level
 from grid.economy import Economy
 from grid.runs import FullJob, Job, Row, full_participation, run
 from grid.schemes import BASELINE, Scheme
 from grid.store import Rows, spread
 from grid.tuning import SEEDS, Tuned, full_key, key
 
-CUT = 3.0
-"""Times as long as the scheme's best so far in a cell, or as random, after which a setting is not worth running on."""
+CUT = 10.0
+"""Times as long as the yardstick takes in a cell, after which a setting is not run on. Until then, every one runs."""
 SURVIVORS = 2
 COSTLY = ("delayhet-sampling", "delayhet-transport")
 """Schemes that take minutes to choose clients: tuned after all others."""
@@ -67,6 +67,15 @@ def race(job: Race) -> Result:
             running.play(choice, seed, rare, [group for group in running.groups if choice in going[group]])
     best = {group: running.leading(going[group], group, heats)[0] for group in running.groups}
     tried = list(choices)
+    for group, chosen in best.items():
+        known = job.scheme.choices()
+        rates = chosen.with_server_rates() if len(known) > 1 else []
+        others = [chosen.given(options) for options in rates if options not in known]
+        for other in others:
+            for seed, rare in heats:
+                running.play(other, seed, rare, [group])
+        tried += [other for other in others if other not in tried]
+        best[group] = running.leading([chosen, *others], group, heats)[0]
     if job.factors:
         for group, chosen in best.items():
             others = [chosen.given(chosen.options, factor) for factor in FACTORS]
@@ -87,7 +96,6 @@ class _Running:
         self.groups = list(dict.fromkeys(cell.delays.name for cell in job.cells))
         self.rows: list[Row] = []
         self._found: dict[tuple[Any, ...], Row] = dict(job.known)
-        self._best: dict[tuple[str, int], float] = {}
 
     def play(self, choice: Scheme, seed: int, rare: bool, groups: Sequence[str]) -> None:
         """Run a setting in the cells of these delay models that it was not run in before."""
@@ -108,29 +116,25 @@ class _Running:
                     seed,
                     job.targets[seed],
                     pars={name: job.pars[name, seed] for name in names if (name, seed) in job.pars},
-                    cuts={name: self._cut(name, seed) for name in names},
+                    cuts={name: job.bounds.get((name, seed), math.inf) for name in names},
                 )
             ):
                 self.rows.append(row)
                 self._found[key(row)] = row
-        for cell in cells:
-            seconds = self._seconds(choice, cell, seed)
-            if seconds is not None:
-                place = cell.name, seed
-                self._best[place] = min(seconds, self._best.get(place, math.inf))
-
-    def _cut(self, name: str, seed: int) -> float:
-        place = name, seed
-        best = min(self._best.get(place, math.inf), self._job.pars.get(place, math.inf))
-        return min(CUT * best, self._job.bounds.get(place, math.inf))
 
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
-        """Return settings by how well they did: fewest misses first, then the shortest times; ties as listed."""
+        """Return settings by how well they did: fewest misses of the hard target first, then the shortest times.
 
-        def cost(choice: Scheme) -> tuple[int, float]:
-            times = self._times(choice, group, heats).values()
-            met = [math.log(seconds) for seconds in times if isinstance(seconds, float)]
-            return len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf
+        If no setting holds the hard target, the easy one decides in the same way. Ties are as listed.
+        """
+
+        def cost(choice: Scheme) -> tuple[float, ...]:
+            found: list[float] = []
+            for level in reversed(LEVELS):
+                times = self._times(choice, group, heats, level).values()
+                met = [math.log(seconds) for seconds in times if isinstance(seconds, float)]
+                found += [len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf]
+            return tuple(found)
 
         return sorted(choices, key=cost)
 
@@ -148,20 +152,18 @@ class _Running:
             ],
         }
 
-    def _times(self, choice: Scheme, group: str, heats: Sequence[tuple[int, bool]]) -> dict[str, float | str]:
+    def _times(
+        self, choice: Scheme, group: str, heats: Sequence[tuple[int, bool]], level: Level = "hard"
+    ) -> dict[str, float | str]:
         found: dict[str, float | str] = {}
         for seed, rare in heats:
             for cell in self._job.cells:
                 if cell.rare == rare and cell.delays.name == group:
                     row = self._found.get(self._key(choice, cell, seed))
                     where = f"{'rare' if rare else 'independent'}, {seed}"
-                    seconds = None if row is None else row["hard"]["seconds"]
+                    seconds = None if row is None else row[level]["seconds"]
                     found[where] = seconds or ("not run" if row is None else row["status"])
         return found
-
-    def _seconds(self, choice: Scheme, cell: Cell, seed: int) -> float | None:
-        row = self._found.get(self._key(choice, cell, seed))
-        return None if row is None else row["hard"]["seconds"]
 
     def _key(self, choice: Scheme, cell: Cell, seed: int) -> tuple[Any, ...]:
         rate = self._job.rates[cell.name] * choice.factor
@@ -177,14 +179,15 @@ def tune_options(
     *,
     tuned: Tuned,
     factors: bool = False,
-    give_up: float = 0.0,
-    yardstick: Scheme | None = None,
+    give_up: float = CUT,
+    yardstick: Scheme,
     recorded: Sequence[Row] = (),
 ) -> None:
     """Race the settings of every scheme on every task, and write down which is the best.
 
-    With `give_up`, runs end that are so many times as slow as the yardstick: where all settings are, the first is kept.
-    How long it takes is known from `recorded` rows, at its slowest under any of their seeds, or is found out.
+    Every setting runs until it holds the hard target, or until it is `give_up` times as slow as the yardstick. If no
+    setting holds it, the time to the easy target decides. How long the yardstick takes is known from `recorded` rows,
+    at its slowest under any of their seeds, or is found out.
     """
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
@@ -194,7 +197,7 @@ def tune_options(
     for row in spread(full_participation, due, processes):
         targets.add(row)
     bounds: dict[tuple[str, int], float] = {}
-    if give_up and yardstick:
+    if give_up:
         known = Economy.of(recorded, yardstick, cells, tuned, give_up).cuts
         bounds = {(name, seed): cut for name, cut in known.items() for seed in SEEDS}
         rest = [cell for cell in cells if cell.name not in known]

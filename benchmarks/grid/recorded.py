@@ -50,7 +50,10 @@ def read(path: Path) -> list[Row]:
                 elif seconds is None:
                     row["status"] = "limit"
                 # The run went on at least this long; how much longer the file does not say.
-                row["clock"] = max(row["clock"], seconds or beyond or entry.get("tried", {}).get(seed, 0.0))
+                tried = entry.get("tried", {}).get(seed)
+                if seconds is None and beyond is None and (tried is None or tried <= (row["easy"]["seconds"] or 0.0)):
+                    row["end_unknown"] = True  # older files gave the time of the easy target for the end of the run
+                row["clock"] = max(row["clock"], seconds or beyond or tried or 0.0)
     return list(found.values())
 
 

@@ -25,7 +25,7 @@ from fedpace.sim.clock import Clock
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import reclock
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.trainer import DivergedError
+from fedpace.sim.torch_trainer import DivergedError
 from grid.cells import LEVELS, Cell, Level, Task
 from grid.schemes import WAIT, Mode, Scheme
 
@@ -122,6 +122,7 @@ def run(job: Job) -> list[Row]:
         job.seed,
         deadline=scheme.deadline,
         charged=job.mode == "charged" and scheme.warms_up,
+        server=scheme.server,
     )
     clocked = [_Clocked(job, cell, first) for cell in job.cells]
     sizes: list[int] = []
@@ -262,7 +263,14 @@ _NO_DELAYS = _NoDelays()
 
 
 def prepare(
-    cell: Cell, selector: Any, rate: float, seed: int, *, deadline: float = 1.0, charged: bool = False
+    cell: Cell,
+    selector: Any,
+    rate: float,
+    seed: int,
+    *,
+    deadline: float = 1.0,
+    charged: bool = False,
+    server: Any = None,
 ) -> Simulation:
     """Return a run before its first round; `charged`: with its warm-up on the clock, a quarter of it waited for."""
     task = cell.task
@@ -280,6 +288,7 @@ def prepare(
             fleet=cell.fleet(WAIT if charged else 1.0),
             clock=clock,
             engine=EngineOptions("inline"),
+            server=server,
             seed=seed,
         )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Literal
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.config import build
 from fedpace.core.types import Need
+from fedpace.server.fedavgm import Fedavgm
 from grid import controls
 from grid.options import OPTIONS
 
@@ -24,7 +26,10 @@ FLAGSHIP = "pace"
 BASELINE = "random"
 """What speed-ups are over: as McMahan et al. have it, ten clients, all waited for."""
 # By the old name of `fedexp_exponent`, as the records of the grid have it.
-FEDEXP = [{"k": k, "extrapolate": 1.0} for k in (10, 20, 30)]
+FEDEXP = [{"k": k, "fedexp_exponent": 1.0} for k in (10, 20, 30)]
+
+SERVER_RATE = "server.lr"
+"""Option of schemes that take plain averages: the server's step size, which is not an option of theirs."""
 
 Mode = Literal["charged", "free"]
 MODES: tuple[Mode, ...] = ("charged", "free")
@@ -49,8 +54,25 @@ class Scheme:
     def selector(self, clients: int) -> Any:
         """Return the selector itself, for so many clients."""
         options = {key: clients if value == controls.ALL else value for key, value in self.options.items()}
-        own = build(registry.selectors[self.name], options, self.label)
+        options.pop(SERVER_RATE, None)
+        own = build(class_of(self.name), options, self.label)
         return controls.WithSteps(own) if self.steps else own
+
+    @property
+    def server(self) -> Any:
+        """The server step, if the scheme takes plain averages and its server's step size was tuned; else None."""
+        rate = self.options.get(SERVER_RATE)
+        return None if rate is None else Fedavgm(0.0, rate)
+
+    def with_server_rates(self) -> list[Mapping[str, Any]]:
+        """Return the options with the server's step size halved and doubled; none if the scheme has no such thing."""
+        if "lr" in getattr(class_of(self.name), "__dataclass_fields__", {}):
+            key, now = "lr", self.selector(100).lr
+        elif self.selector(100).server is None:
+            key, now = SERVER_RATE, self.options.get(SERVER_RATE, 1.0)
+        else:
+            return []
+        return [{**self.options, key: now * factor} for factor in (0.5, 2.0)]
 
     @property
     def warms_up(self) -> bool:
@@ -87,6 +109,17 @@ class Scheme:
         return replace(self, options=dict(options), factor=factor)
 
 
+def class_of(name: str) -> Any:
+    """Return the class of a scheme: a registered name, that of a plug-in among them, or module:Class."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return registry.selectors[name]
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as cause:
+        raise InputError(f"expected a scheme as module:Class, but {name!r} cannot be imported: {cause}") from cause
+
+
 def camp(label: str, name: str) -> Camp:
     """Whose the registered scheme `name` is, where it runs as `label`; controls are nobody's."""
     if label.endswith(controls.SUFFIX):
@@ -110,8 +143,8 @@ def parts() -> list[Scheme]:
     return [
         Scheme("pace-no-deadlines", "pace", {"deadlines": False}),
         Scheme("pace-no-momentum", "pace", {"momentum": False}),
-        Scheme("pace-no-fedexp", "pace", {"extrapolate": 0.0}),
-        Scheme("pace-plain-steps", "pace", {"momentum": False, "extrapolate": 0.0}),
+        Scheme("pace-no-fedexp", "pace", {"fedexp_exponent": 0.0}),
+        Scheme("pace-plain-steps", "pace", {"momentum": False, "fedexp_exponent": 0.0}),
         Scheme("pace-no-repay", "pace", {"repay": False}),
     ]
 
@@ -123,15 +156,21 @@ def chosen(labels: str, variants: Sequence[str]) -> list[Scheme]:
     if not labels and not variants:
         wanted = [scheme.label for scheme in everybody()]
     for label in wanted:
-        if label not in known:
-            raise InputError(f"the grid has no scheme {label!r}: known are {', '.join(known)}")
-    return [*(known[label] for label in wanted), *(parse(variant) for variant in variants)]
+        if label not in known and ":" not in label:
+            raise InputError(f"the grid has no scheme {label!r}: known are {', '.join(known)}, and module:Class")
+    own = [known[label] if label in known else Scheme(label, label) for label in wanted]
+    for scheme in own:
+        class_of(scheme.name)  # a mistake shows now, not after hours of other runs
+    return [*own, *(parse(variant) for variant in variants)]
 
 
 def parse(variant: str) -> Scheme:
-    """Read `label=name:key=value,...`; values are Python literals, or words."""
-    head, _, tail = variant.partition(":")
-    label, equals, name = head.partition("=")
+    """Read `label=name:key=value,...` or `label=module:Class:key=value,...`; values are Python literals, or words."""
+    label, equals, rest = variant.partition("=")
+    name, _, tail = rest.partition(":")
+    if tail and "=" not in tail.partition(":")[0]:
+        attribute, _, tail = tail.partition(":")
+        name = f"{name}:{attribute}"
     if not equals or not name:
         raise InputError(f"expected a variant as label=name:key=value,..., but {variant!r} came")
     options = {}

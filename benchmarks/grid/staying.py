@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpace.data.federated import Metric
-from fedpace.sim.trainer import DivergedError
+from fedpace.sim.torch_trainer import DivergedError
 from grid.cells import Cell
 from grid.runs import prepare
 from grid.schemes import Scheme

@@ -7,10 +7,11 @@ follow.
 
 Options come next: every scheme is given the best of its settings (`options.py`, `controls.py`) for each task under each
 delay model, by the geometric mean of its times to hold the hard target; one that misses it more often is worse, however
-fast it is otherwise. `pace` has no settings to choose from. Two things save time, and are recorded: a run is cut once
-it takes three times as long as another setting of the scheme took in that cell, or as random, and only the two settings
-that were fastest in the first run go on to the others. With `factors` the chosen setting is tried with a third of the
-step size too, and with three times the step size (`racing.py`).
+fast it is otherwise. Where no setting holds it, the easy target decides. `pace` has no settings to choose from. Then
+the server's step size of the chosen setting is halved and doubled. Two things save time, and are recorded: a run is cut
+once it takes ten times as long as `pace-async` (`--give-up`), and only the two settings that were fastest in the first
+run go on to the others. With `factors` the chosen setting is tried with a third of the step size too, and with three
+times the step size (`racing.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Clients of a simulation that attack it: by what they send, or by what they train on.
 
-    attacked = poisoned(data, attackers, ATTACKS["label flip"])            before the simulation is built
     attack(simulation, attackers, ATTACKS["alie"])                         before its first round
 
-Attackers are honest in all but their updates: they report their true delays, losses and moments (of the data that they
-train on). They collude: each knows what the honest update of every attacker would be from the model that it was given,
-and so its mean and standard deviation, in rounds as well as without them (`knows = "attackers"`, as in the paper of
-ALIE). An omniscient attacker knows the honest updates of all other clients instead (`knows = "everybody else"`).
+Attackers are honest in all but their updates: they report their true delays and moments. They collude: each knows what
+the honest update of every attacker would be from the model that it was given, and so its mean and standard deviation,
+in rounds as well as without them (`knows = "attackers"`, as in the paper of ALIE). An omniscient attacker knows the
+honest updates of all other clients instead (`knows = "everybody else"`). The simulation itself holds the true data, so
+that the server's validation set has no sample that an attacker changed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.rng import stream
-from fedpace.core.stepping import Vector
-from fedpace.data.federated import DataConfig, FederatedData, Metric, Samples
+from fedpace.core.server_rule import Vector
+from fedpace.data.federated import FederatedData, Samples
 from fedpace.sim.rounds import Simulation
+from fedpace.sim.trainers import trainer_for
 from fedpace.sim.training import LocalResult
 
 PATCH = (0, 1, 8, 9)
@@ -72,37 +73,11 @@ ATTACKS: dict[str, Attack] = {
 # -- what attackers train on -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Poisoned:
-    """A data set whose attackers hold other samples; `poisoned` makes one."""
-
-    source: DataConfig
-    attackers: tuple[int, ...]
-    kind: str
-
-    @property
-    def name(self) -> str:
-        """That of the data set."""
-        return self.source.name
-
-    @property
-    def metric(self) -> Metric:
-        """That of the data set."""
-        return self.source.metric
-
-    def build(self, *, seed: int) -> FederatedData:
-        """Return the data of `seed`; the test data are as they were."""
-        data = self.source.build(seed=seed)
-        change = {"labels": lambda samples: flipped(samples, data.classes or 0), "backdoor": planted}[self.kind]
-        train = [change(own) if client in self.attackers else own for client, own in enumerate(data.train)]
-        return dataclasses.replace(data, train=tuple(train))
-
-
-def poisoned(data: DataConfig, attackers: Collection[int], attack: Attack) -> DataConfig:
-    """Return the data with what attackers train on; as they were where the attack is by other means."""
-    if attack.kind not in ("labels", "backdoor") or not len(attackers):
-        return data
-    return Poisoned(data, tuple(int(client) for client in attackers), attack.kind)  # type: ignore[return-value]
+def poisoned(data: FederatedData, attackers: Collection[int], kind: str) -> FederatedData:
+    """Return the data with what attackers train on; the test data are as they were."""
+    change = {"labels": lambda samples: flipped(samples, data.classes or 0), "backdoor": planted}[kind]
+    train = [change(own) if client in attackers else own for client, own in enumerate(data.train)]
+    return dataclasses.replace(data, train=tuple(train))
 
 
 def flipped(samples: Samples, classes: int) -> Samples:
@@ -148,7 +123,7 @@ def attackers(who: str, delays: FloatArray, seed: int) -> IntArray:
 
 
 def attack(simulation: Simulation, who: IntArray, how: Attack) -> None:
-    """Let clients of a simulation that has not begun attack it; its data are those of `poisoned`."""
+    """Let clients of a simulation that has not begun attack it."""
     if how == Attack() or not len(who):
         return
     if how.kind == "gone":
@@ -156,7 +131,7 @@ def attack(simulation: Simulation, who: IntArray, how: Attack) -> None:
         return
     colluding = Colluding(simulation, who, how)
     simulation.engine.train = colluding.train  # type: ignore[method-assign]
-    simulation.engine.train_apart = colluding.train_apart  # type: ignore[method-assign]
+    simulation.engine.train_from = colluding.train_from  # type: ignore[method-assign]
 
 
 class Colluding:
@@ -175,7 +150,14 @@ class Colluding:
             self._known = sorted(self._attackers)
         else:
             self._known = [client for client in everybody if client not in self._attackers]
-        self._train, self._train_apart = simulation.engine.train, simulation.engine.train_apart
+        self._train, self._train_from = simulation.engine.train, simulation.engine.train_from
+        self._changed = self._train
+        """Trains attackers on what they train on."""
+        if how.kind in ("labels", "backdoor"):
+            trainer = simulation.trainer
+            data = poisoned(trainer.data, self._attackers, how.kind)
+            changed = trainer_for(data, simulation.model, trainer.training, seed=trainer.seed)
+            self._changed = simulation.engine_choice.build(changed).train
         self._heard: tuple[Any, list[Vector]] | None = None
         """The model and turn that honest updates were last computed for, and these."""
         self._bias: Vector | None = None
@@ -185,11 +167,11 @@ class Colluding:
         results = self._train(parameters, clients, step, *rest)
         return self._sent([parameters] * len(clients), clients, [step] * len(clients), results)
 
-    def train_apart(
+    def train_from(
         self, received: Sequence[Vector], clients: Sequence[int], turns: Sequence[int], *rest: Any
     ) -> Iterator[LocalResult]:
-        """Train clients that were given a model each, as `Engine.train_apart` does."""
-        return self._sent(received, clients, turns, self._train_apart(received, clients, turns, *rest))
+        """Train clients that were given a model each, as `Engine.train_from` does."""
+        return self._sent(received, clients, turns, self._train_from(received, clients, turns, *rest))
 
     def _sent(
         self,
@@ -200,6 +182,8 @@ class Colluding:
     ) -> Iterator[LocalResult]:
         for model, client, turn, result in zip(received, clients, turns, results, strict=True):
             if client in self._attackers and self._simulation.coordinator.step >= self._how.after:
+                if self._how.kind in ("labels", "backdoor"):
+                    result = next(iter(self._changed(model, [client], turn)))
                 update = self._update(model, result.parameters - model, turn)
                 result = dataclasses.replace(result, parameters=model + update)
             yield result
@@ -229,7 +213,7 @@ class Colluding:
         """Return the direction, of length 1, that attackers agreed on; it is drawn by the seed."""
         if self._bias is None:
             drawn = stream(self._simulation.trainer.seed, "attackers", "bias").standard_normal(len(like))
-            self._bias = self._simulation.trainer.own((drawn / np.linalg.norm(drawn)).astype(np.float32))
+            self._bias = self._simulation.trainer.to_native((drawn / np.linalg.norm(drawn)).astype(np.float32))
         return self._bias
 
 
@@ -239,11 +223,11 @@ def _length(update: Vector) -> float:
 
 def _remove(simulation: Simulation, clients: IntArray) -> None:
     """Let clients never have been there."""
-    wait: Callable[[int], tuple[int, IntArray]] = simulation.time.wait
+    wait: Callable[[int], tuple[int, IntArray]] = simulation.time.wait_for_clients
 
     def without(step: int) -> tuple[int, IntArray]:
         tick, rows = wait(step)
         return tick, np.setdiff1d(rows, clients)
 
     simulation.coordinator.leave(clients.tolist())
-    simulation.time.wait = without  # type: ignore[method-assign]
+    simulation.time.wait_for_clients = without  # type: ignore[method-assign]

@@ -105,55 +105,65 @@ def times_shown(values: Sequence[float]) -> str:
 
 
 def markdown(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: Sequence[str]) -> str:
-    """Return a table per scheme, and what the goals say."""
+    """Return an overview for the first of the groups `who`, the goals for all of them, and a table per scheme."""
     defences = _defences(found)
-    parts = []
+    parts = [overview(found, schemes, attacks, who[0]), "", goals(found, who), ""]
     for scheme in schemes:
         lines = []
-        for group, attack in [(group, attack) for group in (NOBODY, *who) for attack in attacks]:
+        for group, attack in [(group, attack) for group in (NOBODY, who[0]) for attack in attacks]:
             told = [found.get((scheme, attack, group, defence)) for defence in defences]
             if any(told):
-                lines.append([group, attack, *(_shown(cell) for cell in told)])
+                lines.append([attack, *(_shown(cell, group == NOBODY) for cell in told)])
         if lines:
-            parts += [f"**{scheme}**\n", table(("attackers", "attack", *defences), lines), ""]
-    parts.append(
-        "A cell: accuracy at the end, (seconds to the target over those of the honest run; over those of the fleet "
-        "without the attackers), and of the backdoor its success."
-    )
-    return "\n".join([*parts, "", goals(found)])
+            parts += [f"**{scheme}**, {who[0]}\n", table(("attack", *defences), lines), ""]
+    return "\n".join(parts)
 
 
-def _shown(cell: Cell | None) -> str:
+def overview(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: str) -> str:
+    """Return one table for all schemes: the default and the strongest defence side by side."""
+    columns = [(scheme, defence) for scheme in schemes for defence in (DEFAULT, VALIDATED[-1])]
+    lines = []
+    for attack in attacks:
+        group = NOBODY if attack == HONEST else who
+        told = [found.get((scheme, attack, group, defence)) for scheme, defence in columns]
+        if any(told):
+            lines.append([attack, *(_shown(cell, group == NOBODY) for cell in told)])
+    return table((f"{who}", *(f"{scheme}, {defence}" for scheme, defence in columns)), lines)
+
+
+def _shown(cell: Cell | None, honest: bool) -> str:
+    """Return the accuracy, and the time over that of the honest run or of the fleet without the attackers."""
     if cell is None:
         return ""
-    success = "" if cell.success is None else f", backdoor {cell.success:.0%}"
-    return f"{cell.final:.2f} ({times_shown(cell.times)}; {times_shown(cell.without)}){success}"
+    success = "" if cell.success is None else f", {cell.success:.0%}"
+    return f"{cell.final:.2f} ({times_shown(cell.times if honest else cell.without)}){success}"
 
 
-def goals(found: Cells) -> str:
-    """Return how many cells of each defence meet the goals, and by name those that do not where they should."""
+def goals(found: Cells, who: Sequence[str]) -> str:
+    """Return how many cells of each defence meet the goals, and by name those that miss one with a validation set."""
     lines, open_ = [], []
     for defence in _defences(found):
-        attacked = {
-            place: cell
-            for place, cell in found.items()
-            if place[3] == defence and place[1] not in (HONEST, GONE, BACKDOOR)
-        }
-        if not attacked:
-            continue
-        near = sum(cell.lost <= POINTS for cell in attacked.values())
-        good = sum(cell.good for cell in attacked.values())
-        without = sum(cell.good_without for cell in attacked.values())
-        worst = min(attacked, key=lambda place: attacked[place].final)
-        said = f"{attacked[worst].final:.2f} ({', '.join(worst[:3])})"
-        lines.append([defence, str(len(attacked)), str(near), str(good), str(without), said])
-        if defence in (DEFAULT, *VALIDATED):
-            missed = sorted(place for place, cell in attacked.items() if not (cell.good or cell.good_without))
-            open_ += [f"- {defence}: {', '.join(place[:3])}: {_shown(found[place])}" for place in missed]
-    head = ("defence", "cells", f"within {100 * POINTS:.0f} points", f"and {TIMES:g}x the honest time")
-    head += (f"and {TIMES:g}x the time without them", "worst")
-    remaining = ["", "What remains open:", "", *(open_ or ["- nothing"])]
-    return "\n".join([table(head, lines), *remaining])
+        counts = []
+        for group in who:
+            attacked = {
+                place: cell
+                for place, cell in found.items()
+                if place[2:] == (group, defence) and place[1] not in (HONEST, GONE, BACKDOOR)
+            }
+            near = sum(cell.lost <= POINTS for cell in attacked.values())
+            soon = sum(cell.good_without for cell in attacked.values())
+            counts.append(f"{near}, {soon} of {len(attacked)}" if attacked else "")
+            if defence in VALIDATED:
+                missed = sorted(place for place, cell in attacked.items() if not cell.good_without)
+                open_ += [f"- {', '.join((defence, *place[:3]))}: {_shown(found[place], False)}" for place in missed]
+        if any(counts):
+            lines.append([defence, *counts])
+    said = (
+        f"Cells within {100 * POINTS:.0f} points of the honest run, and also within {TIMES:g}x the time of the fleet "
+    )
+    said += "without the attackers:"
+    remaining = ["", "With a validation set, these miss a goal:", "", *(open_ or ["- none"])]
+    return "\n".join([said, "", table(("defence", *who), lines), *remaining])
 
 
 def _defences(found: Cells) -> list[str]:

@@ -11,7 +11,7 @@ from fedpace.sim.rounds import Fleet
 from fedpace.trust.robust import make_robust
 
 OFF, DEFAULT = "off", "default"
-RULES = ("median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping")
+RULES = ("median", "trimmed-mean", "geometric-median", "centered-clipping", "multi-krum", "krum", "bulyan")
 """Byzantine-robust rules, which a server is asked for."""
 VALIDATED = ("fltrust", "zeno")
 """Rules that need a validation set on the server."""

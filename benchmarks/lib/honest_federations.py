@@ -149,6 +149,35 @@ def unequal(clients: int) -> Callable[[int], DataConfig]:
     return drawn
 
 
+def unscaled(clients: int, few: int) -> Callable[[int], DataConfig]:
+    """Return digits of which a few clients never scaled the pixels: theirs reach 16 instead of 1."""
+
+    def drawn(seed: int) -> DataConfig:
+        X, y, test_X, test_y = digits(seed)
+        rng = stream(seed, "honest", "units")
+        parts = np.array_split(rng.permutation(y.size), clients)
+        theirs = set(rng.permutation(clients)[:few].tolist())
+        pairs = [(X[part] * (16.0 if client in theirs else 1.0), y[part]) for client, part in enumerate(parts)]
+        return of_arrays(pairs, (test_X, test_y), Softmax())
+
+    return drawn
+
+
+def mostly_blank(clients: int, seeing: int) -> Callable[[int], DataConfig]:
+    """Return digits that few clients hold; all others have blank images of all classes, and nothing to teach."""
+
+    def drawn(seed: int) -> DataConfig:
+        X, y, test_X, test_y = digits(seed)
+        rng = stream(seed, "honest", "blank")
+        theirs = sorted(rng.permutation(clients)[:seeing].tolist())
+        parts = dict(zip(theirs, np.array_split(rng.permutation(y.size), seeing), strict=True))
+        blank = np.full((20, X.shape[1]), 1e-4, dtype=np.float32), np.repeat(np.arange(10), 2)
+        pairs = [(X[parts[c]], y[parts[c]]) if c in parts else blank for c in range(clients)]
+        return of_arrays(pairs, (test_X, test_y), Softmax())
+
+    return drawn
+
+
 def dirichlet(clients: int, alpha: float, model: Any) -> Callable[[int], DataConfig]:
     """Return digits with a Dirichlet mix of classes per client."""
 
@@ -243,6 +272,8 @@ FEDERATIONS: dict[str, Simulated | OnFlower] = {
     "nine-slow-60": Simulated("digits, the slowest tenth holds the 9", 60, nine_of_few(60, 6, "slowest")),
     "own-class-20": Simulated("digits, one client holds the 9 and nothing else", 20, own_class(20)),
     "unequal-60": Simulated("digits, sizes as 1 / rank", 60, unequal(60)),
+    "unscaled-60": Simulated("digits, a tenth of the clients with pixels 16 times as large", 60, unscaled(60, 6)),
+    "blank-60": Simulated("digits, four clients in five have blank images only", 60, mostly_blank(60, 12)),
     "dirichlet-60": Simulated("digits, Dirichlet 0.05", 60, dirichlet(60, 0.05, Softmax())),
     "wide-60": Simulated("digits, Dirichlet 0.3, MLP of 19,210 numbers", 60, dirichlet(60, 0.3, Mlp(256)), Mlp(256)),
     "digits-300": Simulated(

@@ -21,7 +21,7 @@ from fedpace import Settings, make_selector, stream
 from fedpace.config import parse_experiment
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.tasks import Task
-from fedpace.hosting.notes import pack_moment
+from fedpace.hosting.client_facts import pack_moment
 from fedpace.hosting.replies import Note, Raw
 from fedpace.hosting.server import Host, Server
 from fedpace.hosting.shared_model import SharedModel
@@ -42,6 +42,7 @@ TABLE: dict[str, Any] = {
     "training": {"epochs": 1, "batch": 0, "lr": 0.01, "algorithm": "scaffold"},
     "fleet": {"delays": "observed", "trust": True},
     "availability": {"on": 3.0, "off": 1.0, "crash": 0.1},
+    "clock": {"charge_warmup": False},
     "selectors": [{"name": "random", "k": 5}],
 }
 ROUNDS_SCHEMES: dict[str, dict[str, Any]] = {
@@ -106,7 +107,7 @@ def _restarting(name: str, work: Callable[..., object], rounds: int) -> Subject:
 def _simulated(kind: str, scheme: str, options: dict[str, Any], rounds: int) -> Callable[[Path], object]:
     """Return a run that uses everything a checkpoint must hold."""
     table = {**TABLE, "stop": {"max_rounds": rounds}, "selectors": [{"name": scheme, **options}]}
-    if scheme in ASYNC_SCHEMES:
+    if scheme in ASYNC_SCHEMES or scheme == "pace":  # pace refuses SCAFFOLD
         table["training"] = {**TABLE["training"], "algorithm": "fedavg"}
     experiment = parse_experiment(table, "faults")
     workers = 0 if kind == "inline" else 2
@@ -162,12 +163,12 @@ def _serve(scheme: str, options: dict[str, Any], folder: Path, steps: int) -> No
     server = Server(make_selector(scheme, **options), settings, host, clock="reported", folder=folder)
     shared = server.share({"w": np.zeros(6)} if server.saved is None else dict(server.saved.model))
     transport = Here(folder, shared)
-    server.presence.update({name: Note(name=name) for name in names})
+    server.membership.update({name: Note(name=name) for name in names})
     at_once = None if server.coordinator.policy.rounds else transport
     while server.coordinator.step < steps:
         step = server.next_step(transport, names)
         assert step is not None
-        moved = server.take(step)
+        moved = server.apply(step)
         server.stepped(step, shared.arrays, moved=moved, transport=at_once)
     server.files.close("finished")
 

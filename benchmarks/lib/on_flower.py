@@ -36,8 +36,8 @@ def played(
     from flwr.app import ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
+    from fedpace._base.registry import selectors
     from fedpace.flower import PacedServer, PacedStrategy
-    from fedpace.registry import selectors
 
     apps = {client: Tools.app([flower_fleet.mod(Tools)], target=optimum) for client, optimum in enumerate(optima)}
     grid = flower_fleet.fleet(Tools, len(optima), apps=apps)

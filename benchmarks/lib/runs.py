@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,18 +29,32 @@ class Runs:
         if not 0 <= self.part < self.parts:
             raise SystemExit(f"--part {part}: parts of {self.parts} are numbered from 0 to {self.parts - 1}")
         self.done = read(self.folder)
+        self.commit = commit()
 
     def mine(self, wanted: Iterable[T]) -> Iterator[T]:
         """Yield those of the runs that this process takes."""
         return (run for number, run in enumerate(wanted) if number % self.parts == self.part)
 
     def add(self, name: str, found: Found) -> Found:
-        """Keep a run, and return it."""
+        """Keep a run with the commit that made it, and return it."""
+        found = {**found, "commit": self.commit}
         self.done[name] = found
         with (self.folder / f"runs-{self.part}-{self.parts}.jsonl").open("a") as file:
             file.write(json.dumps({"run": name, **found}) + "\n")
         print(name, found, file=sys.stderr, flush=True)
         return found
+
+
+def commit() -> str:
+    """Return the short hash of the commit that runs, with a `+` if files were changed since; empty without Git."""
+    here = Path(__file__).parent
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said.stdout.strip()
 
 
 def read(folder: Path) -> dict[str, Found]:

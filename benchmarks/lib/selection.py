@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import FedpaceError
 from fedpace.core.types import Need, View
 from fedpace.moments.bank import MomentBank

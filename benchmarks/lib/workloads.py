@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 from workload import Options, Workload
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.mnist import Mnist
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import Training
 
 SEED = 0
@@ -77,6 +77,6 @@ def as_workload(data: FederatedData, options: Options, cohort: int, rounds: int)
         starts=np.cumsum([0, *(len(client) for client in data.train)]),
         test_inputs=data.test.inputs,
         test_targets=data.test.targets,
-        initial=Trainer(data, model, training, seed=SEED).initial.numpy(),
+        initial=TorchTrainer(data, model, training, seed=SEED).initial.numpy(),
         cohorts=np.stack([rng.choice(data.clients, cohort, replace=False) for _ in range(rounds)]),
     )

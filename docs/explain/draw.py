@@ -15,9 +15,8 @@ from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.moments import factor_from_features
 from fedpace.numerics import best_prefix
-from fedpace.report.axes import INK, tidy
-from fedpace.report.plots import new_figure, save
-from fedpace.report.style import NEUTRAL, PALETTE
+from fedpace.report.picture import new_figure, save, tidy
+from fedpace.report.style import INK, NEUTRAL, PALETTE
 
 
 def draw_prefix(path: Path) -> None:

@@ -10,10 +10,11 @@ import re
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from local import Federation
 
-CASES: dict[str, dict[str, object]] = {
+CASES: dict[str, dict[str, Any]] = {
     "flower": {"selector": "flower"},
     "pace/rolling": {"selector": "pace", "warmup": "full", "warmup-wait": 0.5},
     "pace/full": {"selector": "pace", "warmup": "full", "warmup-wait": 1.0},
@@ -36,7 +37,8 @@ def main() -> None:
         federation.superlink(simulation=options.nodes)
         for seed in range(options.seeds):
             for case in options.cases:
-                output = federation.run(f"{case.replace('/', '-')}-{seed}", seed=seed, k=options.k, **CASES[case])
+                config = {"seed": seed, "k": options.k, **CASES[case]}
+                output = federation.run(f"{case.replace('/', '-')}-{seed}", **config)
                 found = REACHED.search(output)
                 times[case].append(float(found[3]) if found else float("inf"))
                 words = f"{found[2]} rounds, {float(found[3]):,.0f} s" if found else f"not reached\n{output[-2000:]}"

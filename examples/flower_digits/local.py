@@ -47,8 +47,8 @@ class Federation:
             "PYTHONUNBUFFERED": "1",
         }
         self.port = 0
-        self.last_superlink: subprocess.Popen | None = None
-        self._started: list[subprocess.Popen] = []
+        self.last_superlink: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Federation:
         """Nothing runs yet."""
@@ -59,7 +59,7 @@ class Federation:
         for process in reversed(self._started):
             stop(process)
 
-    def superlink(self, *, simulation: int = 0) -> subprocess.Popen:
+    def superlink(self, *, simulation: int = 0) -> subprocess.Popen[bytes]:
         """Start a SuperLink; with `simulation` virtual clients on Ray, or for SuperNodes to join."""
         self.port = self.port or free_port()
         command = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
@@ -83,14 +83,14 @@ class Federation:
         self._wait_for_port(process)
         return process
 
-    def supernode(self, partition: int, partitions: int) -> subprocess.Popen:
+    def supernode(self, partition: int, partitions: int) -> subprocess.Popen[bytes]:
         """Start the SuperNode that holds `partition`."""
         config = f"partition-id={partition} num-partitions={partitions}"
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
         return self.start(command, f"supernode-{partition}")
 
-    def launch(self, log: str = "run", **config: object) -> subprocess.Popen:
+    def launch(self, log: str = "run", **config: object) -> subprocess.Popen[bytes]:
         """Start the app on the federation and return at once; its output goes to the file `log`."""
         pairs = " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in config.items())
         return self.start(["flwr", "run", str(self.app), "here", "--stream", *(["-c", pairs] if pairs else [])], log)
@@ -109,7 +109,7 @@ class Federation:
         family = [pid for process in self._started for pid in descendants(process.pid)]
         return [pid for pid in family if command in _command_line(pid)]
 
-    def start(self, command: list[str], log: str) -> subprocess.Popen:
+    def start(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
         """Start a command of this Python's environment, or of the file that is named whole."""
         with (self.folder / f"{log}.log").open("ab") as file:
             process = subprocess.Popen(
@@ -123,7 +123,7 @@ class Federation:
         self._started.append(process)
         return process
 
-    def _wait_for_port(self, process: subprocess.Popen) -> None:
+    def _wait_for_port(self, process: subprocess.Popen[bytes]) -> None:
         for _ in range(600):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -134,7 +134,7 @@ class Federation:
         raise RuntimeError(f"the SuperLink did not start: see {self.folder / 'superlink.log'}")
 
 
-def stop(process: subprocess.Popen, *, hard: bool = False) -> None:
+def stop(process: subprocess.Popen[bytes], *, hard: bool = False) -> None:
     """End a process and all that it started; `hard` = SIGKILL, as when a machine dies."""
     family = descendants(process.pid)
     for pid in [process.pid, *family] if hard else [process.pid]:

@@ -6,9 +6,8 @@ import argparse
 
 import nvflare.client as flare
 import torch
-from task import Net, accuracy, first_step, load, train
+from task import Net, accuracy, first_step, load, seconds_of, train
 
-from fedpace import registry
 from fedpace.nvflare import Reporter
 
 torch.set_num_threads(1)
@@ -26,9 +25,6 @@ def main() -> None:
     number = int(flare.get_site_name().removeprefix("site-")) - 1
     data = load(options.sites, options.seed)
     x, y = torch.from_numpy(data.train[number].inputs), torch.from_numpy(data.train[number].targets)
-    delays = None
-    if options.delays != "none":
-        delays = registry.delays.make(options.delays).build(options.sites, model_bytes=10_000, seed=options.seed)
     reporter = Reporter()
     trained = 0
     while flare.is_running():
@@ -50,9 +46,12 @@ def main() -> None:
             features = torch.hstack([net.features(x), torch.ones(len(x), 1)]).numpy()
         seed = 1000 * int(received.current_round) + number
         loss = train(net, x, y, epochs=5, lr=0.2, seed=seed)
+        seconds = None
+        if options.delays != "none":
+            seconds = seconds_of(options.delays, options.sites, options.seed, int(received.current_round) + 1)[number]
         note = reporter.meta(
             received,
-            seconds=None if delays is None else float(delays.draw(int(received.current_round) + 1)[number]),
+            seconds=seconds,
             features=features,
             targets=torch.nn.functional.one_hot(y, 10).numpy(),
         )

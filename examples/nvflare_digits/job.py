@@ -10,31 +10,29 @@ import json
 import os
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 os.chdir(HERE)  # NVFlare takes scripts and the modules beside them from where it is started
 sys.path.insert(0, str(HERE))
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from nvflare.job_config.api import FedJob  # noqa: E402
 from nvflare.job_config.script_runner import FrameworkType, ScriptRunner  # noqa: E402
 from nvflare.recipe.poc_env import PocEnv  # noqa: E402
 from task import Net, accuracy, load  # noqa: E402
 
-from fedpace._base.files import read_npz  # noqa: E402
+import fedpace  # noqa: E402
 from fedpace.nvflare import PacedFedAvg  # noqa: E402
-from fedpace.records.run import read_run  # noqa: E402
-from fedpace.registry import selectors  # noqa: E402
 
 
 def make_job(options: argparse.Namespace) -> FedJob:
     """Return the controller and a script for each site."""
     torch.manual_seed(options.seed)
-    known = {field.name for field in fields(selectors[options.selector])}
+    known = fedpace.make_selector(options.selector)
     wanted = {"k": options.k, "buffer": max(1, options.k // 2)}
-    scheme = {name: value for name, value in wanted.items() if name in known}
+    scheme = {name: value for name, value in wanted.items() if hasattr(known, name)}
     job = FedJob(name="digits", min_clients=min(options.sites, max(1, options.k)))
     controller = PacedFedAvg(
         selector=options.selector,
@@ -80,8 +78,8 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=3, help="sites in a cohort, or twice the answers in a buffer")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--selector", default="pace")
-    parser.add_argument("--warmup", default="lazy", choices=["lazy", "full"])
-    parser.add_argument("--warmup-wait", type=float, default=1.0, help="share of the sites that a full warm-up awaits")
+    parser.add_argument("--warmup", default="full", choices=["lazy", "full"])
+    parser.add_argument("--warmup-wait", type=float, default=0.5, help="share of the sites that a full warm-up awaits")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.9)
     parser.add_argument("--delays", default="lognormal", help="a delay model of fedpace; none = measured times")
@@ -93,13 +91,14 @@ def main() -> None:
     options = parser.parse_args()
     run(make_job(options), options)
     state = Path(options.state)
-    for entry in read_run(state).rounds[1:]:
-        failed = f", failed: {', '.join(map(str, entry.failed))}" if entry.failed else ""
+    for line in (state / "rounds.jsonl").read_text(encoding="utf-8").splitlines()[1:]:
+        entry = json.loads(line)
+        failed = f", failed: {', '.join(entry['failed'])}" if entry["failed"] else ""
         print(
-            f"DIGITS round {entry.number} clock {entry.clock:.1f} clients {', '.join(map(str, entry.clients))}{failed}"
+            f"DIGITS round {entry['number']} clock {entry['clock']:.1f} clients {', '.join(entry['clients'])}{failed}"
         )
     index = json.loads((state / "paced.json").read_text(encoding="utf-8"))
-    stored = read_npz(state / index["model"])
+    stored = np.load(state / index["model"])
     net = Net()
     net.load_state_dict({key: torch.from_numpy(stored[f"model-{i}"]) for i, key in enumerate(index["arrays"])})
     test = load(options.sites, options.seed).test

@@ -9,6 +9,11 @@ from torch import nn
 
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.synthetic import SyntheticDelays
+
+MODELS = {"lognormal": LognormalDelays, "synthetic": SyntheticDelays}
+"""Delay models to choose from."""
 
 
 class Net(nn.Module):
@@ -55,6 +60,12 @@ def first_step(net: Net, x: torch.Tensor, y: torch.Tensor, *, lr: float) -> tupl
     loss = nn.functional.cross_entropy(net(x), y)
     loss.backward()
     return float(loss.detach()), {key: -lr * part.grad for key, part in net.named_parameters() if part.grad is not None}
+
+
+def seconds_of(delays: str, clients: int, seed: int, step: int) -> list[float]:
+    """Return the seconds that each client takes in a step, by one of fedpace's delay models."""
+    kind = MODELS[delays]
+    return [float(seconds) for seconds in kind().build(clients, model_bytes=10_000, seed=seed).draw(step)]
 
 
 @torch.no_grad()

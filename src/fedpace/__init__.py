@@ -4,9 +4,12 @@
 
     session = fedpace.Session(fedpace.make_selector("pace"), seed=0)
 
+This module exports everything that a user, a scheme author or a host author needs. `dir(fedpace)` lists it. Use
+`Session` for synchronous rounds, and `Coordinator` with `Aggregator` or `SharedModel` for everything else. Modules that
+are not documented are internal, and may change in any release.
+
 `import fedpace` needs only NumPy and SciPy. `fedpace.compare` and `fedpace.simulate` load the simulator at first use,
-which loads torch if a run trains with it. This module exports what README shows; look for the rest in modules such as
-`fedpace.numerics` and `fedpace.moments`.
+which loads torch if a run trains with it.
 """
 
 from __future__ import annotations
@@ -14,20 +17,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import FedpaceError, MissingExtraError
-from fedpace.core import providers
 
 if TYPE_CHECKING:
+    from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
     from fedpace._base.rng import stream
-    from fedpace.core.cohorts import cohort_size
+    from fedpace.core.aggregation import Aggregator, Trained
     from fedpace.core.coordinator import Coordinator
-    from fedpace.core.protocols import DelayEstimator, MomentStore
-    from fedpace.core.roster import Settings
+    from fedpace.core.rounds import cohort_size
+    from fedpace.core.server_rule import Answers, ServerRule, Stack
     from fedpace.core.session import Session
+    from fedpace.core.settings import Settings
+    from fedpace.core.step_log import Phase, StepLog
+    from fedpace.core.tasks import Actions, Apply, Move, Policy, Step, Task, Wait
     from fedpace.core.types import (
+        Accumulator,
         Cohort,
         Diagnostics,
+        InFlight,
         Need,
         Outcome,
         Probe,
@@ -35,77 +43,144 @@ if TYPE_CHECKING:
         Scheme,
         Selection,
         Selector,
+        Settled,
         Stateless,
         View,
     )
     from fedpace.hosting.shared_model import SharedModel
+    from fedpace.sim.clock import Clock
+    from fedpace.sim.fleet import Fleet
+    from fedpace.sim.training import Training
     from fedpace.study import compare, simulate
+    from fedpace.tracking import Tracker, Tracking
     from fedpace.trust.robust import make_robust
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FINITE",
+    "Above",
+    "Accumulator",
+    "Actions",
+    "Aggregator",
+    "Answers",
+    "Apply",
+    "AtLeast",
+    "Between",
+    "Clock",
     "Cohort",
     "Coordinator",
     "Diagnostics",
     "FedpaceError",
+    "Fleet",
+    "InFlight",
+    "Move",
     "Need",
+    "Options",
     "Outcome",
+    "Phase",
+    "Policy",
     "Probe",
     "Report",
     "Scheme",
     "Selection",
     "Selector",
+    "ServerRule",
     "Session",
     "Settings",
+    "Settled",
     "SharedModel",
+    "Stack",
     "Stateless",
+    "Step",
+    "StepLog",
+    "Task",
+    "Tracker",
+    "Tracking",
+    "Trained",
+    "Training",
     "View",
+    "Wait",
     "cohort_size",
     "compare",
     "make_robust",
     "make_selector",
     "make_server",
+    "registry",
     "simulate",
     "stream",
 ]
 
-_TYPES = ("Cohort", "Diagnostics", "Need", "Outcome", "Probe", "Report", "Scheme", "Selection", "Selector", "Stateless")
-_HOMES = {
-    **dict.fromkeys((*_TYPES, "View"), "fedpace.core.types"),
-    "Coordinator": "fedpace.core.coordinator",
-    "Session": "fedpace.core.session",
-    "Settings": "fedpace.core.roster",
-    "SharedModel": "fedpace.hosting.shared_model",
-    "cohort_size": "fedpace.core.cohorts",
-    "compare": "fedpace.study",
-    "make_robust": "fedpace.trust.robust",
-    "simulate": "fedpace.study",
-    "stream": "fedpace._base.rng",
+_EXPORTS = {
+    "fedpace._base.rng": ("stream",),
+    "fedpace._base.options": (
+        "FINITE",
+        "Above",
+        "AtLeast",
+        "Between",
+        "Options",
+    ),
+    "fedpace.core.aggregation": (
+        "Aggregator",
+        "Trained",
+    ),
+    "fedpace.core.coordinator": ("Coordinator",),
+    "fedpace.core.rounds": ("cohort_size",),
+    "fedpace.core.server_rule": (
+        "Answers",
+        "ServerRule",
+        "Stack",
+    ),
+    "fedpace.core.session": ("Session",),
+    "fedpace.core.settings": ("Settings",),
+    "fedpace.core.step_log": (
+        "Phase",
+        "StepLog",
+    ),
+    "fedpace.core.tasks": (
+        "Actions",
+        "Apply",
+        "Move",
+        "Policy",
+        "Step",
+        "Task",
+        "Wait",
+    ),
+    "fedpace.core.types": (
+        "Accumulator",
+        "Cohort",
+        "Diagnostics",
+        "InFlight",
+        "Need",
+        "Outcome",
+        "Probe",
+        "Report",
+        "Scheme",
+        "Selection",
+        "Selector",
+        "Settled",
+        "Stateless",
+        "View",
+    ),
+    "fedpace.hosting.shared_model": ("SharedModel",),
+    "fedpace.sim.clock": ("Clock",),
+    "fedpace.sim.fleet": ("Fleet",),
+    "fedpace.sim.training": ("Training",),
+    "fedpace.study": (
+        "compare",
+        "simulate",
+    ),
+    "fedpace.tracking": (
+        "Tracker",
+        "Tracking",
+    ),
+    "fedpace.trust.robust": ("make_robust",),
 }
-"""Exported name -> its module, which is imported at first use, so that `fedpace --help` is fast."""
+"""Module -> the names that it exports here. It is imported at first use, so that `fedpace --help` is fast."""
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
+_NEED_EXTRA = ("fedpace.study", "fedpace.sim.clock", "fedpace.sim.fleet", "fedpace.sim.training")
 _PARTS = ("delays", "hosting", "moments", "numerics", "planning", "server", "testing")
 """Submodules that are available after `import fedpace`."""
-
-
-def _moment_bank() -> MomentStore:
-    from fedpace.moments.bank import MomentBank
-
-    return MomentBank()
-
-
-def _delay_estimator() -> DelayEstimator:
-    from fedpace.delays.estimator import DelayEstimator as Estimator
-
-    return Estimator()
-
-
-providers.provide(
-    selector_class=registry.selectors.__getitem__,
-    server_class=registry.servers.__getitem__,
-    moment_store=_moment_bank,
-    delay_estimator=_delay_estimator,
-)
 
 
 def __getattr__(name: str) -> Any:
@@ -117,7 +192,7 @@ def __getattr__(name: str) -> Any:
     try:
         home = import_module(_HOMES[name])
     except ModuleNotFoundError as cause:
-        if _HOMES[name] != "fedpace.study":
+        if _HOMES[name] not in _NEED_EXTRA:
             raise
         raise MissingExtraError("the simulator", "sim", cause.name or "pydantic") from cause
     globals()[name] = getattr(home, name)
@@ -125,19 +200,19 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List all exported names, also those not imported yet."""
-    return sorted({*globals(), *__all__, *_PARTS})
+    """List the exported names, also those not imported yet, and no others."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:
     """Return the scheme registered as `name`, such as `make_selector("random", k=5)`.
 
-    Take `pace-async`; where training goes in rounds, take `pace`. A `Session` has rounds, so `pace` is the default. Use
-    `make_selector("pace-async")` with a `Coordinator`, the simulator, Flower's `PacedServer` and NVFlare.
+    Use `pace-async`. For synchronous rounds, use `pace`. A `Session` has rounds, so `pace` is the default here;
+    `pace-async` runs with a `Coordinator`, in the simulator, on Flower's `PacedServer` and on NVFlare.
     """
     return registry.selectors.make(name, **options)
 
 
 def make_server(name: str = "average", **options: Any) -> Any:
-    """Return the server step registered as `name`, such as `make_server("fedadam", lr=0.01)`."""
+    """Return the server rule registered as `name`, such as `make_server("fedadam", lr=0.01)`."""
     return registry.servers.make(name, **options)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+
+from fedpace._base.errors import install_command
 
 
 def main() -> None:
     """Run the command line, or exit with a message that says what to install."""
+    if sys.argv[1:] == ["--version"]:  # needs none of the packages of the command line
+        sys.stdout.write(f"{version('fedpace')}\n")
+        sys.exit(0)
     try:
         from fedpace.cli import run_command
     except KeyboardInterrupt:
@@ -14,7 +20,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("fedpace"):
             raise
-        sys.exit(f"error: the command line needs {missing.name!r}: pip install 'fedpace[sim,data,report]'")
+        sys.exit(f"error: the command line needs {missing.name!r}: {install_command('sim,data,report')}")
     run_command()
 
 

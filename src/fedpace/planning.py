@@ -5,7 +5,7 @@ rounds of tau seconds. The weighted mean of its clients' updates has a relative 
 all clients. The progress per round falls with rho, so the time to a target is proportional to tau / (1 - rho). This is
 the objective of `moment-match`.
 
-- With moments, rho is the squared length of sum_i a_i M_i at the best weights (`fedpace.numerics.gram`), with
+- With moments, rho is the squared length of sum_i a_i M_i at the best weights (`fedpace.numerics.heterogeneity`), with
   M_i = (Z_i - Z) Z^-1 and Z the population's moment. `noise` adds noise sum_i a_i^2 for what moments do not show.
 - With delays alone, clients are treated as draws from one population. Then k of n clients have the error
   noise (1/k - 1/n): more clients average better, whichever they are.
@@ -26,18 +26,20 @@ from numpy.typing import ArrayLike
 from fedpace._base.checks import FloatArray, IntArray, at_least, finite, float_array, listed, real, whole
 from fedpace._base.checks import delays as checked_delays
 from fedpace._base.errors import InfeasibleError, InputError
-from fedpace.core.protocols import RIDGE
+from fedpace.moments.store import RIDGE
 from fedpace.numerics.count_sketch import CountSketch
-from fedpace.numerics.inverse import regularised_inverse
+from fedpace.numerics.heterogeneity import regularised_inverse
+from fedpace.numerics.lower_bounds import LowerBound, lower_bound
 from fedpace.numerics.simplex import Mixture, prefix_lengths, prefix_mixtures
+from fedpace.selectors._matching import NEGLIGIBLE, Point, scan_prefixes
 
 PORTION = 4000
 """Number of fastest clients whose moments are read first; it doubles while the scan continues."""
 WIDEST = 4096
 """Most entries of a moment that is used unchanged; larger moments are sketched to `SKETCH` entries."""
 SKETCH = 512
-NEGLIGIBLE = 1e-4
-"""Clients with less weight than this are left out."""
+ANSWERS = (0.0, 1.0, 10.0)
+"""Answers per client and step for which lower bounds are computed."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,16 @@ class CohortPlan:
     waited: float | None = None
     """Mean seconds until the last client of the cohort replied, if delays of several rounds are given. It is longer
     than the mean of the slowest client, because some client is late in every round."""
+    lower_bounds: tuple[LowerBound, ...] = ()
+    """What no method beats, for exact updates and for updates that need 1 or 10 answers per client and step."""
 
     def sentences(self) -> list[str]:
         """Return the plan as sentences."""
         chosen = self.chosen
         said = [
-            f"Wait for {chosen.clients} of {self.population:,} clients: a round takes {chosen.seconds:,.4g} s and its "
-            f"step misses everybody's by {chosen.error:.1%} (squared, relative).",
+            f"Wait for {chosen.clients} of {self.population:,} clients: a round takes {chosen.seconds:,.4g} s, and its "
+            f"step has a relative squared error of {chosen.error:.1%} against the step of all clients.",
+            *([] if self.moments else [self._caveat()]),
             f"Waiting for all takes {self.everyone.seconds:,.4g} s per round, and {_times(self.everyone, chosen)} as "
             "long to the same target.",
         ]
@@ -95,9 +100,26 @@ class CohortPlan:
             )
         if self.waited is not None:
             said.append(
-                f"In the rounds of the table the last of them had replied after {self.waited:,.4g} s on average."
+                f"In the rounds of the table, the last client of the cohort had replied after {self.waited:,.4g} s on "
+                "average."
+            )
+        if self.lower_bounds:
+            exact, *_, noisy = self.lower_bounds
+            said.append(
+                f"No method needs less than {exact.same_data:,.4g} s per step if all clients hold the same data, and "
+                f"{exact.different_data:,.4g} s if each holds its own, up to a constant and with exact updates; "
+                f"{noisy.same_data:,.4g} s and {noisy.different_data:,.4g} s if a step needs "
+                f"{noisy.answers / self.population:g} answers per client (docs/lower-bounds.md)."
             )
         return said
+
+    def _caveat(self) -> str:
+        """Return what a plan from delays alone assumes."""
+        return (
+            f"This plan knows delays only: it assumes that all clients hold the same kind of data, and that the update "
+            f"of one client has a relative squared error of {self.noise:g}. If slow clients hold other data, the model "
+            "will not learn it: give moments, or compare schemes with `fedpace compare`."
+        )
 
 
 def plan_cohort(
@@ -155,6 +177,7 @@ def plan_cohort(
         moments=moments is not None,
         noise=own,
         waited=None if drawn is None else float(drawn[:, rows].max(axis=1).mean()),
+        lower_bounds=tuple(lower_bound(tau, times * tau.size) for times in ANSWERS),
     )
 
 
@@ -185,48 +208,31 @@ def _by_delays(tau: FloatArray, noise: float, most: int) -> _Found:
 
 
 def _by_moments(tau: FloatArray, moments: _Moments, noise: float, most: int) -> _Found:
+    """Find the best prefix by the scan of `moment-match`."""
     count = tau.size
-    best: tuple[Mixture, Choice] | None = None
-    after: Choice | None = None
-    last: tuple[Mixture, Choice] | None = None
-    frontier: list[Choice] = []
-    for length, mixture in _mixtures(moments, count, noise, most):
-        seconds = float(tau[length - 1])
-        point = Choice(
-            length, mixture.clients.size, seconds, mixture.error,
-            seconds / (1 - mixture.error) if mixture.error < 1 else math.inf,
-        )  # fmt: skip
-        last = (mixture, point)
-        if best is not None and after is None and seconds > best[1].seconds:
-            after = point
-        if not frontier or point.error < frontier[-1].error:
-            frontier.append(point)
-        if point.cost < math.inf and (best is None or point.cost < best[1].cost):
-            best, after = last, None
-        if best is not None and after is not None and seconds >= best[1].cost:
-            break  # errors are at least 0, so no slower prefix can be better
-    assert last is not None
-    if best is None:
+    scan = scan_prefixes(tau, _mixtures(moments, count, noise, most), beyond=True)
+    if not scan.feasible:
         raise InfeasibleError(
-            f"no set of clients resembles the population: the least error is {last[1].error:.3g}, and it must be below "
-            "1; raise ridge, or lower noise"
+            f"no set of clients resembles the population: the least error is {scan.chosen.error:.3g}, and it must be "
+            "below 1; raise ridge, or lower noise"
         )
-    mixture, chosen = best
+    chosen, *frontier = (_of_point(point) for point in (scan.chosen, *scan.frontier))
+    after = None if scan.slower is None else _of_point(scan.slower)
     everyone = Choice(count, count, float(tau[-1]), noise / count, float(tau[-1]) / max(1e-9, 1 - noise / count))
-    return mixture.clients, mixture.weights, chosen, after, everyone, tuple(frontier)
+    return scan.mixture.clients, scan.mixture.weights, chosen, after, everyone, tuple(frontier)
 
 
-def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterator[tuple[int, Mixture]]:
-    """Yield (length, best mixture) of each prefix that is tried; moments are read only as far as needed."""
+def _of_point(point: Point) -> Choice:
+    return Choice(point.prefix, point.clients, point.seconds, point.error, point.predicted)
+
+
+def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterator[Mixture]:
+    """Yield the best mixture of each prefix; moments are read only as far as the scan goes."""
     tried, size = 0, min(count, PORTION)
     while True:
         lengths = [length for length in prefix_lengths(count) if tried < length <= size]
         points = moments.points(size)
-        yield from zip(
-            lengths,
-            prefix_mixtures(points, np.arange(size), lengths, own=noise, max_clients=most or None),
-            strict=True,
-        )
+        yield from prefix_mixtures(points, np.arange(size), lengths, own=noise, max_clients=most or None)
         if size == count:
             return
         tried, size = max([tried, *lengths]), min(count, 2 * size)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpace.report.comparison import summarise
 from fedpace.report.page import write_page
-from fedpace.report.tables import summarise
 
 sys.path.insert(0, str(Path(__file__).parent))
 

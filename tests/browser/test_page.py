@@ -85,6 +85,23 @@ def test_schemes_are_hidden_and_shown_in_every_figure(browser, pages):
     assert errors(browser) == []
 
 
+def test_the_table_is_sorted_by_the_column_that_is_clicked(browser, pages):
+    look(browser, pages["twelve"])
+    click = "document.querySelectorAll('table.sortable')[0].querySelectorAll('.sort')[arguments[0]].click()"
+    order = (
+        "return [...document.querySelectorAll('table.sortable')[0].querySelectorAll('tbody tr')]"
+        ".map((row) => 'order' in row.children[1].dataset ? Number(row.children[1].dataset.order) : null)"
+    )
+    browser.run(click, 1)
+    up = browser.run(order)
+    known = [value for value in up if value is not None]
+    assert known == sorted(known)
+    assert up == known + [None] * (len(up) - len(known)), "rows without a time stay last"
+    browser.run(click, 1)
+    assert browser.run(order) == known[::-1] + [None] * (len(up) - len(known))
+    assert errors(browser) == []
+
+
 def test_the_metric_at_a_time(browser, pages):
     look(browser, pages["never"])
     told = "return [...document.querySelectorAll('#at-values li b')].map((b) => Number(b.textContent))"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace import make_selector, registry
+from fedpace import make_selector
+from fedpace._base import registry
 from fedpace.testing import check_policy, check_selector
 
 CASES = [
@@ -42,7 +43,10 @@ CASES = [
     make_selector("tifl", k=4),
     make_selector("moment-match"),
     make_selector("moment-match", max_clients=3),
+    make_selector("m-sync", m=4),
+    make_selector("m-sync", m=0, lr=0.5),
     make_selector("pace"),
+    make_selector("pace", memory_gib=0.0),
     make_selector("pace", max_clients=3, repay=False, momentum=False, fedexp_exponent=0.0),
 ]
 POLICIES = [
@@ -53,6 +57,14 @@ POLICIES = [
     make_selector("fedasync"),
     make_selector("fedasync", in_flight=3, discount="hinge"),
     make_selector("ca2fl", buffer=4),
+    make_selector("ace"),
+    make_selector("ace", buffer=4, max_age=3, wait_for_all=False),
+    make_selector("ringleader"),
+    make_selector("malenia"),
+    make_selector("malenia", answers=2.0, lr=0.5),
+    make_selector("rescaled-asgd"),
+    make_selector("fadas", buffer=4),
+    make_selector("momentum-approximation", buffer=4, history=5),
     make_selector("pisces", in_flight=4),
     make_selector("pisces", in_flight=0, epsilon=0.0, epsilon_least=0.0),
     make_selector("ca2fl", buffer=5, in_flight=3, lr=0.5),

@@ -13,7 +13,7 @@ from buffered import Buffered
 from fedpace import Cohort, Need, Outcome, Probe
 from fedpace._base.errors import InputError, OrderError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.core.types import Diagnostics, Stateless
 
 
@@ -142,7 +142,7 @@ class TestHowRoundsEnd:
         assert ended(step) == ([0, 2], []), "what it trained is not in the step"
         one.stepped()
         assert [task.client for task in one.due().tasks] == [0, 1, 2]
-        assert one.at.turn.heard == [1]
+        assert one.log.heard == [1]
         assert one.view().delay[1] > one.view().delay[0]
         assert one.view().loss[1] == 0.25
 
@@ -181,7 +181,7 @@ class TestNewcomers:
         second = one.due()
         assert [(task.kind, task.weight) for task in second.tasks] == [("train", 1.0), ("measure", 0.0)]
         cohort, newcomer = second.tasks
-        assert one.at.until == one.now + 20.0
+        assert one.progress.until == one.now + 20.0
         one.advance(one.now + 9.0)
         one.receive(cohort.id, Outcome(cohort.client, seconds=9.0))
         step = one.due().step
@@ -196,7 +196,7 @@ class TestNewcomers:
         one.due()
         one.stepped()
         assert sorted(task.client for task in one.due().tasks) == [0, 1], "known from when it answered"
-        assert one.at.turn.heard == [newcomer.client]
+        assert one.log.heard == [newcomer.client]
 
     def test_two_warm_ups_may_overlap(self):
         one = coordinator(Known(), 4, warmup_wait=0.5)
@@ -223,7 +223,7 @@ class TestNewcomers:
             one.receive(task.id, Outcome(0, seconds=1.0, loss=1.0))
             one.due()
             one.stepped()
-        assert one.flight.versions == {0}
+        assert one.task_table.versions == {0}
         one.receive(warming[1].id, Outcome(1, seconds=50.0, loss=2.0))
         one.due()
         assert one.view().loss_step.tolist() == [1, 0]
@@ -251,7 +251,7 @@ def test_probes_are_tasks():
     assert not one.due()
     one.lost(asked[2].id)
     assert [task.client for task in one.due().tasks] == [1]
-    assert one.at.turn.probed == [0, 1, 2]
+    assert one.log.probed == [0, 1, 2]
 
 
 def test_a_policy_without_rounds():
@@ -305,16 +305,16 @@ def test_saved_at_any_instant_it_goes_on(tmp_path, policy):
             when, task = min((when, task) for task, (when, _) in flying.items())
             client = flying.pop(task)[1]
             for twin in (one, two):
-                if task in twin.flight.tasks or twin is two:
+                if task in twin.task_table.tasks or twin is two:
                     twin.receive(task, Outcome(client, seconds=seconds[client], loss=1.0 + client), max(when, one.now))
-        flying = {task: entry for task, entry in flying.items() if task in one.flight.tasks}
+        flying = {task: entry for task, entry in flying.items() if task in one.task_table.tasks}
     assert one.step == two.step > 1
     assert one.view().participations.tolist() == two.view().participations.tolist()
 
 
 def test_the_order_of_calls():
     one = coordinator(Everybody(), 2)
-    with pytest.raises(OrderError, match="without a step"):
+    with pytest.raises(OrderError, match=r"stepped\(\) came in the phase deciding, but it belongs to stepping"):
         one.stepped()
     tasks = one.due().tasks
     with pytest.raises(InputError, match="client 0's, not 1's"):
@@ -325,7 +325,7 @@ def test_the_order_of_calls():
     for task in tasks:
         one.receive(task.id, Outcome(task.client, seconds=1.0))
     assert one.due().step is not None
-    with pytest.raises(OrderError, match="make it, and call stepped"):
+    with pytest.raises(OrderError, match=r"due\(\) came in the phase stepping, .*: make step 1, and call stepped"):
         one.due()
     one.stepped()
     with pytest.raises(InputError, match="backwards"):

@@ -77,7 +77,7 @@ def test_reasons_stay_with_their_clients_when_others_leave():
     made.stepped(made.now)
     due = made.due(made.now)
     assert due.tasks
-    why = dict(made.at.turn.why.reasons)
+    why = dict(made.log.why.reasons)
     assert why
     named = {made.clients[row]: reason for row, reason in why.items()}
     gone = made.clients[0]
@@ -105,7 +105,7 @@ def test_whoever_reports_a_wrong_width_first_locks_nobody_out(kind):
     for task in (*tasks[2:], tasks[1]):
         made.receive(task.id, told(task.client, rng), 1.0)
     with pytest.raises(FedpaceError, match="must report the same width"):
-        made.checked(tasks[0], told(tasks[0].client, rng, **{kind: wrong}))
+        made._checked(tasks[0], told(tasks[0].client, rng, **{kind: wrong}))
     for _ in range(3):
         until_a_step(made, rng, made.now)
         made.stepped()

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpace._base.codec import decode_id, encode_id
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes
-from fedpace.core.ids import decode_id, encode_id
 
 SCALARS = st.one_of(
     st.text(max_size=8), st.integers(), st.binary(max_size=8), st.floats(allow_nan=False), st.none(), st.booleans()

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from sessions import warmup_due
 
 from fedpace import Cohort, Diagnostics, Need, Outcome, Probe, Session, make_selector
 from fedpace._base.errors import FedpaceError, InputError
@@ -127,7 +128,7 @@ def test_after_the_warm_up(tmp_path):
     session = make()
     session.observe([FLEET.outcome(client, 0) for client in session.select().clients])
     back = reopened(session, tmp_path)
-    assert not back.warmup_due()
+    assert not warmup_due(back)
     assert rounds(back, 3) == rounds(session, 3)
 
 
@@ -303,11 +304,11 @@ def test_a_cut_index(saved):
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}', "null"])
 def test_another_format(saved, content):
     (saved / "session.json").write_text(content)
-    with pytest.raises(InputError, match=r"session\.json is not a session of format 6"):
+    with pytest.raises(InputError, match=r"session\.json is not a saved coordinator of format 8"):
         Session.restore(saved, Patient())
 
 
-KEYS = ["arrays", "selector", "state", "settings", "progress", "flight", "clients", "shell"]
+KEYS = ["arrays", "selector", "state", "settings", "progress", "tasks", "clients", "shell"]
 
 
 @pytest.mark.parametrize("value", ["missing", "words", 3.5, [], {"a": 1}], ids=repr)

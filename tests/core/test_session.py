@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from sessions import Asking, Everybody, settled, warmed
+from sessions import Asking, Everybody, settled, warmed, warmup_due
 
 from fedpace import FedpaceError, Need, Session
 from fedpace._base.errors import InputError, OrderError
@@ -169,7 +169,7 @@ def test_zero_clients():
         with pytest.raises(InputError, match="there are no clients to choose from"):
             session.select()
         assert session.probe() is None
-        assert not session.warmup_due()
+        assert not warmup_due(session)
 
 
 def test_more_are_wanted_than_there_are():

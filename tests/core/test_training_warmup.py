@@ -10,7 +10,7 @@ from sessions import Everybody
 
 from fedpace import Outcome
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 
 
 def coordinator(clients=4, **settings):
@@ -62,7 +62,7 @@ def test_who_is_late_measures_on_and_is_known_from_its_answer():
     one.stepped()
     third = one.due(12.0)
     assert [task.client for task in third.tasks] == [0, 1, 2]
-    assert one.at.turn.heard == [2]
+    assert one.log.heard == [2]
     assert one.view().participations.tolist() == [2, 2, 1, 0]
     assert np.isfinite(one.view().delay[:3]).all()
 
@@ -104,7 +104,7 @@ def test_where_all_fail_the_model_stays_and_some_are_tried_again():
     assert turn.failed == [0, 1, 2, 3]
     again = one.due(4.0)
     assert {task.kind for task in again.tasks} == {"train"}
-    assert one.at.turn.why.status.startswith("lazy warm-up")
+    assert one.log.why.status.startswith("lazy warm-up")
     assert len(due.tasks) == 4
 
 
@@ -132,7 +132,7 @@ def test_a_lazy_warm_up_is_as_it_was():
     one = coordinator(warmup="lazy", warmup_quota=2)
     due = one.due(0.0)
     assert len(due.tasks) == 2
-    assert not one.at.training
+    assert not one.progress.training
 
 
 @pytest.mark.parametrize("wait", [0.25, 0.5, 1.0])

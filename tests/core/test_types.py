@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedpace import Cohort, Diagnostics, Need, Probe, Report, Scheme, Selection, Session, Stateless, View
+from fedpace._base.checks import array_fields
 from fedpace._base.errors import InputError
-from fedpace.core.freezing import array_fields
 from fedpace.core.types import configuration
 from fedpace.selectors.random import Random
 from fedpace.testing import check_selector
@@ -137,18 +137,10 @@ def test_a_scheme_that_says_too_little_is_told_what_to_derive_from():
 
 
 def test_array_fields_are_frozen_by_their_declared_types():
-    assert array_fields(Cohort) == {"clients": np.int64, "weights": np.float64}
+    assert array_fields(Cohort) == {"clients": np.int64, "weights": np.float64, "work": np.float64}
     assert array_fields(View)["updates"] is np.float64
     assert array_fields(View)["available"] is np.bool_
     assert "moments" not in array_fields(View)
-
-
-def test_the_former_name_of_a_trait_is_refused():
-    class Old(Random):
-        timeless = True
-
-    with pytest.raises(InputError, match="called `ignores_delays` now"):
-        Session(Old())
 
 
 def test_a_scheme_that_lacks_a_method_is_told_which():

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from sessions import warmup_due
 
 from fedpace import Cohort, Diagnostics, Need, Outcome, Session
 from fedpace.core.types import Stateless
@@ -47,7 +48,7 @@ def play(session, *, failing=(), lasting=lambda client: 10.0 + client):
 def test_a_full_warm_up_meets_everybody_once():
     session = Session(Fastest())
     session.join(range(5))
-    assert session.warmup_due()
+    assert warmup_due(session)
     selection = play(session)
     assert selection.warmup
     assert selection.clients == (0, 1, 2, 3, 4)
@@ -55,7 +56,7 @@ def test_a_full_warm_up_meets_everybody_once():
     assert selection.why.status == "warm-up: fastest knows too little of 5 clients"
     assert set(selection.why.reasons.values()) == {"warm-up"}
     assert session.step == 0, "a warm-up is no round"
-    assert not session.warmup_due()
+    assert not warmup_due(session)
     assert np.isfinite(session.view().delay).all()
     after = play(session)
     assert not after.warmup
@@ -66,7 +67,7 @@ def test_a_full_warm_up_meets_everybody_once():
 def test_nobody_is_met_by_a_scheme_that_needs_nothing():
     session = Session(Random(k=2))
     session.join(range(5))
-    assert not session.warmup_due()
+    assert not warmup_due(session)
     assert not session.select().warmup
 
 
@@ -104,12 +105,12 @@ def test_late_joiners_get_a_warm_up_of_their_own():
 def test_only_the_available_are_warmed_up_now_and_the_others_later():
     session = Session(Fastest())
     session.join(range(3))
-    assert session.warmup_due(available=[0])
+    assert warmup_due(session, available=[0])
     selection = session.select(available=[0])
     assert selection.clients == (0,)
     session.observe([Outcome(0, seconds=1.0)])
-    assert not session.warmup_due(available=[0])
-    assert session.warmup_due()
+    assert not warmup_due(session, available=[0])
+    assert warmup_due(session)
     assert session.select(available=[0]).clients == (0,)
 
 
@@ -117,7 +118,7 @@ def test_who_failed_the_warm_up_rides_along_later():
     session = Session(Fastest(), warmup_quota=1)
     session.join(range(4))
     play(session, failing=(2, 3))
-    assert not session.warmup_due(), "asked once, they are not waited for again"
+    assert not warmup_due(session), "asked once, they are not waited for again"
     met = []
     for _ in range(40):
         selection = play(session)
@@ -142,7 +143,7 @@ def test_who_keeps_failing_is_tried_ever_more_rarely():
 def test_lazy_meets_a_quota_at_a_time():
     session = Session(Fastest(), warmup="lazy", warmup_quota=2, seed=3)
     session.join(range(7))
-    assert not session.warmup_due()
+    assert not warmup_due(session)
     first = play(session)
     assert not first.warmup
     assert len(first.clients) == 2
@@ -232,5 +233,5 @@ def test_what_counts_as_known_depends_on_the_needs():
 def test_known_from_the_start_needs_no_warm_up():
     session = Session(Fastest())
     session.join(range(3), delays=[3.0, 1.0, 2.0])
-    assert not session.warmup_due()
+    assert not warmup_due(session)
     assert session.select().clients == (1, 2)

@@ -96,7 +96,7 @@ def test_rotated_test_images_are_those_of_the_upright_set_in_equal_parts():
         ({"alpha": 0.0}, "alpha of digits must be above 0"),
         ({"alpha": math.nan}, "alpha of digits"),
         ({"alpha": math.inf}, "alpha of digits must be .*finite"),
-        ({"test_fraction": 0.0}, "test_fraction of digits must lie between 0 and 1, but 0.0 came"),
+        ({"test_fraction": 0.0}, "test_fraction of digits must lie in \\(0, 1\\), but 0.0 came"),
         ({"test_fraction": 1.0}, "test_fraction of digits"),
         ({"max_rotation": -1.0}, "max_rotation of digits must be at least 0, but -1.0 came"),
         ({"max_rotation": math.inf}, "max_rotation of digits must be .*finite"),

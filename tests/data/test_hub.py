@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.data import _cache, _decode, hub
+from fedpace.data import hub
 
 
 def cached(tmp_path):
@@ -52,17 +52,17 @@ def test_text_is_read_in_leafs_alphabet(folder, parquet):
     table = parquet.text_table(30)
     parquet.write(folder, "shakespeare", table)
     rows = hub.load("shakespeare", str(folder)).splits["train"]
-    assert len(_decode.ALPHABET) == 80
+    assert len(hub.ALPHABET) == 80
     for row in (0, 29):
-        assert "".join(_decode.ALPHABET[number] for number in rows.inputs[row]) == table["x"][row].as_py()
-        assert _decode.ALPHABET[rows.labels[row]] == table["y"][row].as_py()
+        assert "".join(hub.ALPHABET[number] for number in rows.inputs[row]) == table["x"][row].as_py()
+        assert hub.ALPHABET[rows.labels[row]] == table["y"][row].as_py()
 
 
 def test_characters_of_another_edition_have_stand_ins(folder, parquet):
     parquet.write(folder, "shakespeare", pa.table({"character_id": ["a"], "x": ["@" * 79 + "a"], "y": ["/"]}))
     rows = hub.load("shakespeare", str(folder)).splits["train"]
-    assert _decode.ALPHABET[rows.inputs[0, 0]] == "}"
-    assert _decode.ALPHABET[rows.labels[0]] == ">"
+    assert hub.ALPHABET[rows.inputs[0, 0]] == "}"
+    assert hub.ALPHABET[rows.labels[0]] == ">"
 
 
 def test_several_files_a_split_are_read_in_order(folder, parquet):
@@ -84,7 +84,7 @@ def test_the_arrays_are_mapped_and_read_only(folder, parquet):
 def test_the_second_time_nothing_is_decoded(folder, parquet, monkeypatch):
     parquet.generate(folder, "mnist")
     first = hub.load("mnist", str(folder))
-    monkeypatch.setattr(_decode, "write_arrays", None)
+    monkeypatch.setattr(hub, "write_arrays", None)
     second = hub.load("mnist", str(folder))
     assert second.cache == first.cache
     np.testing.assert_array_equal(first.splits["test"].inputs, second.splits["test"].inputs)
@@ -273,10 +273,10 @@ def test_a_cache_that_cannot_be_made(tmp_path, folder, parquet, monkeypatch):
 def test_the_cache_is_where_caches_are(monkeypatch, tmp_path):
     monkeypatch.delenv("FEDPACE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _cache.root() == tmp_path / "fedpace"
+    assert hub.cache_folder() == tmp_path / "fedpace"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert _cache.root() == tmp_path / ".cache" / "fedpace"
+    assert hub.cache_folder() == tmp_path / ".cache" / "fedpace"
 
 
 def _enter(root, barrier, log):
@@ -288,7 +288,7 @@ def _enter(root, barrier, log):
         (target / "content").write_text("x" * 1000)
 
     barrier.wait()
-    entry = _cache.entry("key", make)
+    entry = hub.cache_entry("key", make)
     assert (entry / "content").read_text() == "x" * 1000
 
 
@@ -320,9 +320,9 @@ def test_opening_the_cache_loads_nothing_heavy(folder, parquet):
 def test_the_first_rows_of_the_real_files(name, real):
     source = hub.SOURCES[name]
     origin = hub.locate(source, real(name))
-    decode = _decode._images if source.kind == "images" else _decode._text
+    decode = hub._images if source.kind == "images" else hub._text
     for split in source.rows:
-        table = next(_decode._tables(source, origin, split))
+        table = next(hub._tables(source, origin, split))
         inputs, labels = decode(table, source, "the first rows")
         assert inputs.shape[1:] == source.shape
         assert 0 <= labels.min() <= labels.max() < source.classes
@@ -359,7 +359,7 @@ def test_a_pinned_revision_is_asked_for_and_cached_apart(monkeypatch):
     asked = {}
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: asked.update(options) or iter(()))
     with pytest.raises(InputError):
-        next(_decode._tables(source, pinned, "train"))
+        next(hub._tables(source, pinned, "train"))
     assert asked["revision"] == "abc123"
 
 

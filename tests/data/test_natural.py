@@ -11,8 +11,8 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.config import load_experiment
+from fedpace.data._images import rotate
 from fedpace.data.femnist import Femnist
-from fedpace.data.rotation import rotate
 from fedpace.data.shakespeare import Shakespeare
 from fedpace.sim.rounds import simulate
 

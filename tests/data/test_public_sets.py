@@ -7,21 +7,21 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.data import hub
+from fedpace.data._images import rotate
 from fedpace.data.cifar10 import Cifar10
 from fedpace.data.fashion_mnist import FashionMnist
 from fedpace.data.femnist import Femnist
 from fedpace.data.mnist import Mnist
-from fedpace.data.rotation import rotate
 from fedpace.data.shakespeare import Shakespeare
 from fedpace.delays.constant import ConstantDelays
 from fedpace.models.conv2 import Conv2
 from fedpace.models.stacked_lstm import StackedLstm
 from fedpace.selectors.random import Random
 from fedpace.sim.rounds import simulate
-from fedpace.sim.trainer import Training
+from fedpace.sim.torch_trainer import Training
 
 IMAGES = [Mnist, FashionMnist, Cifar10]
 PARTITIONS = ["dirichlet", "rotated", "iid", "power-law"]
@@ -184,7 +184,7 @@ def test_shakespeare_holds_out_the_last_windows(folder, parquet):
         (lambda: Cifar10(samples=-1), "samples of cifar10"),
         (lambda: Femnist(partition="dirichlet"), "partition of femnist"),
         (lambda: Femnist(min_samples=1), "min_samples of femnist must be at least 2"),
-        (lambda: Femnist(test_fraction=1.0), "test_fraction of femnist must lie between 0 and 1"),
+        (lambda: Femnist(test_fraction=1.0), r"test_fraction of femnist must lie in \(0, 1\)"),
         (lambda: Shakespeare(clients=-1), "clients of shakespeare"),
         (lambda: Shakespeare(min_samples=80), "a role of 80 windows would have none to train on"),
         (lambda: Shakespeare(samples=60), "a role of 60 windows would have none to train on"),

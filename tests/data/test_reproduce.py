@@ -10,12 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpace.cli import app
-from fedpace.reproduce import command, pictures, plans
-from fedpace.reproduce.outcomes import Entry, Outcome, Results
-from fedpace.reproduce.plans import PLANS, Request, planned
-from fedpace.reproduce.playing import jobs_of, play
-from fedpace.reproduce.runs import RUNS, together
-from fedpace.reproduce.tasks import task_names
+from fedpace.reproduce import command
+from fedpace.reproduce import runs as plans
+from fedpace.reproduce.outcomes import Entry, ReproducedResults, SeedOutcome
+from fedpace.reproduce.paper import task_names
+from fedpace.reproduce.runs import PLANS, RUNS, Request, jobs_of, planned, play, together
 
 SETS = ("mnist", "fashion-mnist", "cifar10", "femnist", "shakespeare")
 
@@ -63,7 +62,7 @@ def test_every_table_from_its_first_run_to_its_last_form(sets, tmp_path):
 
 
 def test_figures_are_pictures_and_pages_of_what_has_been_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "SHOWN", ("motivation/both", "table1/femnist"))  # the paper has seven
+    monkeypatch.setattr(command, "SHOWN", ("motivation/both", "table1/femnist"))  # the paper has seven
     monkeypatch.setattr(plans, "MOTIVATION", ("random", "flanp"))
     out = tmp_path / "runs"
     said = call(
@@ -118,10 +117,12 @@ def test_only_what_did_not_come_with_fedpace_is_run(tmp_path, monkeypatch):
     """Of three runs one came with fedpace, and one is of another configuration than the one that came."""
     request = Request("tiny", ("quadratic",), (0,), ("random", "flanp", "divfl"))
     wanted = planned(request, ["table2"])
-    outcomes = {each.place: Outcome(123.4, 5, 123.4, 2.0, "reached", each.run.key) for each in wanted}
+    outcomes = {each.place: SeedOutcome(123.4, 5, 123.4, 2.0, "reached", each.run.key) for each in wanted}
     random, flanp, divfl = outcomes
     came = {random: outcomes[random], flanp: replace(outcomes[flanp], key="another")}
-    packaged = Results("tiny", {place: Entry(1, {0: outcome}) for place, outcome in came.items()}, {"some": "fact"})
+    packaged = ReproducedResults(
+        "tiny", {place: Entry(1, {0: outcome}) for place, outcome in came.items()}, {"some": "fact"}
+    )
     monkeypatch.setattr(command.Command, "_packaged", lambda self: packaged)
 
     said = call(
@@ -130,7 +131,7 @@ def test_only_what_did_not_come_with_fedpace_is_run(tmp_path, monkeypatch):
     )
     assert "1 of 3 came with fedpace" in said
     assert "2 runs, 2 to go" in said
-    found = Results.read(tmp_path / "results.json")
+    found = ReproducedResults.read(tmp_path / "results.json")
     assert found[random] == packaged[random]
     assert found[flanp].outcomes[0].key == outcomes[flanp].key != "another"
     assert found[divfl].run

@@ -12,10 +12,9 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from fedpace.reproduce.command import PACKAGED
-from fedpace.reproduce.outcomes import Results, collect
-from fedpace.reproduce.plans import Request, planned
-from fedpace.reproduce.playing import play
-from fedpace.reproduce.tasks import task, task_names
+from fedpace.reproduce.outcomes import ReproducedResults, collect
+from fedpace.reproduce.paper import task, task_names
+from fedpace.reproduce.runs import Request, planned, play
 
 OURS = ("pace", "pace-async")
 OTHERS = ("random", "flanp")
@@ -25,7 +24,7 @@ OTHERS = ("random", "flanp")
 def rerun(name, columns, store):
     """Check the columns of a data set against what is recorded, under the first seed and both delay models."""
     raw = json.loads(files("fedpace.reproduce").joinpath(PACKAGED["quick"]).read_text(encoding="utf-8"))
-    recorded = Results.parse(raw, "the packaged results")
+    recorded = ReproducedResults.parse(raw, "the packaged results")
     wanted = planned(Request("quick", (name,), (0,), columns), ["table1", "table2"])
     with threadpool_limits(limits=1):  # as the command has it
         assert play([each.run for each in wanted], store) == 0

@@ -12,6 +12,7 @@ from scipy import ndimage
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
+from fedpace.data._images import rotate
 from fedpace.data.partition import (
     dirichlet_partition,
     dirichlet_split,
@@ -19,7 +20,6 @@ from fedpace.data.partition import (
     power_law_shares,
     sized_partition,
 )
-from fedpace.data.rotation import rotate
 
 
 @settings(max_examples=60, deadline=None)

@@ -76,7 +76,7 @@ def test_bad_options(options: dict) -> None:
 
 
 def test_bad_questions() -> None:
-    with pytest.raises(InputError, match="at least one client"):
+    with pytest.raises(InputError, match=r"number of clients|at least one client"):
         Availability().build(0, seed=0)
-    with pytest.raises(InputError, match="counted from 0"):
+    with pytest.raises(InputError, match="a step must be"):
         Availability().build(2, seed=0).available(-1)

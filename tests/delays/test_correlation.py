@@ -71,13 +71,13 @@ def test_rare_classes_score_high() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="strength must be a finite number at least 0 and at most 1"):
+    with pytest.raises(InputError, match="strength must lie between 0 and 1"):
         reorder_by([1.0], [1.0], strength=1.5)
     with pytest.raises(InputError, match="expected 2 scores, one per client, but 1 came"):
         reorder_by([1.0], [1.0, 2.0], strength=1.0)
     with pytest.raises(InputError, match="scores must be finite"):
         reorder_by([np.nan], [1.0], strength=1.0)
-    with pytest.raises(InputError, match="at least one client"):
+    with pytest.raises(InputError, match=r"number of clients|at least one client"):
         reorder_by([], [], strength=1.0)
     with pytest.raises(InputError, match="counts of at least 0, but -1 came"):
         rarity([[1, -1]])

@@ -12,13 +12,12 @@ from fedpace import make_selector, simulate
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.delays.availability import Availability
-from fedpace.delays.daily import HOUR, DailyModel
+from fedpace.delays.availability import HOUR, Availability, DailyModel
 from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
 from fedpace.sim.fleet import Fleet, virtual_time
-from fedpace.sim.reclock import absences_apart
+from fedpace.sim.reclock import has_own_availability
 
 
 def nights(clients: int = 3000, *, seed: int = 0, delays: object = None, **options: object) -> DailyModel:
@@ -43,8 +42,8 @@ def test_a_night_by_hand() -> None:
     model = nights(5, spread=0.0, habits=0.0, nights=0.0, zones=1, by_day=0.0, plugs_in=22.0, starts=12.0)
     for clock, there in ((21.9, False), (22.0, True), (29.9, True), (30.1, False), (46.1, True), (54.1, False)):
         assert (model.available_at((clock - 12) * HOUR) == there).all(), clock
-    assert model.back_at(0.0) == pytest.approx(10 * HOUR, abs=600)
-    assert model.back_at(11 * HOUR) == 11 * HOUR
+    assert model.next_available_at(0.0) == pytest.approx(10 * HOUR, abs=600)
+    assert model.next_available_at(11 * HOUR) == 11 * HOUR
 
 
 def test_zones_spread_the_nights() -> None:
@@ -81,7 +80,7 @@ def test_slow_phones_may_hold_much_data_or_little(strength: float) -> None:
     time = virtual_time(data, LognormalDelays(), fleet=Fleet(slow_large=strength), model_bytes=0, seed=0)
     assert stats.spearmanr(sizes, time.expected).statistic == pytest.approx(strength, abs=0.1)
     phones = virtual_time(data, DevicesDelays(), fleet=Fleet(slow_large=strength), model_bytes=0, seed=0)
-    speeds = phones.delays.speeds()  # type: ignore[attr-defined]
+    speeds = phones.delays.device_seconds()  # type: ignore[attr-defined]
     assert stats.spearmanr(sizes, speeds).statistic == pytest.approx(strength, abs=0.1)
 
 
@@ -111,7 +110,7 @@ def test_who_is_there_by_the_clock_is_not_clocked_anew() -> None:
     data = Digits(clients=5).build(seed=0)
     for availability, apart in ((Availability(hours=8.0), False), (Availability(on=3.0, off=1.0), True)):
         time = virtual_time(data, LognormalDelays(), availability=availability, model_bytes=0, seed=0)
-        assert absences_apart(time) is apart
+        assert has_own_availability(time) is apart
 
 
 def test_an_empty_fleet_ends_in_a_sentence() -> None:
@@ -119,7 +118,7 @@ def test_an_empty_fleet_ends_in_a_sentence() -> None:
         hours=np.zeros(3), plugs_in=np.zeros(3), nights=0.0, by_day=np.zeros(3), starts=0.0, crash=0.0, seed=0
     )
     with pytest.raises(InfeasibleError, match="two weeks"):
-        never.back_at(0.0)
+        never.next_available_at(0.0)
 
 
 @pytest.mark.parametrize(

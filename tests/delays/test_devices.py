@@ -1,4 +1,4 @@
-"""Phones: FedScale's formula by hand, the tables against the file, and who has which phone."""
+"""DeviceDelays: FedScale's formula by hand, the tables against the file, and who has which phone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
-from fedpace.delays._phones import KBIT, MS, PHONES
 from fedpace.delays.correlation import correlated
-from fedpace.delays.devices import FILE_VARIABLE, DevicesDelays
+from fedpace.delays.devices import BANDWIDTH_KBIT, COMPUTE_MS, FILE_VARIABLE, PHONE_COUNTS, DevicesDelays
 from fedpace.delays.mixture import MixtureDelays
 from fedpace.sim.fleet import virtual_time
 from fedpace.sim.training import Training
@@ -59,8 +58,8 @@ def test_the_size_of_the_model_and_the_work_are_the_clients_own() -> None:
     config = DevicesDelays(**STILL)
     small, large = (config.build(50, model_bytes=size, seed=3).expected() for size in (0, SIZE))
     kbit = 2 * 8 * SIZE / 1000 / (large - small)
-    assert kbit.min() >= KBIT[0] - 1
-    assert kbit.max() <= KBIT[-1] + 1
+    assert kbit.min() >= BANDWIDTH_KBIT[0] - 1
+    assert kbit.max() <= BANDWIDTH_KBIT[-1] + 1
     once, twice = (config.build_for([n] * 50, model_bytes=0, seed=3).expected() for n in (100, 200))
     np.testing.assert_allclose(twice, 2 * once)
     fixed = DevicesDelays(model_bytes=SIZE, samples=400, **STILL)
@@ -73,7 +72,7 @@ def test_a_simulation_tells_the_model_how_much_each_client_trains() -> None:
     work = np.array([3 * len(client) for client in data.train])
     ms = 1000 * time.expected / (3 * work)
     np.testing.assert_allclose(ms, np.round(ms))
-    assert set(np.round(ms).astype(int)) <= set(MS.tolist())
+    assert set(np.round(ms).astype(int)) <= set(COMPUTE_MS.tolist())
 
 
 def test_slow_phones_are_given_without_the_work() -> None:
@@ -81,9 +80,9 @@ def test_slow_phones_are_given_without_the_work() -> None:
     model = DevicesDelays(**STILL).build_for(work, model_bytes=SIZE, seed=0)
     scores = np.linspace(0, 1, 100)[::-1]
     dealt = correlated(model, scores, strength=1.0)
-    speeds = dealt.speeds()  # type: ignore[attr-defined]
+    speeds = dealt.device_seconds()  # type: ignore[attr-defined]
     assert (np.diff(speeds) <= 0).all(), "the largest score has the slowest phone"
-    np.testing.assert_allclose(np.sort(speeds), np.sort(model.speeds()))
+    np.testing.assert_allclose(np.sort(speeds), np.sort(model.device_seconds()))
     same = correlated(model, scores, strength=0.0)
     np.testing.assert_array_equal(same.expected(), model.expected())
 
@@ -139,9 +138,9 @@ def test_the_tables_say_what_the_file_says() -> None:
     table = parquet.read_table(_file())
     ms, kbit = (table[name].to_numpy() for name in ("compute_ms_per_sample", "kbit_per_second"))
     values, counts = np.unique(ms, return_counts=True)
-    np.testing.assert_array_equal(values, MS)
-    np.testing.assert_array_equal(counts, PHONES)
-    np.testing.assert_allclose(np.quantile(kbit, np.linspace(0, 1, KBIT.size)), KBIT, rtol=5e-4)
+    np.testing.assert_array_equal(values, COMPUTE_MS)
+    np.testing.assert_array_equal(counts, PHONE_COUNTS)
+    np.testing.assert_allclose(np.quantile(kbit, np.linspace(0, 1, BANDWIDTH_KBIT.size)), BANDWIDTH_KBIT, rtol=5e-4)
     assert abs(np.corrcoef(np.log(ms), np.log(kbit))[0, 1]) < 0.01, "the tables draw the two independently"
     levels = [0.05, 0.25, 0.5, 0.75, 0.9, 0.99]
     whole = DevicesDelays(file=str(_file()), **STILL).build(ms.size, model_bytes=SIZE, seed=0).expected()

@@ -87,13 +87,13 @@ def test_a_step_is_the_same_in_any_order_and_in_any_process(config: DelayConfig)
 
 @pytest.mark.parametrize("clients", [0, -1, 2.5, True])
 def test_needs_at_least_one_client(config: DelayConfig, clients: int) -> None:
-    with pytest.raises(InputError, match="at least one client"):
+    with pytest.raises(InputError, match=r"number of clients|at least one client"):
         config.build(clients, model_bytes=SIZE, seed=0)
 
 
 @pytest.mark.parametrize("step", [-1, 1.5])
 def test_steps_count_from_zero(config: DelayConfig, step: int) -> None:
-    with pytest.raises(InputError, match="counted from 0"):
+    with pytest.raises(InputError, match="a step must be"):
         config.build(2, model_bytes=SIZE, seed=0).draw(step)
 
 

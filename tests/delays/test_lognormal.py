@@ -33,10 +33,10 @@ def test_the_widest_noise_still_gives_positive_finite_delays() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"median": 0.0}, "median must be a finite number above 0"),
+        ({"median": 0.0}, "median of lognormal must be above 0"),
         ({"median": float("nan")}, "median"),
-        ({"sigma": -1.0}, "sigma must be a finite number at least 0"),
-        ({"sigma": 11.0}, "at most 10"),
+        ({"sigma": -1.0}, "sigma of lognormal must lie between 0 and 10"),
+        ({"sigma": 11.0}, "between 0 and 10"),
         ({"jitter": True}, "jitter"),
     ],
 )

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.delays.hybrid import Places, hybrid_loss
-from fedpace.delays.propagation import WALLS, free_space, indoors, line_of_sight, okumura_hata, over_rooftops
+from fedpace.delays.propagation import (
+    WALLS,
+    Antennas,
+    free_space,
+    hybrid_loss,
+    indoors,
+    line_of_sight,
+    okumura_hata,
+    over_rooftops,
+)
 
 PAIRS = Path(__file__).parents[3] / "shared" / "nycmesh" / "ns3_pairs.csv"
 FIXTURES = Path(__file__).parent / "ns3_fixtures.csv"
@@ -23,12 +31,12 @@ WALL = {"Wood": "wood", "StoneBlocks": "stone-blocks", "": ""} | {
 ENVIRONMENT = {"Urban": "urban", "SubUrban": "suburban", "OpenAreas": "open"}
 
 
-def places(rows: list[dict[str, str]], side: str) -> Places:
+def places(rows: list[dict[str, str]], side: str) -> Antennas:
     def column(name: str, dtype: type = float) -> np.ndarray:
         return np.array([row[f"{side}{name}"] or 0 for row in rows], dtype=dtype)
 
     kinds = [row[f"{side}_kind"] for row in rows]
-    return Places(
+    return Antennas(
         column("x"),
         column("y"),
         column("z"),
@@ -83,21 +91,21 @@ def test_the_switch_undoes_the_departures_and_only_those() -> None:
 
 
 @pytest.fixture
-def pair() -> tuple[Places, Places]:
+def pair() -> tuple[Antennas, Antennas]:
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-4000, 4000, (2, 2, 500))
     low, high = rng.uniform(1, 60, (2, 500))
-    return Places.outdoors(*a, low), Places.outdoors(*b, high)
+    return Antennas.outdoors(*a, low), Antennas.outdoors(*b, high)
 
 
-def test_the_recommendations_do_not_care_who_sends(pair: tuple[Places, Places]) -> None:
+def test_the_recommendations_do_not_care_who_sends(pair: tuple[Antennas, Antennas]) -> None:
     a, b = pair
     there = hybrid_loss(a, b, rules="recommendations", frequency_mhz=900.0)
     np.testing.assert_allclose(there, hybrid_loss(b, a, rules="recommendations", frequency_mhz=900.0), rtol=1e-14)
     assert np.isfinite(there).all()
 
 
-def test_one_place_is_paired_with_all(pair: tuple[Places, Places]) -> None:
+def test_one_place_is_paired_with_all(pair: tuple[Antennas, Antennas]) -> None:
     a, b = pair
     one = a.at(slice(0, 1))
     np.testing.assert_array_equal(hybrid_loss(one, b)[7], hybrid_loss(one, b.at(slice(7, 8)))[0])
@@ -144,14 +152,14 @@ def test_two_antennas_above_the_roofs_have_free_space() -> None:
 
 
 def test_antennas_in_one_spot_lose_nothing() -> None:
-    spot = Places.outdoors(np.zeros(1), np.zeros(1), np.full(1, 10.0))
+    spot = Antennas.outdoors(np.zeros(1), np.zeros(1), np.full(1, 10.0))
     assert hybrid_loss(spot, spot)[0] == 0.0
 
 
-def test_bad_places_and_words(pair: tuple[Places, Places]) -> None:
+def test_bad_places_and_words(pair: tuple[Antennas, Antennas]) -> None:
     a, b = pair
     with pytest.raises(InputError, match=r"place 0 of b must be finite and above the ground"):
-        hybrid_loss(a, Places.outdoors(np.zeros(1), np.zeros(1), np.zeros(1)))
+        hybrid_loss(a, Antennas.outdoors(np.zeros(1), np.zeros(1), np.zeros(1)))
     with pytest.raises(InputError, match="expected 1 or 500 places in b, but 3 came"):
         hybrid_loss(a, b.at(slice(0, 3)))
     with pytest.raises(InputError, match="environment must be one of 'urban'"):

@@ -45,7 +45,7 @@ def test_bad_input() -> None:
         summarise()
     with pytest.raises(InputError, match="fleets of one size, but 2, 3 clients came"):
         summarise(small, large)
-    with pytest.raises(InputError, match="rounds must be a whole number"):
+    with pytest.raises(InputError, match="rounds must be at least 1"):
         summarise(small, rounds=0)
-    with pytest.raises(InputError, match="level must be a finite number"):
+    with pytest.raises(InputError, match="level must lie between 0 and 1"):
         summarise(small, levels=(1.5,))

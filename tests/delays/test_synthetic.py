@@ -55,13 +55,13 @@ def test_ranges_may_come_as_lists() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"link_speed": (0.0, 1e6)}, "link_speed must be a finite number above 0"),
+        ({"link_speed": (0.0, 1e6)}, "link_speed of synthetic must be above 0"),
         ({"link_speed": (5e6, 2e5)}, "swap them"),
         ({"link_speed": 5e6}, "two numbers"),
-        ({"compute": (-1.0, 10.0)}, "compute must be a finite number at least 0"),
-        ({"compute": (1.0, float("nan"))}, "compute must be a finite number"),
-        ({"jitter": -0.1}, "jitter must be a finite number at least 0"),
-        ({"jitter": float("inf")}, "at most 10"),
+        ({"compute": (-1.0, 10.0)}, "compute of synthetic must be at least 0"),
+        ({"compute": (1.0, float("nan"))}, "compute of synthetic must be at least 0"),
+        ({"jitter": -0.1}, "jitter of synthetic must lie between 0 and 10"),
+        ({"jitter": float("inf")}, "between 0 and 10"),
         ({"jitter": "wild"}, "'wild' came"),
         ({"model_bytes": -3}, "model_bytes"),
     ],

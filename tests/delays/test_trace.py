@@ -89,13 +89,13 @@ def test_bad_traces(trace, text: str, words: str) -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(InputError, match="gaps must be one of"):
+    with pytest.raises(InputError, match="gaps of trace must be one of"):
         TraceDelays(gaps="ignore")
     with pytest.raises(InputError, match="needs a file"):
         TraceDelays().build(2, model_bytes=0, seed=0)
     with pytest.raises(InputError, match="there is no such file"):
         TraceDelays(file="none.csv").build(2, model_bytes=0, seed=0)
-    with pytest.raises(InputError, match="at least one client"):
+    with pytest.raises(InputError, match=r"number of clients|at least one client"):
         TraceDelays(file="none.csv").build(0, model_bytes=0, seed=0)
 
 

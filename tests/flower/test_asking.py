@@ -13,7 +13,14 @@ from fedpace.flower import PacedStrategy, report_mod
 
 def test_schemes_that_compare_updates_get_sketches(flower, grid):
     strategy = PacedStrategy(
-        FedAvg(), "optimal-client-sampling", k=3, norms="last", sketch=4, clock="reported", warmup="full"
+        FedAvg(),
+        "optimal-client-sampling",
+        k=3,
+        norms="last",
+        sketch=4,
+        clock="reported",
+        warmup="full",
+        warmup_wait=1.0,
     )
     flower.rounds(strategy, grid, start(flower), 2)
     assert strategy.coordinator.view().updates.shape == (NODES, 4)
@@ -33,7 +40,7 @@ def test_a_client_without_the_mod_answers_a_gradient_probe_by_training(flower):
         grid = flower.grid()
         for client in range(4):
             grid.add(30 + client, flower.app(mods, target=1.0 + client), name=f"node-{30 + client}")
-        strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=2, sketch=4, clock="reported", warmup="full")
+        strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=2, sketch=4, clock="reported", warmup_wait=1.0)
         flower.rounds(strategy, grid, start(flower), 1)
         strategy.configure_train(2, start(flower), flower.config(), grid)
         asked = [message for message in grid.sent if "fedpace-gradient" in message.content["config"]]
@@ -46,7 +53,7 @@ def test_a_client_without_the_mod_answers_a_gradient_probe_by_training(flower):
 
 def test_a_probe_leaves_the_round_as_it_is(flower, grid):
     """Who was asked and then chosen gets the message of the inner strategy, without the question."""
-    strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=3, clock="reported", warmup="full")
+    strategy = PacedStrategy(FedAvg(), "optimal-client-sampling", k=3, clock="reported", warmup="full", warmup_wait=1.0)
     flower.rounds(strategy, grid, start(flower), 1)
     before = len(grid.sent)
     assert flower.rounds(strategy, grid, start(flower), 1, first=2) is not None
@@ -101,4 +108,4 @@ def test_who_does_not_say_what_cannot_wait_is_left_out(flower, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         flower.rounds(strategy, grid, start(flower), 2)
     assert set(strategy.coordinator.clients) == {"partition-0", "partition-1", "partition-3"}
-    assert "'partition-2' is not used: it did not say how many samples it holds" in caplog.text
+    assert "'partition-2' is not used: it did not report its number of samples" in caplog.text

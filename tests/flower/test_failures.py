@@ -74,9 +74,9 @@ def test_a_node_that_joins_later_is_used(flower):
 
 
 def test_the_first_round_waits_for_as_many_nodes_as_the_scheme_chooses(flower, monkeypatch):
-    from fedpace.flower import roster as module
+    from fedpace.flower import node_names as module
 
-    monkeypatch.setattr(module, "POLL", 0.0)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     grid = fleet(flower, 3)
 
     def one_more():
@@ -99,7 +99,7 @@ def test_too_few_nodes_are_not_waited_for_without_end(flower, caplog):
     strategy = PacedStrategy(FedAvg(), "random", k=5, clock="reported", nodes_seconds=0.0)
     with caplog.at_level(logging.WARNING, "flwr"):
         record = flower.rounds(strategy, grid, start(flower), 2)
-    assert "3 nodes are connected after 0 s, and random chooses 5: going on" in caplog.text
+    assert "3 nodes are connected after 0 s, but random selects 5: continuing" in caplog.text
     assert sorted(grid.trained()) == [100, 100, 101, 101, 102, 102]
     assert strategy._scheme.k == 5  # as soon as there are five, five are chosen
     for client in range(3, 7):
@@ -135,13 +135,13 @@ def test_names_that_two_nodes_use_are_told_apart(flower, caplog):
         flower.rounds(strategy, grid, start(flower), 1)
     assert len(strategy.coordinator) == 2
     assert "phone" in strategy.coordinator.clients
-    assert "which is another node's" in caplog.text
+    assert "but another node has this name" in caplog.text
 
 
 def test_a_client_without_the_mod_works_by_the_servers_clock(flower, caplog):
     apps = {1: flower.app()}
     grid = fleet(flower, 3, apps=apps)
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", clock="server")
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", warmup_wait=1.0, clock="server")
     record = start(flower)
     with caplog.at_level(logging.WARNING, "flwr"):
         assert flower.rounds(strategy, grid, record, 3) is not record
@@ -181,7 +181,7 @@ def test_a_client_that_reports_nonsense_stops_nobody(flower, lie, caplog):
         return reply
 
     grid = fleet(flower, 4, apps={3: flower.app([liar, mod(flower)])})
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", clock="reported")
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", warmup_wait=1.0, clock="reported")
     record = start(flower)
     with caplog.at_level(logging.WARNING, "flwr"):
         assert flower.rounds(strategy, grid, record, 3) is not record
@@ -270,11 +270,11 @@ def test_who_reports_more_than_the_deadline_is_late(flower):
 
 def test_a_deadline_below_what_the_framework_needs_cuts_nobody_off(flower, monkeypatch):
     """Replies take three seconds, of which clients compute none; then one is there after one second."""
-    from fedpace.hosting import courier
+    from fedpace.hosting import reply_loop
 
     now, looks = [0.0], [0]
-    monkeypatch.setattr(courier, "monotonic", lambda: now[0])
-    monkeypatch.setattr(courier, "POLL", 0.0)
+    monkeypatch.setattr(reply_loop, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reply_loop, "POLL_SECONDS", 0.0)
     grid = fleet(flower, 3)
     pull, fast = grid.pull_messages, set()
 
@@ -285,7 +285,7 @@ def test_a_deadline_below_what_the_framework_needs_cuts_nobody_off(flower, monke
     grid.pull_messages = slow
     strategy = PacedStrategy(FedAvg(), "random", k=3, deadline=0.5, name_seconds=0)
     record = flower.rounds(strategy, grid, start(flower), 1)
-    assert 2.0 < strategy._server.courier.latency <= 3.0
+    assert 2.0 < strategy._server.loop.latency <= 3.0
     looks[0] = 0
     fast.add(100)
     flower.rounds(strategy, grid, record, 1, first=2)
@@ -316,9 +316,9 @@ def test_enough_replies_end_the_wait(flower):
 
 def test_a_deadline_never_ends_a_round_that_nobody_has_answered(flower, monkeypatch):
     """Flower needs longer than the deadline for every single task: the first to answer is waited for all the same."""
-    from fedpace.hosting import courier
+    from fedpace.hosting import reply_loop
 
-    monkeypatch.setattr(courier, "POLL", 0.0)
+    monkeypatch.setattr(reply_loop, "POLL_SECONDS", 0.0)
     grid = fleet(flower, 3)
     looks, pull = [], grid.pull_messages
 
@@ -336,16 +336,16 @@ def test_a_deadline_never_ends_a_round_that_nobody_has_answered(flower, monkeypa
 
 
 def test_who_says_nothing_at_all_has_failed_after_flowers_timeout(flower, monkeypatch, caplog):
-    from fedpace.hosting import courier
+    from fedpace.hosting import reply_loop
 
-    monkeypatch.setattr(courier, "POLL", 0.0)
+    monkeypatch.setattr(reply_loop, "POLL_SECONDS", 0.0)
     grid = fleet(flower, 3)
     pull = grid.pull_messages
     grid.pull_messages = lambda ids: [reply for reply in pull(ids) if reply.metadata.src_node_id != 102]
     strategy = PacedStrategy(FedAvg(), "random", k=3, name_seconds=0)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategy.start(grid, start(flower), num_rounds=1, timeout=0.05)
-    assert "'node-102' failed in this round: nothing was heard of it for 0.05 s" in caplog.text
+    assert "'node-102' failed in this round: no reply within 0.05 s" in caplog.text
     assert strategy.coordinator.step == 1
 
 
@@ -362,6 +362,6 @@ def test_seconds_are_those_of_the_mod(flower):
 
 
 def test_a_selector_of_ones_own_works(flower):
-    strategy = PacedStrategy(FedAvg(), fedpace.make_selector("flanp"), clock="reported", warmup="full")
+    strategy = PacedStrategy(FedAvg(), fedpace.make_selector("flanp"), clock="reported", warmup="full", warmup_wait=1.0)
     record = start(flower)
     assert flower.rounds(strategy, fleet(flower), record, 3) is not record

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
-from fedpace.hosting import presence
+from fedpace.hosting import membership
 from fedpace.records.run import read_run
 from fedpace.testing import hostile
 from fedpace.testing.hostile import CATALOGUE, CLIENTS, LIAR, ROUNDS, Played, check_host
@@ -205,7 +205,7 @@ def test_moments_of_any_size_stop_no_selection(flower, scheme, size):
         return dataclasses.replace(reply, note={**reply.note, "moment": moment.astype("<f4").tobytes()})
 
     grid = fleet(flower, {LIAR: [changed(lambda reply: lie(reply) if "moment" in reply.note else reply)]})
-    strategy = PacedStrategy(FedAvg(), scheme, clock="reported", warmup="full")
+    strategy = PacedStrategy(FedAvg(), scheme, clock="reported", warmup="full", warmup_wait=1.0)
     record = flower.rounds(strategy, grid, flower.arrays([0.0]), 4)
     assert strategy.coordinator.step == 4
     assert np.isfinite(record["w0"].numpy()).all()
@@ -230,7 +230,7 @@ def test_wide_features_are_sketched_at_home(flower):
     for client in range(3):
         mod = report_mod(features=lambda message, context, client=client: rows + client, transfer=False)
         grid.add(100 + client, flower.app([mod]), name=CLIENTS[client])
-    strategy = PacedStrategy(FedAvg(), "moment-match", clock="reported", warmup="full")
+    strategy = PacedStrategy(FedAvg(), "moment-match", clock="reported", warmup="full", warmup_wait=1.0)
     flower.rounds(strategy, grid, flower.arrays([0.0]), 2)
     assert strategy.coordinator.ledger.moments.width == 512
     assert strategy.coordinator.ledger.moments.known.all()
@@ -243,11 +243,11 @@ def test_a_name_has_one_holder_at_a_time(flower, caplog):
     grid.add(555, flower.app([report_mod(transfer=False)]), name=CLIENTS[0])
     with caplog.at_level(logging.WARNING, "flwr"):
         record = flower.rounds(strategy, grid, record, 1, first=2)
-    assert "node 555 calls itself 'anna', which is another node's" in caplog.text
+    assert "node 555 calls itself 'anna', but another node has this name" in caplog.text
     assert set(strategy.coordinator.clients) == {"anna", "bert", "node-555"}
     del grid.nodes[100]  # when the holder is gone, the name is free: a node that started again has another id
     flower.rounds(strategy, grid, record, 1, first=3)
-    assert strategy._roster.names([555, 101], grid) == {"anna": 555, "bert": 101}
+    assert strategy._node_names.names([555, 101], grid) == {"anna": 555, "bert": 101}
 
 
 def test_bound_names_stay_with_their_nodes(flower, tmp_path, caplog):
@@ -258,17 +258,17 @@ def test_bound_names_stay_with_their_nodes(flower, tmp_path, caplog):
     strategy = PacedStrategy(FedAvg(), "random", **options)
     with caplog.at_level(logging.WARNING, "flwr"):
         record = flower.rounds(strategy, grid, record, 1, first=2)
-    assert "node 555 calls itself 'anna', which is another node's" in caplog.text
+    assert "node 555 calls itself 'anna', but another node has this name" in caplog.text
     assert set(strategy.coordinator.clients) == {"anna", "bert", "node-555"}
     grid.nodes[100] = grid.nodes[555]
     flower.rounds(strategy, grid, record, 1, first=3)
-    assert strategy._roster.names([100, 555], grid) == {"anna": 100, "node-555": 555}
+    assert strategy._node_names.names([100, 555], grid) == {"anna": 100, "node-555": 555}
 
 
 def test_the_roster_does_not_grow_with_reconnections(flower, monkeypatch):
     """Twenty nodes without a name come back behind other ids in each of 60 rounds; time passes faster than it does."""
     now = [0.0]
-    monkeypatch.setattr(presence, "monotonic", lambda: now[0])
+    monkeypatch.setattr(membership, "monotonic", lambda: now[0])
     strategy = PacedStrategy(FEW, "random", k=5, clock="reported", forget_seconds=5000.0, nodes_seconds=0)
     grid, record = flower.grid(), flower.arrays([0.0])
     grid.add(1, flower.app([report_mod(transfer=False)]), name="named")

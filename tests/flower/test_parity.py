@@ -15,9 +15,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedpace
-from fedpace import registry
+from fedpace._base import registry
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
-from fedpace.hosting.notes import pack_moment
+from fedpace.hosting.client_facts import pack_moment
 from fedpace.hosting.replies import read_note
 from fedpace.moments import factor_from_features
 from fedpace.sim.clock import Clock
@@ -66,8 +66,8 @@ def client_app(twin):
     def delay(message, context, measured):
         client = context.node_config["partition-id"]
         if not in_rounds:
-            return twin.time.own(client, jobs[client])[0]
-        return float(twin.time.drawn(step(message) + 1)[client])
+            return twin.time.client_draw(client, jobs[client])[0]
+        return float(twin.time.delays_at(step(message) + 1)[client])
 
     def labels(context):
         return trainer.data.label_histograms()[context.node_config["partition-id"]]
@@ -134,22 +134,22 @@ def assert_alike(simulated, on_flower):
 
 
 CASES = [
-    ("pace", {}, {"warmup": "full"}),
+    ("pace", {}, {"warmup": "full", "warmup_wait": 1.0}),
     ("pace", {}, {"warmup": "full", "warmup_wait": 0.5}),
-    ("delayhet-submodular", {}, {"warmup": "full"}),
+    ("delayhet-submodular", {}, {"warmup": "full", "warmup_wait": 1.0}),
     ("delayhet-submodular", {}, {"warmup": "lazy"}),
     ("delayhet-sampling", {"k": 4}, {"warmup": "full", "warmup_wait": 0.4}),
     ("delayhet-sampling", {"k": 4}, {"warmup": "lazy", "warmup_quota": 3, "shares": "samples"}),
     ("moment-match", {}, {"warmup": "lazy", "warmup_quota": 4}),
-    ("random", {"k": 4}, {"warmup": "full"}),
+    ("random", {"k": 4}, {"warmup": "full", "warmup_wait": 1.0}),
     ("random", {"k": 4, "variant": "uniform-unbiased"}, {"warmup": "lazy", "shares": "samples"}),
     ("flanp", {}, {"warmup": "lazy"}),
-    ("oort", {"k": 3}, {"warmup": "full"}),
-    ("power-of-choice", {"k": 3}, {"warmup": "full"}),
-    ("folb", {"k": 3}, {"warmup": "full"}),
-    ("divfl", {"k": 3}, {"warmup": "full"}),
-    ("optimal-client-sampling", {"k": 3}, {"warmup": "full"}),
-    ("fed-cbs", {"k": 3}, {"warmup": "full"}),
+    ("oort", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
+    ("power-of-choice", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
+    ("folb", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
+    ("divfl", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
+    ("optimal-client-sampling", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
+    ("fed-cbs", {"k": 3}, {"warmup": "full", "warmup_wait": 1.0}),
 ]
 
 
@@ -187,7 +187,7 @@ def test_both_hosts_do_without_rounds_alike(flower, name, options):
 
 def test_rounds_of_the_server_without_a_strategy(flower):
     """The same loop, with a scheme that works in rounds and fedpace's own step."""
-    scheme, settings = fedpace.make_selector("pace"), {"warmup": "full"}
+    scheme, settings = fedpace.make_selector("pace"), {"warmup": "full", "warmup_wait": 1.0}
     simulated = list(islice(simulation(scheme, settings).rounds(), 1, ROUNDS + 1))
     assert_alike(simulated, on_flower(flower, scheme, settings, without_rounds=True))
 

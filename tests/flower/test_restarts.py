@@ -14,11 +14,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy
-from fedpace.hosting.folder import ServerFolder
+from fedpace.hosting.state_folder import StateFolder
 from fedpace.records.run import read_run
+from fedpace.report.comparison import summarise
 from fedpace.report.page import render_page
 from fedpace.report.summary import sentences
-from fedpace.report.tables import summarise
 
 
 def start(flower):
@@ -28,7 +28,14 @@ def start(flower):
 def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
     def strategy(folder):
         return PacedStrategy(
-            FedAdam(eta=0.1), "delayhet-sampling", k=3, seed=4, warmup="full", clock="reported", state=folder
+            FedAdam(eta=0.1),
+            "delayhet-sampling",
+            k=3,
+            seed=4,
+            warmup="full",
+            warmup_wait=1.0,
+            clock="reported",
+            state=folder,
         )
 
     whole = strategy(tmp_path / "whole").start(fleet(flower), start(flower), num_rounds=6)
@@ -59,7 +66,8 @@ def test_a_restarted_server_goes_on_where_it_was(flower, tmp_path):
 @pytest.mark.parametrize("metric", ["accuracy", "loss", None])
 def test_the_folder_is_a_run_that_reports_read(flower, tmp_path, metric):
     evaluate = None if metric is None else lambda number, arrays: MetricRecord({metric: 0.1 * (1 + number)})
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", clock="reported", warmup="full", state=tmp_path)
+    inner = FedAvg(fraction_evaluate=0.0)
+    strategy = PacedStrategy(inner, "delayhet-submodular", clock="reported", warmup_wait=1.0, state=tmp_path)
     strategy.start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
     run = read_run(tmp_path)
     assert [entry.number for entry in run.rounds] == [0, 1, 2, 3]
@@ -124,7 +132,7 @@ def test_a_server_killed_at_the_very_end_has_its_last_round_recorded(flower, tmp
 
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(ServerFolder, "close", killed)
+        patch.setattr(StateFolder, "close", killed)
         with pytest.raises(KeyboardInterrupt):
             server().start(fleet(flower), start(flower), num_rounds=3, evaluate_fn=evaluate)
     assert (tmp_path / "rounds.jsonl").read_bytes().count(b"\n") == 3, "the last one is not there"
@@ -141,14 +149,14 @@ def test_a_server_killed_at_the_very_end_has_its_last_round_recorded(flower, tmp
 
 
 def test_a_crash_between_the_two_files_leaves_the_round_before(flower, tmp_path, monkeypatch):
-    from fedpace.hosting import state
+    from fedpace.hosting import state_folder
 
     def strategy():
         return PacedStrategy(FedAvg(), "random", k=3, clock="reported", state=tmp_path)
 
     first = strategy()
     record = flower.rounds(first, fleet(flower), start(flower), 2)
-    monkeypatch.setattr(state, "json_bytes", lambda index: 1 / 0)
+    monkeypatch.setattr(state_folder, "json_bytes", lambda index: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         flower.rounds(first, fleet(flower), record, 1, first=3)
     first._server.files._lock.release()  # as the end of its process does

@@ -6,16 +6,17 @@ import logging
 
 import numpy as np
 import pytest
-from flower_fleet import NODES, as_numpy, mod, start
+from flower_fleet import NODES, as_numpy, fleet, mod, start
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedTrimmedAvg
 
 import fedpace
 from fedpace._base.errors import InputError
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
+from fedpace.server.nesterov import Nesterov
 
 
 def of_flower(name, *options, **named):
@@ -115,7 +116,7 @@ def test_who_ignores_weights_is_said(flower, grid, caplog, name, options, heard)
 
 
 def test_the_cohort_weights_are_what_counts(flower, grid):
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", clock="reported")
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="full", warmup_wait=1.0, clock="reported")
     record = flower.rounds(strategy, grid, start(flower), 1)
     before = len(grid.sent)
     messages = strategy.configure_train(2, record, flower.config(), grid)
@@ -327,3 +328,36 @@ def test_only_eligible_clients_are_chosen(flower, as_function):
 def test_one_eligible_name_must_be_in_a_list():
     with pytest.raises(InputError, match="put it into a list"):
         PacedStrategy(FedAvg(), "random", eligible="partition-1")
+
+
+class Watching(FedAvg):
+    """Looks at the replies, and lets FedAvg average."""
+
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, list(replies))
+
+
+def test_a_server_rule_that_needs_each_update_makes_the_same_steps_as_without_a_strategy(flower):
+    """pace remembers by how much clients differ: the inner FedAvg must not hide whose update is whose."""
+    options = {"clock": "reported", "seed": 2, "sketch": 4}
+    strategy = PacedStrategy(FedAvg(fraction_evaluate=0.0), "pace", **options)
+    assert "rows" in strategy._server.rule.takes
+    model = flower.rounds(strategy, fleet(flower), start(flower), 8)
+    alone = PacedServer("pace", **options).start(fleet(flower), start(flower), 8).arrays
+    for key, array in as_numpy(alone).items():
+        np.testing.assert_allclose(as_numpy(model)[key], array, rtol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [Watching, FedTrimmedAvg])
+def test_a_strategy_that_combines_updates_itself_gets_a_rule_that_can_live_with_that(flower, inner, caplog):
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy = PacedStrategy(inner(), "pace", clock="reported")
+    assert "combines the updates of clients itself, so pace works without its memory" in caplog.text
+    assert strategy._server.rule == Nesterov(1.0)
+    record = start(flower)
+    assert flower.rounds(strategy, fleet(flower), record, 2) is not record
+    for rule in ("memory-corrected", "calibrated", "fadas"):
+        with pytest.raises(
+            InputError, match=f"the server rule {rule} needs each client's update, but {inner.__name__}"
+        ):
+            PacedStrategy(inner(), "random", k=2, server=rule)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from flower_fleet import NODES, as_numpy, start
+from flower_fleet import NODES, as_numpy, fleet, mod, start
 from flwr.app import Error, Message
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from fedpace import Settings
 from fedpace._base.errors import InputError
-from fedpace.flower import PacedStrategy, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, report_mod
+from fedpace.hosting.server import LIVE_DEFAULTS
 from fedpace.records.run import read_run
 
 
 def test_pace_is_what_chooses_unless_told_otherwise(flower, grid, caplog):
-    strategy = PacedStrategy(FedAvg(), clock="reported", warmup="full")
+    strategy = PacedStrategy(FedAvg(), clock="reported", warmup="full", warmup_wait=1.0)
     flower.rounds(strategy, grid, start(flower), 3)
     assert strategy.coordinator.policy.name == "pace"
     asked = [m.content["config"].get("fedpace-moment") for m in grid.sent if "arrays" in m.content]
@@ -29,7 +32,7 @@ def test_pace_without_moments_goes_on_and_says_what_lacks(flower, caplog):
     grid = flower.grid()
     for client in range(6):
         grid.add(20 + client, flower.app([report_mod()]), **{"partition-id": client})
-    strategy = PacedStrategy(FedAvg(), warmup_quota=3)
+    strategy = PacedStrategy(FedAvg(), warmup="lazy", warmup_quota=3)
     record = start(flower)
     with caplog.at_level(logging.INFO, "flwr"):
         assert flower.rounds(strategy, grid, record, 2) is not record
@@ -123,10 +126,10 @@ def test_a_restarted_server_asks_those_that_were_awaited_anew(flower, tmp_path):
     assert grid.trained()[4:6] == [52, 53], "those two, before anything else"
     assert read_run(tmp_path / "state").rounds[-1].warmed == ("partition-2", "partition-3")
     with pytest.raises(InputError, match="warmup_wait"):
-        PacedStrategy(FedAvg(), "moment-match", warmup="full", state=tmp_path / "state")
+        PacedStrategy(FedAvg(), "moment-match", warmup="full", warmup_wait=1.0, state=tmp_path / "state")
 
 
-@pytest.mark.parametrize("options", [{"warmup_quota": 2}, {"warmup": "full", "warmup_wait": 0.5}])
+@pytest.mark.parametrize("options", [{"warmup": "lazy", "warmup_quota": 2}, {"warmup": "full", "warmup_wait": 0.5}])
 def test_on_the_reported_clock_what_came_to_a_server_outlives_it(flower, tmp_path, options):
     """Restarted after every round: who was met beside the rounds is heard when its seconds have passed, as ever."""
 
@@ -158,7 +161,7 @@ def test_a_full_warmup_may_leave_the_model_as_it_is(flower, grid):
             seen.extend(reply.metadata.src_node_id for reply in replies)
             return super().aggregate_train(server_round, replies)
 
-    options = {"warmup": "full", "warmup_trains": False, "clock": "reported", "k": 3}
+    options = {"warmup": "full", "warmup_wait": 1.0, "warmup_trains": False, "clock": "reported", "k": 3}
     strategy = PacedStrategy(Watching(), "delayhet-sampling", **options)
     assert flower.rounds(strategy, grid, start(flower), 1) is not None
     assert sorted(grid.trained()[:NODES]) == sorted(grid.nodes)
@@ -168,7 +171,7 @@ def test_a_full_warmup_may_leave_the_model_as_it_is(flower, grid):
 
 
 def test_a_full_warmup_is_the_first_round(flower, grid):
-    strategy = PacedStrategy(FedAdam(eta=0.1), "delayhet-submodular", warmup="full", clock="reported")
+    strategy = PacedStrategy(FedAdam(eta=0.1), "delayhet-submodular", warmup="full", warmup_wait=1.0, clock="reported")
     result = as_numpy(flower.rounds(strategy, grid, start(flower), 1))
     assert len(grid.trained()) == NODES
     for key, expected in as_numpy(flower.rounds(FedAdam(eta=0.1), grid, start(flower), 1)).items():
@@ -176,8 +179,40 @@ def test_a_full_warmup_is_the_first_round(flower, grid):
 
 
 def test_a_lazy_warmup_meets_a_quota_a_round(flower, grid):
-    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup_quota=3, clock="reported")
+    strategy = PacedStrategy(FedAvg(), "delayhet-submodular", warmup="lazy", warmup_quota=3, clock="reported")
     flower.rounds(strategy, grid, start(flower), 1)
     assert len(grid.trained()) == 3
     flower.rounds(strategy, grid, start(flower), 6, first=2)
     assert set(grid.trained()) == set(grid.nodes)
+
+
+def test_every_host_meets_clients_in_the_same_way(flower):
+    """The first round trains everybody, and ends when half of them have answered."""
+    settings = [
+        PacedStrategy(FedAvg(), "random", k=2).coordinator.settings,
+        PacedServer("fedbuff").coordinator.settings,
+    ]
+    assert settings == [LIVE_DEFAULTS, LIVE_DEFAULTS]
+    given = Settings(seed=3, warmup="lazy")
+    kept = PacedStrategy(FedAvg(), "random", k=2, settings=given, deadline=9.0).coordinator.settings
+    assert kept == replace(given, deadline=9.0, hear_late=True)
+    with pytest.raises(InputError, match=r"settings must be a fedpace\.Settings"):
+        PacedServer("fedbuff", settings=3)
+    with pytest.raises(InputError, match="Did you mean 'warmup_wait'"):
+        PacedServer("fedbuff", warmup_wai=0.5)
+
+
+@pytest.mark.parametrize("late", [0, 10])
+@pytest.mark.parametrize("memory", [0.0, 1.0])
+def test_pace_reaches_the_mean_of_thirty_nodes(flower, late, memory):
+    """Node i pulls towards i, and takes i seconds; moments say nothing about that. 1.0 GiB of memory is the default.
+
+    Without memory, a lazy warm-up gets to 1.5 of 15.5 in these 40 rounds.
+    """
+    grid = fleet(flower, 30 - late)
+    strategy = PacedStrategy(FedAvg(), clock="reported", memory_gib=memory)
+    record = flower.rounds(strategy, grid, start(flower), 10)
+    for client in range(30 - late, 30):
+        grid.add(100 + client, flower.app([mod(flower)], target=1.0 + client), **{"partition-id": client})
+    record = flower.rounds(strategy, grid, record, 30, first=11)
+    np.testing.assert_allclose(as_numpy(record)["w0"], 15.5, rtol=0.1)

@@ -17,7 +17,7 @@ from fedpace import Need
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
-from fedpace.flower import PacedServer, PacedStrategy, report_mod, roster
+from fedpace.flower import PacedServer, PacedStrategy, node_names, report_mod
 from fedpace.records.run import read_run
 
 TARGETS = [1.0, 4.0, -2.0, 7.0]
@@ -110,7 +110,7 @@ def test_a_restarted_server_goes_on_with_the_model_and_what_its_step_remembers(f
     first = PacedServer(scheme, **options)
     before = values(first, grid, record, 5)
     sent = len(grid.trained())
-    assert first.coordinator.flight.flying > 0
+    assert first.coordinator.task_table.flying > 0
     second = PacedServer(scheme, **options)
     grid = fleet(flower)
     after = values(second, grid, record, 9)
@@ -124,9 +124,9 @@ def test_a_restarted_server_goes_on_with_the_model_and_what_its_step_remembers(f
     answers = sum(len(entry.clients) for entry in run.rounds)
     assert columns["participations"].sum() == answers
     # What was sent is in a step, in hand, at work, or was given up with the first server.
-    held, flying = second.coordinator.flight.held, second.coordinator.flight.flying
+    held, flying = second.coordinator.task_table.held, second.coordinator.task_table.flying
     lost = sent + len(grid.trained()) - answers - held - flying
-    assert lost == first.coordinator.flight.flying + first.coordinator.flight.held
+    assert lost == first.coordinator.task_table.flying + first.coordinator.task_table.held
     assert np.isfinite(list(before.values()) + list(after.values())).all()
 
 
@@ -210,19 +210,17 @@ def test_where_nobody_is_eligible_it_waits_and_says_so(flower, monkeypatch, capl
     server = PacedServer("fedbuff", buffer=1, clock="reported", eligible=lambda name: name in names, nodes_seconds=0)
     with caplog.at_level(logging.WARNING, "flwr"):
         server.start(grid, flower.arrays([0.0]), 2)
-    assert caplog.text.count("of 4 nodes, 0 are eligible and said who they are") == 1
+    assert caplog.text.count("of 4 nodes, 0 are eligible and have a name") == 1
     assert set(grid.trained()) == {11}
 
 
-def test_it_is_called_as_flowers_strategies_are(flower, caplog):
-    """Their arguments by place, in their order; what cannot be done without rounds is said."""
+def test_it_is_called_as_flowers_strategies_are(flower):
+    """Their arguments by place, in their order."""
     server, seen = PacedServer("fedbuff", buffer=1, clock="reported"), []
     config = flower.config({"lr": 0.1})
-    with caplog.at_level(logging.WARNING, "flwr"):
-        result = server.start(fleet(flower), flower.arrays([0.0]), 2, 60.0, config, config, lambda n, a: seen.append(n))
+    result = server.start(fleet(flower), flower.arrays([0.0]), 2, 60.0, config, config, lambda n, a: seen.append(n))
     assert seen == [0, 1, 2]
     assert result.arrays is not None
-    assert "evaluate_config is not used" in caplog.text
     theirs, ours = (list(inspect.signature(kind.start).parameters) for kind in (FedAvg, PacedServer))
     assert ours[: len(theirs)] == theirs
 
@@ -243,8 +241,8 @@ def test_a_strategy_cannot_do_without_rounds():
 def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower, monkeypatch):
     """Where machines are busy, a node takes longer than it may, every time."""
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(roster.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(roster.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(node_names.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(node_names.time, "sleep", lambda seconds: None)
     grid = fleet(flower, 1)
     pull, looks = grid.pull_messages, []
 
@@ -253,7 +251,7 @@ def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower,
         return pull(identifiers[:1]) if len(looks) > 8 else []
 
     grid.pull_messages = slow
-    names = roster.Roster(120.0, "config", {})
+    names = node_names.NodeNames(120.0, "config", {})
     found = {}
     while not found and len(looks) < 100:
         found = names.names([10], grid)
@@ -283,4 +281,4 @@ def test_answers_in_hand_are_used_before_more_are_fetched(flower):
     named = len(TARGETS)
     came = [seen - named for seen in steps[1:]]  # all four answer at once, and two make a step
     assert came == [4, 4, 8, 8, 12, 12, 16, 16]
-    assert server.coordinator.flight.held == 0
+    assert server.coordinator.task_table.held == 0

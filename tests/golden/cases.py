@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from fedpace import make_selector, registry
+from fedpace import make_selector
+from fedpace._base import registry
 from fedpace._base.errors import InfeasibleError
 from fedpace.core.types import Need
 from fedpace.data.digits import Digits
@@ -23,8 +24,11 @@ from fedpace.records.round import Round
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
+from fedpace.trust.robust import make_robust
 
 ROUNDS = 5
+LONG = 62
+"""Rounds of `long`: three windows of Oort's pacer, and three periods of FLANP."""
 CLIENTS = 14
 K = 4
 
@@ -71,8 +75,20 @@ TRUST: dict[str, dict[str, Any]] = {
 }
 """Where clients are bounded, for `TRUSTED` schemes."""
 TRUSTED = ("pace", "pace-async", "random", "fedbuff")
+LIARS: dict[str, dict[str, Any]] = {
+    "liars": {"fleet": Fleet(trust=True)},
+    "liars-digits": DIGITS | {"fleet": Fleet(delays="observed", trust=True)},
+    "liars-trimmed": {"fleet": Fleet(trust=True), "robust": make_robust("trimmed-mean")},
+    "liars-validated": DIGITS | {"fleet": Fleet(trust=True), "robust": make_robust("fltrust"), "validation": 50},
+}
+"""Three of the clients attack, for `TRUSTED` schemes."""
+FACTORS = {0: -10.0, 1: -1.0, 2: 30.0}
+"""Attacker -> what it multiplies its update by."""
+PERIODIC: dict[str, dict[str, Any]] = {"long": {"fleet": Fleet(delays="observed")}}
+"""For schemes that change every 20 rounds."""
 NUMPY = {"numpy": {"training": Training(lr=0.01, epochs=2, batch=0, arithmetic="numpy")}}
 """Trained without torch, for one scheme."""
+KNOWN = {**SETTINGS, **TRUST, **NUMPY, **LIARS, **PERIODIC}
 FEW = ("plain", "observed")
 """Settings in which variants run."""
 
@@ -94,21 +110,44 @@ class Case:
     def simulation(self) -> Simulation:
         """Build the run."""
         cls = registry.selectors[self.scheme]
-        settings = (DIGITS if Need.LABELS in cls.needs else REGRESSION) | {**SETTINGS, **TRUST, **NUMPY}[self.setting]
+        settings = (DIGITS if Need.LABELS in cls.needs else REGRESSION) | KNOWN[self.setting]
         fields = cls.__dataclass_fields__
         wanted = {"k": K, "ridge": RIDGE.get(self.scheme)}
         given = {key: value for key, value in wanted.items() if key in fields and value is not None}
         selector = make_selector(self.scheme, **{**given, **self.options})
-        return Simulation(
+        simulation = Simulation(
             settings.pop("data"), settings.pop("model"), settings.pop("delays"), selector, seed=3, **settings
         )
+        if self.setting in LIARS:
+            attacked(simulation)
+        return simulation
 
     def rounds(self) -> list[Round]:
         """Play it, as far as the scheme finds a cohort: some need more clients than are there at times."""
         played: list[Round] = []
         with suppress(InfeasibleError):
-            played.extend(islice(self.simulation().rounds(), ROUNDS + 1))
+            rounds = LONG if self.setting in PERIODIC else ROUNDS
+            played.extend(islice(self.simulation().rounds(), rounds + 1))
         return played
+
+
+def attacked(simulation: Simulation) -> None:
+    """Let the clients in `FACTORS` send their update times a factor."""
+    engine = simulation.engine
+    train, train_from = engine.train, engine.train_from
+
+    def sent(received: list[Any], clients: Sequence[int], results: Iterator[Any]) -> Iterator[Any]:
+        for model, client, result in zip(received, clients, results, strict=True):
+            update = FACTORS.get(client, 1.0) * (result.parameters - model)
+            yield replace(result, parameters=model + update) if client in FACTORS else result
+
+    def together(parameters: Any, clients: Sequence[int], *rest: Any) -> Iterator[Any]:
+        return sent([parameters] * len(clients), clients, train(parameters, clients, *rest))
+
+    def apart(received: list[Any], clients: Sequence[int], *rest: Any) -> Iterator[Any]:
+        return sent(received, clients, train_from(received, clients, *rest))
+
+    engine.train, engine.train_from = together, apart
 
 
 def schemes() -> list[str]:
@@ -119,12 +158,18 @@ def schemes() -> list[str]:
 def cases(scheme: str) -> Iterator[Case]:
     """Yield the runs of a scheme."""
     for setting in SETTINGS:
-        yield Case(scheme, setting)
+        if setting not in registry.selectors[scheme].not_with:  # such as pace with scaffold
+            yield Case(scheme, setting)
     for options in VARIANTS.get(scheme, []):
         for setting in FEW:
             yield Case(scheme, setting, options)
     if scheme in TRUSTED:
         for setting in TRUST:
+            yield Case(scheme, setting)
+        for setting in LIARS:
+            yield Case(scheme, setting)
+    if scheme in ("oort", "flanp"):
+        for setting in PERIODIC:
             yield Case(scheme, setting)
     if scheme == "random":
         for setting in NUMPY:

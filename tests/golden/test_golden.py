@@ -13,9 +13,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from regenerate import DECIDED, FOLDER, MEASURED, golden
+from hosts import RUNS, needs_flower
+from regenerate import DECIDED, FOLDER, HOSTS, MEASURED, golden
 
-from fedpace import registry
+from fedpace._base import registry
 
 TOLERANCE = 1e-4
 """Relative: other processors add up in another order, and single precision carries that through the rounds."""
@@ -39,3 +40,35 @@ def test_runs_are_as_they_were(scheme):
                     before[key] if before[key] is None else pytest.approx(before[key], rel=TOLERANCE, abs=1e-6)
                 )
                 assert now[key] == expected_value, f"{where}: {key}"
+
+
+def test_every_run_on_a_host_has_its_golden_file():
+    assert {path.stem for path in HOSTS.glob("*.jsonl")} == set(RUNS)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_on_hosts_are_as_they_were(name):
+    if needs_flower(name):
+        pytest.importorskip("flwr")
+    expected = (HOSTS / f"{name}.jsonl").read_text().splitlines()
+    found = RUNS[name]()
+    assert len(found) == len(expected)
+    for number, (now, before) in enumerate(zip(found, expected, strict=True)):
+        assert_close(json.loads(now), json.loads(before), f"{name}, line {number}")
+
+
+def assert_close(now, before, where):
+    """Numbers agree within the tolerance, all else exactly."""
+    if isinstance(before, dict):
+        assert list(now) == list(before), where
+        for key in before:
+            assert_close(now[key], before[key], f"{where}: {key}")
+    elif isinstance(before, list):
+        assert len(now) == len(before), where
+        for place, (each, other) in enumerate(zip(now, before, strict=True)):
+            assert_close(each, other, f"{where}[{place}]")
+    elif isinstance(before, float):
+        assert now == pytest.approx(before, rel=TOLERANCE, abs=1e-6), where
+    else:
+        assert now == before, where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -70,6 +71,20 @@ def test_a_result_file_gives_back_the_rows_that_it_was_made_of(grid, file):
     assert all(each["clock"] == 1000 for each in missed)
     before, after = (grid.analysis.summarise(some, flagship="pace-async") for some in (ROWS, found.values()))
     assert before == after
+
+
+def test_how_long_a_run_went_on_is_told_only_where_it_is_known(grid, file):
+    """A file without it told the time of the easy target, as if the run had ended there."""
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    half = next(cell for cell in facts["cells"] if cell["cell"].endswith("hard"))["schemes"]["pace"]
+    half["seconds"]["3"] = None
+    for told in ({}, {"tried": {"3": 16.0}}, {"tried": {"3": 900.0}}):
+        half.pop("tried", None)
+        half.update(told)
+        file.write_text(grid.recorded.written(facts), encoding="utf-8")
+        again = grid.analysis.summarise(grid.recorded.read(file), flagship="pace-async")
+        (found,) = (cell["schemes"]["pace"] for cell in again["cells"] if cell["cell"].endswith("hard"))
+        assert found.get("tried", {}) == ({"3": 900.0} if told == {"tried": {"3": 900.0}} else {})
 
 
 def test_targets_that_a_result_file_does_not_say_count_as_the_same(grid, file):

@@ -15,6 +15,30 @@ from fedpace._base.errors import InputError
 from fedpace.core.types import View
 from fedpace.records.holding import held_from
 
+
+@pytest.mark.parametrize("scheme", ["pace", "pace-async"])
+def test_classes_that_only_slow_clients_hold_are_learnt_before_random_learns_them(grid, scheme):
+    """Without a memory, `pace` forgets them in the rounds without their holders."""
+    (cell,) = grid.cells.cells(grid.cells.HELD)
+    assert cell.name == "digits-held/slow-holders"
+    rows = {}
+    for name in ("random", scheme):
+        job = grid.runs.Job(grid.schemes.Scheme(name, name), (cell,), 0.3, 7, {"easy": 0.85, "hard": 0.85})
+        (rows[name],) = grid.runs.run(job)
+    assert rows[scheme]["hard"]["seconds"] < rows["random"]["hard"]["seconds"]
+
+
+def test_only_the_first_clients_hold_the_held_classes_and_are_slow(grid):
+    (cell,) = grid.cells.cells(grid.cells.HELD)
+    data = cell.task.data.build(seed=3)
+    labels = data.label_histograms()
+    assert (labels[:5, 8:] > 0).all()
+    assert not labels[:5, :8].any()
+    assert not labels[5:, 8:].any()
+    seconds = cell.delays.build(data.clients, model_bytes=1000, seed=3).expected()
+    assert seconds[:5] == pytest.approx(20 * np.median(seconds[5:]))
+
+
 # -- runs --------------------------------------------------------------------------------------------------
 
 
@@ -148,10 +172,14 @@ def test_a_race_finds_the_best_setting_and_says_what_it_tried(grid, task):
     job = grid.racing.Race(scheme, cells, rates, aims, {}, {})
     found = grid.racing.race(job)
     best = found.best["synthetic"]
-    assert best["options"] in scheme.choices()
-    assert len(best["tried"]) == len(scheme.choices())
+    server = grid.schemes.SERVER_RATE
+    own = [one for one in best["tried"] if server not in one["options"]]
+    assert {key: value for key, value in best["options"].items() if key != server} in scheme.choices()
+    assert len(own) == len(scheme.choices())
+    rates = [one["options"][server] for one in best["tried"] if server in one["options"]]
+    assert rates == [0.5, 2.0], "the server's step size is tuned last"
     whole = [one for one in best["tried"] if len(one["seconds"]) == 4]
-    assert 1 <= len(whole) <= grid.racing.SURVIVORS, "only the fastest of the first heat go on"
+    assert 1 <= len([one for one in whole if one in own]) <= grid.racing.SURVIVORS, "only the fastest go on"
 
     def cost(one):
         times = list(one["seconds"].values())
@@ -163,6 +191,22 @@ def test_a_race_finds_the_best_setting_and_says_what_it_tried(grid, task):
     again = grid.racing.race(dataclasses.replace(job, known=known))
     assert again.rows == [], "what is there is not run again"
     assert again.best == found.best
+
+
+def test_a_setting_runs_until_it_holds_or_is_far_behind_the_yardstick(grid, task):
+    cell = grid.cells.cells([task])[0]
+    scheme = grid.schemes.Scheme("fedbuff", "fedbuff")
+    aims = {seed: {"easy": 0.5, "hard": 2.0} for seed in grid.tuning.SEEDS}
+    bounds = {(cell.name, seed): 900.0 for seed in grid.tuning.SEEDS}
+    job = grid.racing.Race(scheme, (cell,), {cell.name: 0.3}, aims, {}, {}, bounds=bounds)
+    found = grid.racing.race(job)
+    assert {row["status"] for row in found.rows} == {"cut"}
+    assert all(row["hard"]["beyond"] > 900.0 for row in found.rows)
+    chosen = found.best["synthetic"]["options"]
+    first = {json.dumps(row["options"]): row["easy"]["seconds"] for row in found.rows if row["seed"] == 100}
+    near = [json.loads(text) for text in sorted(first, key=first.get)]
+    near = [one for one in near if one in scheme.choices()][: grid.racing.SURVIVORS]
+    assert any({**one, "lr": 0} == {**chosen, "lr": 0} for one in near), "the easy target decides, not the order"
 
 
 def test_step_sizes_are_extended_while_the_largest_is_the_best(grid, task, tmp_path):
@@ -246,6 +290,15 @@ def test_every_registered_scheme_takes_part_and_variants_can_be_given(grid):
             scheme.given(options).selector(50)
     variant = grid.schemes.parse("bold=flanp:k=5,growth=3.0")
     assert (variant.label, variant.selector(50).k) == ("bold", 5)
+    assert {"fedasync", "ringleader", "malenia", "ace", "rescaled-asgd", "fadas", "m-sync"} <= set(labels)
+    (own,) = grid.schemes.chosen("fedpace.selectors.flanp:Flanp", [])
+    assert own.selector(50) == make_selector("flanp")
+    variant = grid.schemes.parse("bold=fedpace.selectors.flanp:Flanp:k=5")
+    assert (variant.label, variant.selector(50).k) == ("bold", 5)
+    with pytest.raises(InputError, match="cannot be imported"):
+        grid.schemes.chosen("fedpace.selectors.flanp:Nobody", [])
+    slow = grid.schemes.parse("slow=random:k=5,server.lr=0.5")
+    assert (slow.selector(50), slow.server.lr) == (make_selector("random", k=5), 0.5)
     with pytest.raises(InputError, match="expected a variant"):
         grid.schemes.parse("bold")
     with pytest.raises(InputError, match="no scheme 'nobody'"):

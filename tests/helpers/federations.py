@@ -10,7 +10,7 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.hosting.lock import FolderLock
+from fedpace.hosting.state_folder import FolderLock
 from fedpace.records.run import read_info, read_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -66,9 +66,15 @@ def settled(selection, seconds=10.0, **facts):
     return [Outcome(client, seconds=seconds, **facts) for client in selection.clients]
 
 
+def warmup_due(session, available=None):
+    """Whether the next selection will be a full warm-up."""
+    coordinator = session.coordinator
+    return bool(coordinator.unmeasured(coordinator.reachable(available)).size)
+
+
 def warmed(selector=None, clients=("a", "b", "c"), **options):
     session = Session(selector or Everybody(), **options)
     session.join(clients)
-    if session.warmup_due():
+    if warmup_due(session):
         session.observe(settled(session.select()))
     return session

@@ -61,11 +61,11 @@ def play(change, scheme="random", folder=None, steps=6, **options):
     host = Host("test", logging.getLogger("test"), {}, frozenset(Need))
     server = Server(make_selector(scheme, **options), Settings(seed=0), host, clock="reported", folder=folder)
     server.share(MODEL if server.saved is None else server.saved.model)
-    server.presence.update({name: Note(name=name) for name in CLIENTS})
+    server.membership.update({name: Note(name=name) for name in CLIENTS})
     wire, failed = Wire(server, change), set()
     while server.coordinator.step < steps:
         step = server.next_step(wire, CLIENTS)
-        moved = server.take(step)
+        moved = server.apply(step)
         failed |= set(server.stepped(step, server.shared.arrays, moved=moved).failed)
     server.files.close()
     return server, failed
@@ -140,7 +140,7 @@ def test_what_is_usual_is_known_after_a_restart(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("value", "reason"), [(1e300, "no int64"), (np.nan, "NaN"), (1e18 + 0.5, "")])
+@pytest.mark.parametrize(("value", "reason"), [(1e300, "into int64"), (np.nan, "NaN"), (1e18 + 0.5, "")])
 def test_a_counter_that_came_as_a_float(value, reason):
     model = {name: np.array(array) for name, array in MODEL.items()} | {"bn.num_batches_tracked": np.array(value)}
     found = parse(lambda: Raw(model=model), MODEL)

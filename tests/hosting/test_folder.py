@@ -49,12 +49,12 @@ def play(folder, steps, after=lambda step: None):
     host = Host("test", logging.getLogger("test"), {}, frozenset(Need))
     server = Server(make_selector("random", k=2), Settings(seed=0), host, clock="reported", folder=folder)
     server.share({"w": np.zeros(3)} if server.saved is None else server.saved.model)
-    server.presence.update({name: Note(name=name) for name in CLIENTS})
+    server.membership.update({name: Note(name=name) for name in CLIENTS})
     wire = Wire(server)
-    with server.sitting():
+    with server.run_context():
         while server.coordinator.step < steps:
             step = server.next_step(wire, CLIENTS)
-            moved = server.take(step)
+            moved = server.apply(step)
             server.stepped(step, server.shared.arrays, moved=moved)
             server.files.evaluated({"accuracy": 0.1 * server.coordinator.step})
             after(server.coordinator.step)
@@ -104,7 +104,7 @@ def test_a_folder_that_is_deleted_before_the_first_step(tmp_path):
     host = Host("test", logging.getLogger("test"), {}, frozenset(Need))
     server = Server(make_selector("random", k=2), Settings(seed=0), host, folder=folder)
     shutil.rmtree(folder)
-    with pytest.raises(StorageError, match="No step had been made: start the server again"), server.sitting():
+    with pytest.raises(StorageError, match="No step had been made: start the server again"), server.run_context():
         pass
 
 

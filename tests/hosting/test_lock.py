@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.hosting.lock import FolderLock
+from fedpace.hosting.state_folder import FolderLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from fedpace.hosting.lock import FolderLock
+from fedpace.hosting.state_folder import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

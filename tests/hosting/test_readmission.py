@@ -17,7 +17,7 @@ from fedpace.hosting.replies import Note, Raw
 from fedpace.hosting.server import Host, Server
 from fedpace.records.influence import Influence
 from fedpace.records.run import read_run
-from fedpace.trust.limits import MIN_JUDGED
+from fedpace.trust.limits import MAX_REFUSALS
 
 NAMES = [f"phone-{number}" for number in range(6)]
 LIAR = "phone-5"
@@ -43,7 +43,7 @@ class Transport:
 
     def reply(self, task):
         turned = -1.0 if task.client == LIAR and self.lies else 1.0
-        sent = self.server.courier.models[task.step]["w"]
+        sent = self.server.loop.models[task.step]["w"]
         return Raw({"seconds": 1.0}, samples=10, model={"w": sent + turned * 0.1 * (1 - sent)})
 
 
@@ -58,7 +58,7 @@ def a_server(folder, **options):
         robust="zeno",
         **(trained | options),
     )
-    server.presence.update({name: Note(name=name) for name in NAMES})
+    server.membership.update({name: Note(name=name) for name in NAMES})
     server.share(server.saved.model if server.saved else {"w": np.zeros(4)})
     return server, Transport(server)
 
@@ -68,7 +68,7 @@ def steps(server, transport, count):
     made = []
     for _ in range(count):
         step = server.next_step(transport, NAMES)
-        moved = server.take(step)
+        moved = server.apply(step)
         made.append(sorted(server.stepped(step, server.shared.arrays, moved=moved).clients))
         server.share(server.shared.arrays)
     return made
@@ -79,7 +79,7 @@ def excluding(tmp_path, caplog):
     """A server that has just excluded the liar."""
     caplog.set_level(logging.INFO, LOG.name)
     server, transport = a_server(tmp_path / "state")
-    made = steps(server, transport, MIN_JUDGED + 1)
+    made = steps(server, transport, MAX_REFUSALS + 1)
     assert made[-1] == NAMES[:5]
     assert server.coordinator.excluded == {LIAR}
     yield server, transport, tmp_path / "state"
@@ -107,24 +107,24 @@ def test_a_running_server_acts_at_its_next_step(excluding, caplog, named):
     said = readmit(folder, *named)
     assert f"readmit {LIAR if named else 'all excluded clients'}." in said
     assert "A running server acts at its next step" in said
-    assert f"Excluded after round {MIN_JUDGED}: {LIAR}." in said, "the last round is written along with the next"
+    assert f"Excluded after round {MAX_REFUSALS}: {LIAR}." in said, "the last round is written along with the next"
     assert len(requests(folder)) == 1
     transport.lies = False
     assert steps(server, transport, 1) == [NAMES]
     assert not server.coordinator.excluded
     assert not requests(folder), "carried out, saved and removed"
     assert f"{LIAR!r} is readmitted" in caplog.text or f"are readmitted, as requested: {LIAR!r}" in caplog.text
-    steps(server, transport, MIN_JUDGED + 1)
+    steps(server, transport, MAX_REFUSALS + 1)
     assert not server.coordinator.excluded
     server.files.close()
-    assert read_run(folder).rounds[MIN_JUDGED + 2].facts["excluded"] == []
+    assert read_run(folder).rounds[MAX_REFUSALS + 2].facts["excluded"] == []
 
 
 def test_a_client_that_lies_on_is_excluded_again(excluding):
     server, transport, folder = excluding
     readmit(folder, LIAR)
-    made = steps(server, transport, MIN_JUDGED + 1)
-    assert [LIAR in clients for clients in made] == [True] * MIN_JUDGED + [False]
+    made = steps(server, transport, MAX_REFUSALS + 1)
+    assert [LIAR in clients for clients in made] == [True] * MAX_REFUSALS + [False]
     server.files.close()
     found = Influence(read_run(folder).rounds)
     assert (list(found.excluded), found.clients[LIAR].exclusions) == ([LIAR], 2)
@@ -193,8 +193,9 @@ def test_a_folder_without_a_server_is_refused(tmp_path):
 
 
 def test_a_server_without_a_folder_takes_no_requests(caplog):
+    caplog.set_level("INFO")
     server, transport = a_server(None)
-    steps(server, transport, MIN_JUDGED)
+    steps(server, transport, MAX_REFUSALS)
     assert server.coordinator.excluded == {LIAR}
     assert "`Coordinator.readmit` takes that back" in caplog.text
     assert server.coordinator.readmit() == [LIAR]
@@ -205,13 +206,13 @@ def test_coordinators_and_sessions_return_whom_they_readmit():
     session = Session(make_selector("random", k=2))
     session.join(list("abcd"))
     coordinator = session.coordinator
-    coordinator.ledger.trust.judge([1] * MIN_JUDGED, [-1.0] * MIN_JUDGED)
+    coordinator.ledger.trust.observe_verdicts(np.array([1]), np.array([False]), coordinator.step)
     assert session.excluded == coordinator.excluded == {"b"}
     assert session.readmit(["a"]) == []
     assert session.readmit(["a", "b"]) == ["b"]
     assert session.excluded == set()
     with pytest.raises(InputError, match="nobody"):
         session.readmit(["nobody"])
-    coordinator.ledger.trust.judge([1] * MIN_JUDGED, [-1.0] * MIN_JUDGED)
+    coordinator.ledger.trust.observe_verdicts(np.array([1]), np.array([False]), coordinator.step)
     assert Coordinator.readmit(coordinator) == ["b"]
     session.observe([Outcome(client, seconds=1.0) for client in session.select().clients])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.hosting.notes import pack_labels, pack_moment, pack_update
-from fedpace.hosting.replies import MOST_ROWS, Raw, Reply, parse, read_note
-from fedpace.hosting.sketch import UpdateSketch, flat_update
+from fedpace.hosting.client_facts import pack_labels, pack_moment, pack_update
+from fedpace.hosting.named_arrays import UpdateSketch
+from fedpace.hosting.replies import MAX_MOMENT_ROWS, Raw, Reply, parse, read_note
 
 
 def test_an_empty_note_says_nothing():
@@ -85,8 +85,8 @@ def floats(*values):
         ({"note": {"moment": b"", "shape": [0, 65_536]}}, "1 to"),
         ({"note": {"moment": b"", "shape": [0, 1 << 20]}}, "1 to"),
         ({"note": {"moment": b"", "shape": [-1, -1]}}, "1 to"),
-        ({"note": {"moment": b"", "shape": [MOST_ROWS + 1, 1]}}, "1 to"),
-        ({"note": {"moment": b"", "shape": [MOST_ROWS, 65_536]}}, "1 to"),
+        ({"note": {"moment": b"", "shape": [MAX_MOMENT_ROWS + 1, 1]}}, "1 to"),
+        ({"note": {"moment": b"", "shape": [MAX_MOMENT_ROWS, 65_536]}}, "1 to"),
         ({"note": {"moment": b"", "shape": ["1", "1"]}}, "two whole numbers"),
         ({"note": {"moment": b"", "shape": [1.0, 1.0]}}, "two whole numbers"),
         ({"note": {"moment": "text", "shape": [1, 1]}}, "should be bytes"),
@@ -147,4 +147,4 @@ def test_a_step_and_an_update_are_sketched_alike():
 def test_updates_are_compared_array_by_array_in_whatever_order_they_come():
     sent = {"a": np.zeros(2), "b": np.zeros(2), "bn.running_mean": np.zeros(2)}
     trained = {"bn.running_mean": np.full(2, 9.0), "b": np.full(2, 2.0), "a": np.ones(2)}
-    assert flat_update(trained, sent).tolist() == [1, 1, 2, 2]
+    assert UpdateSketch(sent, 0, seed=0)(trained, sent).tolist() == [1, 1, 2, 2]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace.hosting import stopwatch
-from fedpace.hosting.stopwatch import Spent, Stopwatch
+from fedpace.hosting import server as stopwatch
+from fedpace.hosting.server import Spent, Stopwatch
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.mlp import Mlp
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.torch_trainer import TorchTrainer, Training
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def trainer(config):
     rng = np.random.Generator(np.random.PCG64(0))
     train, test = (Samples(rng.standard_normal((n, 4)).astype(np.float32), rng.integers(0, 3, n)) for n in (23, 17))
     data = FederatedData("toy", (train,), test, classes=3, metric="accuracy")
-    return Trainer(data, config, Training(), seed=0)
+    return TorchTrainer(data, config, Training(), seed=0)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 22, 23])

@@ -9,8 +9,8 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.core.protocols import MomentStore
 from fedpace.moments import MomentBank
+from fedpace.moments.store import MomentStore
 from fedpace.numerics import best_prefix, pairwise_heterogeneity, whitened_gram
 
 
@@ -63,7 +63,7 @@ def test_directions_have_the_gram_matrix_for_inner_products(monkeypatch):
     assert bank.directions(ridge=0.1) is points
     bank.put(39, factor(39))
     assert not np.isnan(bank.directions(ridge=0.1)).any()
-    monkeypatch.setattr("fedpace.moments.bank.EXACT_LIMIT", 10)
+    monkeypatch.setattr("fedpace.moments.bank.MAX_ROOT_CLIENTS", 10)
     sketched = bank.directions(ridge=0.2)
     np.testing.assert_allclose(sketched @ sketched.T, bank.gram(ridge=0.2), atol=1e-9)  # 16 entries: nothing is folded
 

@@ -10,10 +10,9 @@ import pytest
 
 from fedpace._base.errors import InfeasibleError, InputError, MissingExtraError
 from fedpace._base.rng import stream
-from fedpace.core.protocols import MomentStore
 from fedpace.moments import MomentBank
-from fedpace.moments.scan import Clusters, scan_clusters
-from fedpace.moments.sketch import PROBES, Sketcher
+from fedpace.moments.sketched import PROBES, Clusters, Sketcher, scan_clusters
+from fedpace.moments.store import MomentStore
 from fedpace.numerics import best_prefix
 from fedpace.numerics.prefix import solution_of_set
 
@@ -90,7 +89,7 @@ def fleet(count=40, clusters=None, seed=0):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_with_one_cluster_a_client_the_scan_is_exact(seed, monkeypatch):
-    monkeypatch.setattr("fedpace.moments.scan.PORTION", 7)
+    monkeypatch.setattr("fedpace.moments.sketched.SCAN_BLOCK", 7)
     every = fleet(seed=seed)
     rng = stream(seed, "delay")
     delay = rng.integers(1, 15, 40).astype(float) if seed % 2 else rng.lognormal(1, 1, 40)
@@ -113,7 +112,7 @@ def test_with_one_cluster_a_client_the_scan_is_exact(seed, monkeypatch):
 def test_portions_do_not_change_the_answer(monkeypatch):
     some, delay = fleet(clusters=6), stream(4, "delay").lognormal(1, 1, 40)
     whole = scan_clusters(some, delay, np.arange(40))
-    monkeypatch.setattr("fedpace.moments.scan.PORTION", 3)
+    monkeypatch.setattr("fedpace.moments.sketched.SCAN_BLOCK", 3)
     parts = scan_clusters(some, delay, np.arange(40))
     assert whole.clients.tolist() == parts.clients.tolist()
     np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-6)
@@ -213,6 +212,6 @@ def test_bad_input_is_refused_with_a_sentence(monkeypatch):
         MomentBank.sketched(0, dimension=0)
     with pytest.raises(InfeasibleError, match="no candidate"):
         MomentBank.sketched(3).best_prefix(np.ones(3), ridge=0.1)
-    monkeypatch.setattr("fedpace.moments.fleet.DENSE_LIMIT", 10)
+    monkeypatch.setattr("fedpace.moments.sketched.MAX_DENSE_CLIENTS", 10)
     with pytest.raises(InputError, match="best_prefix"):
         bank.heterogeneity(ridge=0.1)

@@ -10,7 +10,7 @@ import pytest
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.core.types import Outcome
 from fedpace.moments import MomentBank
 from fedpace.moments import bank as bank_module
@@ -87,7 +87,7 @@ def test_above_the_stated_size_distances_come_from_sketches(monkeypatch):
     exact, sketched = dense(), dense()
     delay = stream(1, "large").uniform(1, 9, ANSWERED)
     expected = exact.best_prefix(delay, ridge=0.1, target=0.5)
-    monkeypatch.setattr(bank_module, "SKETCH_ABOVE", ANSWERED - 1)
+    monkeypatch.setattr(bank_module, "MAX_EXACT_CLIENTS", ANSWERED - 1)
     found = sketched.best_prefix(delay, ridge=0.1, target=0.5)
     assert found.objective == pytest.approx(expected.objective, rel=0.5)
     B, estimate = exact._distances.matrix(), sketched.known_heterogeneity(ridge=0.1)
@@ -102,7 +102,7 @@ def test_above_the_stated_size_distances_come_from_sketches(monkeypatch):
 def test_directions_of_many_among_very_many_are_sketches(monkeypatch):
     bank = few_of_many(1000)
     exact = bank.directions(ridge=0.1)
-    monkeypatch.setattr(bank_module, "EXACT_ENTRIES", 1000)
+    monkeypatch.setattr(bank_module, "MAX_ROOT_ENTRIES", 1000)
     sketched = bank.directions(ridge=0.1 + 1e-12)
     assert sketched.shape[1] > exact.shape[1], "the entries of a moment, where the root has as many as its rank"
     rows = np.flatnonzero(bank.known)

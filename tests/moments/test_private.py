@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.moments.private import gaussian_delta, gaussian_sigma, private_moment
+from fedpace.moments.factor import gaussian_delta, gaussian_sigma, private_moment
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

@@ -7,8 +7,8 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.numerics import gram, whitened_gram
-from fedpace.numerics.gram import sketched_products, square_root
+from fedpace.numerics import heterogeneity, whitened_gram
+from fedpace.numerics.heterogeneity import sketched_products, square_root
 
 
 def factors(count=7, rank=5, width=6):
@@ -17,9 +17,9 @@ def factors(count=7, rank=5, width=6):
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.1])
-@pytest.mark.parametrize("portion", [gram.PORTION_BYTES, 700])
+@pytest.mark.parametrize("portion", [heterogeneity.PORTION_BYTES, 700])
 def test_it_is_the_definition(ridge, portion, monkeypatch):
-    monkeypatch.setattr(gram, "PORTION_BYTES", portion)
+    monkeypatch.setattr(heterogeneity, "PORTION_BYTES", portion)
     given, shares = factors(), np.arange(1.0, 8) / 28
     moments = np.array([factor.T @ factor for factor in given])
     mean = np.tensordot(shares, moments, 1)

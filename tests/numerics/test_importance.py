@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedpace._base.errors import InputError
-from fedpace.numerics.importance import best_sampling, sampling_cost
+from fedpace.numerics.sampling import best_sampling, sampling_cost
 
 
 def instance(seed):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, minimize
 
 from fedpace._base.errors import InputError
-from fedpace.numerics.inclusion import aggregated_inclusion, optimal_inclusion
+from fedpace.numerics.sampling import aggregated_inclusion, optimal_inclusion
 
 
 def variance(u, p):

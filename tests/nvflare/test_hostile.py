@@ -12,12 +12,11 @@ pytest.importorskip("nvflare")
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import fedpace
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.hosting.replies import Note
 from fedpace.hosting.server import Server
 from fedpace.nvflare.client import NOTE
-from fedpace.nvflare.controller import HOST
-from fedpace.nvflare.transport import Broadcasts
+from fedpace.nvflare.controller import HOST, BroadcastTransport
 from fedpace.testing import hostile
 from fedpace.testing.hostile import CLIENTS, LIAR, ROUNDS, Played, check_host
 
@@ -56,13 +55,13 @@ def one_round(model, folder, change, kind):
             result.meta |= {"client_name": name, "props": data.meta}
             tasks.answered(result)
 
-    tasks = Broadcasts(broadcast, lambda: False, (8, 0))
+    tasks = BroadcastTransport(broadcast, lambda: False, (8, 0))
     scheme = fedpace.make_selector("random", k=len(CLIENTS))
     server = Server(scheme, Settings(), HOST, clock="reported", folder=folder)
-    server.presence.update({name: Note(name=name) for name in CLIENTS})
+    server.membership.update({name: Note(name=name) for name in CLIENTS})
     shared = server.share(model)
     step = server.next_step(tasks.on(FLModel(params=dict(model))), CLIENTS)
-    server.take(step)
+    server.apply(step)
     failed = server.stepped(step, shared.arrays, moved=True).failed
     server.files.close()
     return failed, shared.arrays

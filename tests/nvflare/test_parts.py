@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,13 +14,12 @@ from nvflare.job_config.api import FedJob
 
 import fedpace
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.hosting.replies import Note, Reply, read_note
-from fedpace.hosting.server import Server
+from fedpace.hosting.server import LIVE_DEFAULTS, Server
 from fedpace.nvflare import PacedFedAvg, Privacy, Reporter
 from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
-from fedpace.nvflare.controller import HOST, mean_metrics
-from fedpace.nvflare.transport import Broadcasts
+from fedpace.nvflare.controller import HOST, BroadcastTransport, mean_metrics
 from fedpace.server.nesterov import Nesterov
 
 CURRENT = {"w": np.array([1.0, 2.0], np.float32), "count": np.array(4)}
@@ -50,14 +51,14 @@ def one_round(scheme, site, *, rule=None, rounds=1, clock="server", **settings):
             result.meta = {**(result.meta or {}), "client_name": name, "props": model.meta}
             tasks.answered(result)
 
-    tasks = Broadcasts(broadcast, lambda: False, (8, 0))
-    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
+    tasks = BroadcastTransport(broadcast, lambda: False, (8, 0))
+    server.membership.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model = CURRENT
     for _ in range(rounds):
         shared = server.share(model)
         step = server.next_step(tasks.on(FLModel(params=dict(model))), server.coordinator.clients)
         answers = server.answers(step)
-        moved = server.take(step)
+        moved = server.apply(step)
         model = shared.arrays
         server.stepped(step, model, moved=moved)
     return model, answers, server
@@ -130,7 +131,7 @@ def test_without_rounds_every_two_answers_make_a_step(kind):
     scheme = fedpace.make_selector("fedbuff", buffer=2)
     model, _, server = one_round(scheme, site, rounds=steps, clock="reported")
     np.testing.assert_allclose(model["w"], CURRENT["w"] + expected, rtol=1e-5)
-    assert server.coordinator.flight.flying == 3, "everybody is at work"
+    assert server.coordinator.task_table.flying == 3, "everybody is at work"
 
 
 def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
@@ -143,17 +144,17 @@ def test_a_warmup_waits_for_a_part_and_hears_the_others_later():
             result.meta |= {"client_name": name, "props": model.meta}
             kept.append(result) if name == "site-3" and not kept else tasks.answered(result)
 
-    tasks = Broadcasts(broadcast, lambda: False, (8, 0))
+    tasks = BroadcastTransport(broadcast, lambda: False, (8, 0))
     settings = Settings(warmup="full", warmup_wait=0.5, warmup_trains=True)
     server = Server(fedpace.make_selector("oort", k=2), settings, HOST)
-    server.presence.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
+    server.membership.update({name: Note(name=name) for name in ("site-1", "site-2", "site-3")})
     model, moved = CURRENT, []
     for number in range(3):
         if number == 2:
             tasks.answered(kept[0])
         shared = server.share(model)
         step = server.next_step(tasks.on(FLModel(params=dict(model))), server.coordinator.clients)
-        server.take(step)
+        server.apply(step)
         model = shared.arrays
         moved.append(server.stepped(step, model, moved=True))
     assert [set(entry.clients) for entry in moved[:2]] == [{"site-1", "site-2"}, {"site-1", "site-2"}]
@@ -287,21 +288,25 @@ def test_a_job_keeps_every_setting(tmp_path):
     import json
 
     job = FedJob(name="kept", min_clients=1)
-    settings = {"selector": "flanp", "seed": 7, "warmup": "full", "warmup_quota": 3, "clock": "reported"}
-    settings |= {"deadline": 9.5, "loss_key": "l", "moments_every": 2, "sketch": 8, "state": "/somewhere"}
-    settings |= {"warmup_wait": 0.5, "warmup_trains": False, "server": "fedadam", "trust": False}
-    job.to_server(PacedFedAvg(**settings, num_rounds=4, persistor_id=""))
+    settings = {"seed": 7, "warmup": "lazy", "warmup_quota": 3, "deadline": 9.5, "moments_every": 2, "trust": False}
+    arguments = {"selector": "flanp", "clock": "reported", "loss_key": "l", "sketch": 8, "state": "/somewhere"}
+    arguments |= {"server": "fedadam", "forget_seconds": 60.0}
+    controller = PacedFedAvg(**arguments, **settings, num_rounds=4, persistor_id="")
+    job.to_server(controller)
     job.export_job(str(tmp_path))
     config = next(tmp_path.rglob("config_fed_server.*"))
     written = json.loads(config.read_text())["workflows"][0]["args"]
-    assert settings.items() <= written.items()
+    assert (arguments | {"settings": settings}).items() <= written.items()
+    assert PacedFedAvg(**written)._settings() == controller._settings()
     assert written["num_rounds"] == 4
     assert written["ignore_result_error"] is True
 
 
-def test_clients_can_be_believed():
-    assert PacedFedAvg()._settings().trust
-    assert not PacedFedAvg(trust=False)._settings().trust
+def test_settings_are_those_of_every_live_server_unless_given():
+    assert PacedFedAvg()._settings() == LIVE_DEFAULTS
+    assert PacedFedAvg(deadline=0.0)._settings() == LIVE_DEFAULTS, "0 = no limit, since JSON has no infinity"
+    assert PacedFedAvg(trust=False)._settings() == replace(LIVE_DEFAULTS, trust=False)
+    assert PacedFedAvg(settings={"seed": 3}, trust=False)._settings() == replace(LIVE_DEFAULTS, seed=3, trust=False)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +320,7 @@ def test_clients_can_be_believed():
         ({"warmup_wait": 2.0}, "warmup_wait"),
         ({"clock": "wall"}, "clock"),
         ({"deadline": -1.0}, "deadline"),
+        ({"settings": {"sed": 1}}, "Did you mean 'seed'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_job_is_sent(arguments, problem):

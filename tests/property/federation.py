@@ -11,10 +11,11 @@ import math
 import numpy as np
 from junk import junk
 
-from fedpace import Coordinator, FedpaceError, Outcome, Settings, registry
+from fedpace import Coordinator, FedpaceError, Outcome, Settings
+from fedpace._base import registry
 from fedpace.core.aggregation import Trained
 
-FIELDS = ("seconds", "finished", "loss", "samples", "moment", "update", "late", "measured")
+FIELDS = ("seconds", "finished", "loss", "samples", "moment", "update", "measured")
 EVENTS = 10
 
 
@@ -40,7 +41,8 @@ class Federation:
         name = rng.choice(list(registry.selectors.names()))
         known = {item.name for item in dataclasses.fields(registry.selectors[name])}
         self.rng, self.noise = rng, np.random.default_rng(rng.randrange(10**6))
-        self.made = Coordinator(registry.selectors.make(name, **({"k": 1} if "k" in known else {})), settings(rng))
+        few = {option: 1 for option in ("k", "m") if option in known}
+        self.made = Coordinator(registry.selectors.make(name, **few), settings(rng))
         self.now, self.newest = 0.0, 0
         self.join(rng.choice([1, 2, 3, 6]))
         self.liars = {client for client in self.made.clients if rng.random() < 0.4}

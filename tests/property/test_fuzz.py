@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from federation import Federation
 from fuzzing import fuzzed
 from junk import arrays, floats, json_value, junk, listed, mostly, one_of, pick, scalars, table, text, together
+from steps import apply_answers
 
 
 def roster(scheme="random", **options):
@@ -56,7 +57,7 @@ def test_select(now, available):
     session.select(now=now, available=available)
 
 
-FIELDS = ["seconds", "finished", "loss", "samples", "moment", "update", "late", "measured"]
+FIELDS = ["seconds", "finished", "loss", "samples", "moment", "update", "measured"]
 
 
 @fuzzed(
@@ -118,7 +119,7 @@ def test_federations(rng):
         raise AssertionError(f"a client stopped {federation.made.policy.name}: {problem}") from problem
 
 
-@fuzzed("Settings", table(pick(list(Settings.__dataclass_fields__)), junk))
+@fuzzed("Settings", table(pick([field.name for field in dataclasses.fields(Settings)]), junk))
 def test_settings(options):
     Settings(**options)
 
@@ -173,14 +174,14 @@ def test_replies(note, metrics, samples, model):
 
 
 @fuzzed(
-    "SharedModel.step",
+    "SharedModel.apply",
     listed(together(floats, lambda rng: {"w": arrays(rng), "b": arrays(rng)})),
     pick(["average", "delta"]),
 )
 def test_shared_model(answers, mode):
     replies = [(weight, parse(lambda model=model: Raw(model=model), SENT)) for weight, model in answers]
     usable = [(abs(weight), reply.model) for weight, reply in replies if isinstance(reply, Reply) and 0 <= weight < 1e6]
-    stepped = SharedModel(SENT, registry.servers.make("average")).step(usable, mode)
+    stepped = apply_answers(SharedModel(SENT, registry.servers.make("average")), usable, mode)
     assert all(stepped[key].shape == SENT[key].shape for key in SENT)
 
 
@@ -205,13 +206,6 @@ def test_heterogeneity(factors):
 )
 def test_expected_max(p, delays, k):
     numerics.expected_max(p, delays, k)
-
-
-@fuzzed(
-    "numerics.transport_cost", mostly([0.5, 0.5]), mostly([1.0, 0.0], [0.25, 0.75]), mostly([[0.0, 1.0], [1.0, 0.0]])
-)
-def test_transport(p, q, cost):
-    numerics.transport_cost(p, q, cost)
 
 
 @fuzzed("MomentBank", mostly(0, 1, 2), mostly(np.ones((3, 2)), of=arrays))

@@ -128,7 +128,7 @@ def test_robust_rules(name, updates):
 @fuzzed("clip_factors", listed(floats, 8), pick(["update", "sketch", "running_var"]), pick([0, 1, 10**9]))
 def test_clip_factors(lengths, kind, size):
     trust = Trust()
-    trust.append(8)
+    trust.append(range(8))
     for _ in range(2):
         factors = trust.clip_factors(range(len(lengths)), np.abs(lengths), kind, size=size)
         assert ((factors >= 0) & (factors <= 1)).all()
@@ -137,12 +137,14 @@ def test_clip_factors(lengths, kind, size):
 
 
 @fuzzed(
-    "trust: what was saved", pick(["excluded", "weight_used", "moment_size", "longest/update", "longest/other"]), arrays
+    "trust: what was saved",
+    pick(["refusals", "rest_until", "weight_used", "moment_size", "longest/update", "longest/other"]),
+    arrays,
 )
 def test_saved(name, array):
     trust = Trust()
-    trust.append(3)
+    trust.append(range(3))
     trust.load({**trust.arrays(), name: array}, 3)
     trust.clip_factors([0, 1, 2], [1.0, 2.0, 3.0])
-    trust.admitted(np.ones(3, dtype=np.bool_))
-    trust.remove(np.array([0]))
+    trust.admitted(np.ones(3, dtype=np.bool_), 0)
+    trust.remove(np.array([0]), [0])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sessions import warmup_due
 
 from fedpace import Cohort, Need, Outcome, Session
 from fedpace._base.errors import InputError, OrderError
@@ -73,7 +74,7 @@ class Life(RuleBasedStateMachine):
             with pytest.raises(InputError, match="no clients"):
                 self.session.select()
         else:
-            due = self.session.warmup_due()
+            due = warmup_due(self.session)
             selection = self.session.select()
             self.owing = set(selection.clients)
             assert selection.warmup == due

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -105,24 +104,6 @@ def test_what_was_run_must_be_of_the_types_that_readers_trust(tmp_path, key, val
     (tmp_path / "run" / "run.json").write_text(json.dumps(info | {key: value}))
     with pytest.raises(InputError, match="damaged"):
         read_run(tmp_path / "run")
-
-
-def with_former_names(path):
-    """Write the lines as versions did that called a step's factor `stretch`."""
-    before = path.read_text()
-    path.write_text(before.replace('"step_factor":', '"stretch":'))
-    assert path.read_text() != before
-
-
-def test_rounds_with_a_former_name_are_read_and_gone_on_with(tmp_path):
-    path = written(tmp_path / "run", status="interrupted")
-    rounds = read_run(tmp_path / "run").rounds
-    with_former_names(path)
-    assert read_run(tmp_path / "run").rounds == rounds
-    with RunWriter.resume(tmp_path / "run", rounds=0) as writer:
-        writer.add(rounds[0])
-        with pytest.raises(InputError, match="came out otherwise"):
-            writer.add(replace(rounds[1], step_factor=2.0))
 
 
 def test_records_of_before_are_read(tmp_path):

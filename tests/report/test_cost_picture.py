@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from fedpace.report.cost_picture import _write_names
-from fedpace.report.plots import new_figure, write_png
-from fedpace.report.tables import summarise
+from fedpace.report.comparison import summarise
+from fedpace.report.picture import new_figure, write_names, write_png
 
 DEMO = {
     "random": (27826.0, 49002.0),
@@ -27,7 +26,7 @@ def test_names_do_not_cover_each_other():
     for point in DEMO.values():
         axes.plot(*point, "o")
     axes.margins(0.16)
-    _write_names(axes, list(DEMO.values()), list(DEMO))
+    write_names(axes, list(DEMO.values()), list(DEMO))
     figure.canvas.draw()
     assert [text.get_text() for text in axes.texts] == list(DEMO)
     boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedpace.records.run import RunRecord, parse_round, round_line
 from fedpace.report import numbers
-from fedpace.report.costs import seed_cost, work_so_far
-from fedpace.report.tables import render_costs, summarise
+from fedpace.report.comparison import seed_cost, summarise, work_so_far
+from fedpace.report.tables import cost_table, terminal
 
 
 def costly(run: RunRecord, *, work=10.0, wasted=0, down=2_000, up=1_500, by_speed=(0.9, 0.5)) -> RunRecord:
@@ -24,7 +24,7 @@ def costly(run: RunRecord, *, work=10.0, wasted=0, down=2_000, up=1_500, by_spee
 
 def shown(comparison, width=80):
     console = Console(file=io.StringIO(), width=width)
-    console.print(render_costs(comparison))
+    console.print(terminal(cost_table(comparison)))
     return console.file.getvalue()
 
 
@@ -61,7 +61,7 @@ def test_records_without_costs_are_still_read(make_run, three_schemes):
     line = json.dumps({key: value for key, value in json.loads(old).items() if key not in bare})
     assert parse_round(line) == three_schemes[0].rounds[1]
     comparison = summarise(three_schemes)
-    assert render_costs(comparison) is None
+    assert cost_table(comparison) is None
     assert comparison["random"].cost.work is None
     mixed = summarise([*three_schemes, costly(make_run("new", 0, [(10, 0.95)]))])
     assert "new" in shown(mixed)

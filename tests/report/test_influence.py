@@ -13,10 +13,10 @@ from fedpace.records.influence import Influence
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord
 from fedpace.records.writer import RunWriter
-from fedpace.report.influence import MOST, influence_panel, influence_sentence
-from fedpace.report.page import render_page
-from fedpace.report.tables import conditions, summarise
-from fedpace.report.why import explain_client
+from fedpace.report.comparison import conditions, summarise
+from fedpace.report.explain import explain_client
+from fedpace.report.page import MAX_BOUNDED, influence_panel, render_page
+from fedpace.report.summary import influence_sentence
 from fedpace.study.results import Results
 
 FACTS = (
@@ -67,7 +67,7 @@ def test_a_client_that_was_readmitted_is_not_excluded_any_more(bounded):
     gone = Influence(
         [replace(bounded.rounds[1], facts={"excluded": ["3"]}), replace(bounded.rounds[2], facts={"excluded": []})]
     )
-    assert gone.line() == "nobody is excluded any more"
+    assert gone.line() == "no client is excluded any more"
     found.add(replace(bounded.rounds[-1], number=9, facts={"excluded": ["3"]}))
     assert (found.excluded, found.clients["3"].exclusions) == ({"3": 9}, 2)
 
@@ -98,14 +98,14 @@ def test_the_page_has_a_panel_only_where_a_run_has_facts(bounded, make_run):
 
 def test_the_panel_escapes_names_and_shows_those_with_the_most(make_run):
     name = "<b>phone</b>"
-    many = {str(client): 0.5 for client in range(2 * MOST)}
+    many = {str(client): 0.5 for client in range(2 * MAX_BOUNDED)}
     server = make_run("pace", 0, [(1, 0.3)], experiment={"host": "Flower"})
     run = with_facts(server, ({}, {"clipped": many, "excluded": [name]}))
     panel = influence_panel([run], summarise([run]))
     assert name not in panel
     assert "&lt;b&gt;phone&lt;/b&gt;" in panel
-    assert panel.count("<tr>") == MOST + 1
-    assert f"The {MOST} of {2 * MOST + 1} clients" in panel
+    assert panel.count("<tr>") == MAX_BOUNDED + 1
+    assert f"the {MAX_BOUNDED} of {2 * MAX_BOUNDED + 1} clients" in panel
     assert "fedpace readmit FOLDER CLIENT" in panel
 
 
@@ -147,8 +147,8 @@ def test_explain_says_how_a_client_was_bounded(bounded):
 def test_explain_says_how_to_take_an_exclusion_back(bounded, recorded):
     found = explain_client(bounded, "3")
     assert found.excluded_since == 2
-    assert [turn.reason.startswith("excluded: ") for turn in found.turns] == [False, False, True]
-    assert found.sentences()[-1].endswith("validation set. `Coordinator.readmit` asks it again.")
+    assert [turn.reason.startswith("excluded for a while: ") for turn in found.turns] == [False, False, True]
+    assert found.sentences()[-1].endswith("refused its updates. `Coordinator.readmit` asks it again.")
     done = CliRunner().invoke(app, ["explain", str(recorded), "--client", "3"])
     assert "`fedpace readmit FOLDER 3` asks it again" in " ".join(done.output.split())
 

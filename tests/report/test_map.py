@@ -8,8 +8,8 @@ import pytest
 
 from fedpace.records.run import RunRecord
 from fedpace.report.cohort_map import COLUMNS, REASONS, ROWS, cohort_map, participation
-from fedpace.report.cost_figures import front_figure, speed_figure
-from fedpace.report.tables import summarise
+from fedpace.report.comparison import summarise
+from fedpace.report.figures import speed_chart, work_chart
 
 
 def chosen(run: RunRecord, *cohorts, **changes) -> RunRecord:
@@ -77,8 +77,8 @@ def test_participation_counts_answers_by_tenths(make_run):
 
 def test_the_figures_of_costs_hold_the_numbers(make_run):
     runs = [make_run("a", seed, [(10, 0.5), (10, 0.95)]) for seed in range(2)]
-    assert front_figure(summarise(runs)) is None
-    assert speed_figure(runs, summarise(runs), of="metric") is None
+    assert work_chart(summarise(runs)) is None
+    assert speed_chart(runs, summarise(runs), of="metric") is None
     known = [
         RunRecord(
             run.info,
@@ -86,8 +86,8 @@ def test_the_figures_of_costs_hold_the_numbers(make_run):
         )
         for seed, run in enumerate(runs)
     ]
-    seeds, mean = front_figure(summarise(known))["data"]
-    assert (seeds["x"], seeds["y"]) == ([20.0, 20.0], [10.0, 20.0])
-    assert (mean["x"], mean["y"], mean["text"]) == ([20.0], [15.0], ["a"])
-    (line,) = speed_figure(known, summarise(known), of="metric")["data"]
-    assert line["y"] == pytest.approx([0.9, 0.75])
+    seeds, mean = work_chart(summarise(known)).series
+    assert (seeds.x.tolist(), seeds.y.tolist()) == ([20.0, 20.0], [10.0, 20.0])
+    assert (mean.x.tolist(), mean.y.tolist(), mean.name) == ([pytest.approx(20.0)], [pytest.approx(200**0.5)], "a")
+    (line,) = speed_chart(known, summarise(known), of="metric").series
+    assert line.y == pytest.approx([0.9, 0.75])

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,11 +14,20 @@ from matplotlib.image import imread
 
 from fedpace._base.errors import MissingExtraError
 from fedpace.report import figures
-from fedpace.report.curves import MAX_POINTS, cohort_over_rounds, metric_over_time
+from fedpace.report.comparison import summarise
+from fedpace.report.figures import (
+    MAX_POINTS,
+    cohort_over_rounds,
+    histogram,
+    log_time,
+    long_tailed,
+    looks,
+    metric_over_time,
+)
 from fedpace.report.page import render_page, write_page
-from fedpace.report.plots import write_png
-from fedpace.report.style import NEUTRAL, PALETTE, histogram, log_time, long_tailed, looks
-from fedpace.report.tables import summarise
+from fedpace.report.picture import write_png
+from fedpace.report.plotly_figures import plotly_figure
+from fedpace.report.style import NEUTRAL, PALETTE, SCHEMES, scheme_looks
 
 EVIL = "<script>alert(1)</script>"
 TAIL = tuple(float(value) for value in np.geomspace(1, 1000, 40))
@@ -94,7 +104,7 @@ def test_the_picture_is_the_same_for_the_same_runs(three_schemes, tmp_path):
 def test_the_picture_has_the_schemes_colours(three_schemes, tmp_path):
     write_png(three_schemes, summarise(three_schemes), tmp_path / "a.png")
     pixels = (imread(tmp_path / "a.png")[:, :, :3] * 255).round().astype(int) @ [65536, 256, 1]
-    for colour in (NEUTRAL, PALETTE[0], PALETTE[1]):
+    for colour in {look.colour for look in looks(summarise(three_schemes)).values()} | {NEUTRAL}:
         assert (pixels == int(colour[1:], 16)).sum() > 100
 
 
@@ -145,14 +155,14 @@ def test_the_page_without_a_target_has_no_times(make_run):
 
 
 def test_marks_of_seeds_tell_who_arrived(three_schemes):
-    traces = figures.times_figure(summarise(three_schemes))["data"]
+    traces = plotly_figure(figures.times_chart(summarise(three_schemes)))["data"]
     marks = {(trace["name"], trace["marker"]["symbol"]): trace["x"] for trace in traces}
     assert marks == {("random", "circle"): [100, 200], ("quick", "circle"): [50, 50], ("stuck", "x"): [10, 10]}
 
 
 def test_labels_are_not_plotlys_templates(make_run):
     runs = [make_run("%{x} costs $1$", 0, [(10, 0.95)])]
-    (hover,) = {trace["hovertemplate"] for trace in figures.times_figure(summarise(runs))["data"]}
+    (hover,) = {trace["hovertemplate"] for trace in plotly_figure(figures.times_chart(summarise(runs)))["data"]}
     assert hover.count("%{") == 2  # seed and time are its own
     assert "$" not in hover
 
@@ -202,12 +212,52 @@ def test_the_histogram_counts_every_client(delays):
     assert (np.diff(edges) > 0).all()
 
 
-def test_the_baseline_is_neutral_and_the_first_looks_differ(make_run):
+def test_random_is_neutral_and_looks_differ(make_run):
     runs = [make_run(name, 0, [(1, 0.95)]) for name in ("s0", "random", *(f"s{i}" for i in range(1, 20)))]
     found = looks(summarise(runs))
     assert found["random"].colour == NEUTRAL
-    assert (found["s0"].colour, found["s1"].colour) == PALETTE[:2]
+    assert len({found[f"s{i}"].colour for i in range(6)}) == 6, "colours first, then dashes"
     assert len(set(found.values())) == 21
+
+
+def test_a_scheme_has_the_same_colour_in_every_figure():
+    alone = scheme_looks([("pace-async", "pace-async")])["pace-async"]
+    assert alone.colour == PALETTE[0]
+    among = scheme_looks([("mine", "mine"), *((name, name) for name in reversed(SCHEMES)), ("random", "random")])
+    assert among["pace-async"] == alone
+    assert len(set(among.values())) == len(among) - 1, "of 26 schemes only the one without a fixed look shares one"
+    variants = scheme_looks([("pace-async(work_price=0.1)", "pace-async"), ("pace-async", "pace-async")])
+    assert variants["pace-async(work_price=0.1)"] == alone
+    assert variants["pace-async"] != alone
+
+
+def test_there_is_never_an_empty_figure(make_run):
+    """A server whose clients evaluate records no metric: the page shows the training loss instead."""
+    run = make_run("pace", 0, [(10, 0.5), (10, 0.9)], expected_delays=())
+    dark = replace(run, rounds=tuple(replace(r, metric=None, train_loss=2.0 - r.number) for r in run.rounds))
+    page = render_page([dark], summarise([dark]), title="t", plotly="")
+    line = next(t for t in embedded(page)["metric"]["time"]["data"] if t.get("meta") == "line")
+    assert line["y"] == [2.0, 1.0, 0.0]
+    assert "training loss" in page
+    blind = replace(run, rounds=tuple(replace(r, metric=None) for r in run.rounds))
+    page = render_page([blind], summarise([blind]), title="t", plotly="")
+    assert "metric" not in embedded(page)
+    assert "id='at'" not in page
+    nothing = replace(blind, rounds=blind.rounds[:1])
+    assert embedded(render_page([nothing], summarise([nothing]), title="t", plotly="")) == {}
+
+
+def test_the_page_says_first_what_was_run_and_shows_the_curve_above_the_table(make_run):
+    table = {"data": {"name": "digits"}, "model": {"name": "softmax"}, "delays": {"name": "lognormal"}}
+    runs = [make_run(label, seed, [(10, 0.95)], experiment=table) for label in ("random", "pace") for seed in (0, 1)]
+    page = render_page(runs, summarise(runs), title="t", plotly="")
+    said = "Digits data, 4 clients, model softmax, lognormal delays"
+    assert 0 < page.index(said) < page.index("class='lead'") < page.index("figure-metric") < page.index("<table")
+    shown = re.search(r"<table class=sortable>.*?</thead>", page, re.DOTALL)[0]
+    assert re.findall(r"class='sort'>(.*?)</button>", shown) == [
+        "Scheme", "Time to<br>target", "Speed-up", "Rounds<br>needed", "Clients<br>per round", "Final<br>accuracy",
+    ]  # fmt: skip
+    assert "data-order='10'" in page
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.records import run as records
 from fedpace.runner import Plan, resume, run_plan
 from fedpace.sim.rounds import Simulation
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.torch_trainer import TorchTrainer
 
 RUNS = [f"{scheme}/seed-{seed}" for scheme in ("random", "submodular") for seed in (0, 1)]
 
@@ -38,7 +38,7 @@ def calls(monkeypatch):
 
     count(tomllib, "loads", lambda _: "experiment")
     count(Simulation, "__init__", lambda _: "simulation")
-    count(Trainer, "__init__", lambda _: "trainer")
+    count(TorchTrainer, "__init__", lambda _: "trainer")
     count(Quadratic, "build", lambda _: "data")
     count(records, "read_json", lambda path: f"info of {run_of(path)}")
     count(records, "_read_rounds", lambda path: f"rounds of {run_of(path)}")

@@ -101,7 +101,7 @@ def test_control_c_is_recorded_and_says_how_to_go_on(tmp_path, process):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
     printed, errors = process.communicate()
     assert (process.returncode, printed) == (130, "")
-    assert errors == "interrupted: what was recorded so far is kept; `fedpace resume out` goes on\n"
+    assert errors == "interrupted: the recorded rounds are kept; `fedpace resume out` resumes\n"
     assert [run.info.status for run in find_runs(tmp_path / "out")] == ["interrupted"] * 2
 
 

@@ -20,7 +20,7 @@ from fedpace._base.errors import InputError, StorageError
 from fedpace.config import parse_experiment
 from fedpace.records.run import read_run
 from fedpace.records.writer import RunWriter
-from fedpace.report.tables import summarise
+from fedpace.report.comparison import summarise
 from fedpace.runner import Execution, Job, check_folder, clear_folder, resume, run_all, run_job, run_one
 
 ROOT = Path(__file__).parents[2]

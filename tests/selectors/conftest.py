@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sessions import warmup_due
 
 from fedpace.core.session import Session
 from fedpace.core.types import Outcome, View
@@ -58,7 +59,7 @@ class Host:
     def round(self) -> Any:
         """Warm up if due, answer the probe, select, report; return the selection."""
         session = self.session
-        while session.warmup_due():
+        while warmup_due(session):
             session.observe([self.outcome(client, True, 0) for client in session.select().clients])
         request = session.probe()
         if request is not None and request.kind == "loss":

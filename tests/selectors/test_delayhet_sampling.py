@@ -11,7 +11,7 @@ from views import view_of_moments
 from fedpace import Need
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.numerics.ratio import MARGIN
+from fedpace.numerics.round_time import MARGIN
 from fedpace.selectors.delayhet_sampling import DelayhetSampling, SamplingObjective
 
 
@@ -227,7 +227,7 @@ def test_delays_of_0_and_ties():
         ({"k": 0}, "k of delayhet-sampling must be at least 1"),
         ({"max_iter": 0}, "max_iter of delayhet-sampling must be at least 1"),
         ({"ridge": -0.1}, "ridge of delayhet-sampling"),
-        ({"target_heterogeneity": 0.9}, "target_heterogeneity of delayhet-sampling must be below"),
+        ({"target_heterogeneity": 0.9}, "target_heterogeneity of delayhet-sampling must lie in"),
     ],
 )
 def test_bad_options(options, words):

@@ -201,7 +201,7 @@ def test_min_norm_on_one_client():
     [
         ({"solver": "minnorm"}, "solver of delayhet-submodular must be one of 'exact', 'min-norm', but 'minnorm' came"),
         ({"ridge": -1.0}, "ridge of delayhet-submodular must be at least 0"),
-        ({"target_heterogeneity": 0.8}, "target_heterogeneity of delayhet-submodular must be below"),
+        ({"target_heterogeneity": 0.8}, "target_heterogeneity of delayhet-submodular must lie in"),
         ({"max_iter": 0}, "max_iter of delayhet-submodular must be at least 1"),
         ({"max_clients": -1}, "max_clients of delayhet-submodular must be at least 0"),
         ({"max_clients": 3, "solver": "min-norm"}, "min-norm cannot bound the number of clients"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace.core.validation import check_cohort
 from fedpace.selectors import adaptive_sampling, approx_opt_sampling
 from fedpace.selectors._importance import solve

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from views import view_of_moments
 
-from fedpace import View
+from fedpace import View, make_selector
 from fedpace._base.errors import InputError
-from fedpace.selectors._feature_heterogeneity import ADMISSIBLE, check_options, feature_heterogeneity
+from fedpace.moments.bank import MAX_MEAN_B
+from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 
 SCALES = [0.8, 1.0, 1.2, 5.0]
 
@@ -36,7 +37,7 @@ def test_b_of_scalar_moments():
 def test_target_0_leaves_b_alone():
     plain, same = gather(make_view()), gather(make_view(), target=0.0)
     assert plain.scale == same.scale == 1.0
-    assert plain.largest_mean > ADMISSIBLE
+    assert plain.largest_mean > MAX_MEAN_B
 
 
 @pytest.mark.parametrize("target", [0.1, 0.5, 0.7])
@@ -98,15 +99,15 @@ def test_no_moments_at_all():
 @pytest.mark.parametrize(
     ("ridge", "target", "words"),
     [
-        (-0.1, 0.0, "ridge of toy must be at least 0, but -0.1 came"),
-        (math.nan, 0.0, "ridge of toy"),
-        (0.1, -0.1, "target_heterogeneity of toy must be at least 0"),
-        (0.1, math.nan, "target_heterogeneity of toy"),
-        (0.1, 0.71, r"target_heterogeneity of toy must be below 1/sqrt\(2\) = 0\.7071 .* but 0\.71 came; 0 leaves B"),
-        (0.1, 1 / math.sqrt(2), "target_heterogeneity of toy must be below"),
+        (-0.1, 0.0, "ridge of delayhet-submodular must be at least 0, but -0.1 came"),
+        (math.nan, 0.0, "ridge of delayhet-submodular"),
+        (0.1, -0.1, "target_heterogeneity of delayhet-submodular must lie in"),
+        (0.1, math.nan, "target_heterogeneity of delayhet-submodular"),
+        (0.1, 0.71, r"target_heterogeneity of delayhet-submodular must lie in \[0, 0\.707107\), but 0\.71 came"),
+        (0.1, 1 / math.sqrt(2), "target_heterogeneity of delayhet-submodular must lie in"),
     ],
 )
 def test_bad_options(ridge, target, words):
     with pytest.raises(InputError, match=words):
-        check_options(ridge, target, "toy")
-    check_options(0.0, 0.7, "toy")
+        make_selector("delayhet-submodular", ridge=ridge, target_heterogeneity=target)
+    make_selector("delayhet-submodular", ridge=0.0, target_heterogeneity=0.7)

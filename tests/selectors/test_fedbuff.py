@@ -18,7 +18,7 @@ from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.records.holding import held_from
 from fedpace.selectors.fedbuff import Fedbuff
-from fedpace.sim.stopping import Ending, Stop, until
+from fedpace.sim.stopping import Stop, StopRule, run_until
 
 CLIENTS = 8
 
@@ -113,9 +113,9 @@ def test_targets_are_held_over_seconds_however_short_the_steps(evaluate_every):
     )
     # Steps are so short that the limit comes before it can be known: the run goes on until it is.
     stop = Stop(target, max_rounds=held.number + evaluate_every, evaluate_every=evaluate_every, hold=10)
-    ending = Ending(stop, "down", one.expected_delays)
-    played = list(until(one.rounds(stop.evaluates), ending))
-    assert ending.held
+    stop_rule = StopRule(stop, "down", one.expected_delays)
+    played = list(run_until(one.rounds(stop.evaluates), stop_rule))
+    assert stop_rule.held
     position = held_from([(c.clock, c.metric) for c in played], target, "down", hold=10, every=every)[1]
     assert played[position].number == held.number
     assert played[-1].number > stop.max_rounds

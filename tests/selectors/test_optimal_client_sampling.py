@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace.numerics.inclusion import optimal_inclusion
+from fedpace.numerics.sampling import optimal_inclusion
 from fedpace.selectors.optimal_client_sampling import OptimalClientSampling
 
 RNG = np.random.default_rng(0)

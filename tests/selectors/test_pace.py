@@ -16,13 +16,14 @@ from fedpace.moments import MomentBank
 from fedpace.moments.factor import factor_from_features
 from fedpace.numerics.arrivals import LEAST, UNBROKEN
 from fedpace.numerics.calibration import PairSums
-from fedpace.numerics.gram import whitened_gram
+from fedpace.numerics.heterogeneity import whitened_gram
 from fedpace.numerics.simplex import best_mixture
 from fedpace.selectors.moment_match import MomentMatch
 from fedpace.selectors.pace import JUMP, SUMS_KEPT, Measured, Pace, measured
 from fedpace.server import server_step
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
+from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
 
 
@@ -260,9 +261,11 @@ class TestRepayment:
 
 
 def test_gathers_speed_unless_told_otherwise():
-    assert Pace().server == Nesterov(power=1.0)
+    assert Pace().server == MemoryCorrected(power=1.0, everyone=True)
+    assert Pace(memory_gib=0.0).server == Nesterov(power=1.0)
+    assert Pace(memory_gib=2.0).server == MemoryCorrected(memory_gib=2.0, everyone=True)
     assert Pace(momentum=False).server == Fedexp(power=1.0)
-    assert Pace(fedexp_exponent=0.0).server == Nesterov(power=0.0)
+    assert Pace(fedexp_exponent=0.0).server == MemoryCorrected(power=0.0, everyone=True)
     assert server_step(Pace(momentum=False, fedexp_exponent=0.0)) == Average()
     assert server_step(MomentMatch()) == Average()
     assert server_step(Pace(), Fedexp()) == Fedexp(), "the user has the last word"

@@ -15,7 +15,7 @@ import pytest
 
 from fedpace import make_selector
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.delays.arrays import give_delays
+from fedpace.delays.trace import delays_from_array
 from fedpace.models.linear import Linear
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -53,7 +53,7 @@ def test_the_model_does_not_run_away_where_the_fast_feel_nothing(seed):
     simulation = Simulation(
         OneSided(),
         Linear(),
-        give_delays([1.0] * FAST + [8.0 + 0.2 * client for client in range(SLOW)]),
+        delays_from_array([1.0] * FAST + [8.0 + 0.2 * client for client in range(SLOW)]),
         make_selector("pace-async"),
         training=Training(epochs=5, batch=8, lr=0.1),
         seed=seed,
@@ -61,5 +61,6 @@ def test_the_model_does_not_run_away_where_the_fast_feel_nothing(seed):
     losses = [current.metric for current in islice(simulation.rounds(), 61)]
     plateau = 0.134
     assert losses[0] > 3.5
-    assert max(losses[10:]) < 3 * plateau
+    assert max(losses) < 2 * losses[0]
+    assert max(losses[30:]) < 3 * plateau
     assert np.mean(losses[-20:]) < 1.1 * plateau

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
 from fedpace.core.types import Outcome
 from fedpace.selectors.pace_async import PaceAsync
 
@@ -29,7 +29,7 @@ def played(steps, *, fails):
         return Outcome(client, seconds=seconds, update=rng.normal(size=4), moment=moment)
 
     for _ in range(200):
-        one.state = replace(one.state, drift=100.0)
+        one.state = replace(one.state, disagreement=1e5)
         due = one.due(now, range(CLIENTS))
         if due.step is not None:
             made.append([task.client for task, weight in due.step.answers if weight])
@@ -78,7 +78,7 @@ def with_a_leaver(*, answered):
     for client in (0, 1, 2) if answered else (1, 2):
         answers(client, 1.0)
     one.lost(tasks[4], 1.0)
-    one.state = replace(one.state, drift=100.0, awaited=9, look=100.0)
+    one.state = replace(one.state, disagreement=1e5, plan_at_answers=9, plan_at_time=100.0)
     assert [task.client for task in one.due(1.0, range(5)).tasks] == [4], "it is tried again"
     one.leave([0])
     answers(3, 2.0)

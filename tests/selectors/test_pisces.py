@@ -13,8 +13,7 @@ from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace._base.errors import InputError
-from fedpace.core.accumulators import Settled
-from fedpace.core.types import InFlight, View
+from fedpace.core.types import InFlight, Settled, View
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays

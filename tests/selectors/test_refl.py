@@ -175,7 +175,7 @@ def test_no_task_is_trained_twice_and_no_client_has_two():
 
         return call
 
-    one.engine.train, one.engine.train_apart = counting(one.engine.train), counting(one.engine.train_apart)
+    one.engine.train, one.engine.train_from = counting(one.engine.train), counting(one.engine.train_from)
     rounds = one.rounds()
     applied = 0
     for current in islice(rounds, 31):
@@ -184,7 +184,7 @@ def test_no_task_is_trained_twice_and_no_client_has_two():
         assert len(flying) == len(set(flying))
         assert not one.clients._results, "models are kept for their step, and no longer"
     assert len(trained) == applied
-    assert set(one.models) == {*one.coordinator.flight.versions, one.coordinator.step}
+    assert set(one.models) == {*one.coordinator.task_table.versions, one.coordinator.step}
 
 
 def test_the_host_ends_rounds_too_and_the_late_still_count():

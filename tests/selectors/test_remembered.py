@@ -11,7 +11,8 @@ import pytest
 
 from fedpace import Outcome, Session, make_selector
 from fedpace._base.errors import InputError
-from fedpace.core.accumulators import Accumulated, Accumulator
+from fedpace.core.ledger import Accumulated
+from fedpace.core.types import Accumulator
 from fedpace.selectors._remembered import ANSWERS, AnswerLateness, RecentWeight
 from fedpace.selectors.random import Random
 

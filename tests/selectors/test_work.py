@@ -7,21 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpace.selectors._work import numbers, worth_having
+from fedpace.selectors.pace_async import best_in_flight, spaced_numbers
 
 
 @given(st.integers(1, 5000))
 def test_numbers_go_up_to_the_most(most):
-    found = numbers(most)
+    found = spaced_numbers(most)
     assert found[0] == 1
     assert found[-1] == most
     assert all(one < other for one, other in itertools.pairwise(found))
 
 
 def chosen(price, delays):
-    lengths = numbers(len(delays))
-    errors = np.array([1 / length for length in lengths])  # clients that err independently, by as much as they agree on
-    return worth_having(price, np.sort(delays), lengths, errors, fewest=2)
+    errors = 1 / np.arange(1.0, len(delays) + 1)  # clients that err independently, by as much as they agree on
+    return best_in_flight(price, np.sort(delays), errors, fewest=2)
 
 
 def test_work_that_costs_nothing_is_done_by_all():
@@ -42,8 +41,7 @@ def test_a_higher_price_never_puts_more_to_work(delays, price, times):
 
 
 def test_errors_that_no_number_brings_below_one_put_everybody_to_work():
-    lengths = numbers(10)
-    assert worth_having(1.0, np.ones(10), lengths, np.full(len(lengths), 2.0), fewest=2) == 10
+    assert best_in_flight(1.0, np.ones(10), np.full(10, 2.0), fewest=2) == 10
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -53,4 +51,4 @@ def test_a_step_needs_its_fewest(count):
 
 @pytest.mark.parametrize("price", [1e300, 1.7e308])
 def test_a_price_beyond_all_numbers_puts_the_fewest_to_work(price):
-    assert worth_having(price, np.array([1.0, 2.0, 3.0]), [1, 2, 3], np.array([0.5, 0.4, 0.3]), 2) == 2
+    assert best_in_flight(price, np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.4, 0.3]), 2) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpace.core.stepping import Gather
+from fedpace.core.server_rule import Gather
 from fedpace.server.average import Average
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov

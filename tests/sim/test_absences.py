@@ -18,7 +18,7 @@ from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.trainer import Training
+from fedpace.sim.torch_trainer import Training
 
 SMALL = Quadratic(clients=12, samples=6, test_samples=6, dimension=4)
 

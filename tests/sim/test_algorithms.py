@@ -17,10 +17,10 @@ from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
+from fedpace.sim.clients import UpdateSketch
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.scaffold import ControlVariates
-from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.torch_trainer import TorchTrainer, Training
 
 SMALL = Quadratic(clients=6, samples=8, test_samples=8, dimension=5)
 
@@ -38,7 +38,7 @@ def play(sim, rounds):
 def test_fedprox_step_is_pulled_towards_the_received_model():
     """Two full-batch steps by hand: the second gradient gains mu (v - x)."""
     mu, lr = 0.7, 0.02
-    trainer = Trainer(
+    trainer = TorchTrainer(
         SMALL.build(seed=0), Linear(), Training(epochs=2, batch=0, lr=lr, algorithm="fedprox", mu=mu), seed=0
     )
     start = torch.linspace(-1, 1, 5)

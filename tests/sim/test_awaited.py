@@ -1,15 +1,13 @@
-"""A warm-up that is not waited for to the end: in the session, on the clock, and across checkpoints."""
+"""A warm-up that is not waited for to the end: on the clock, and across checkpoints."""
 
 from __future__ import annotations
 
-import math
 from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 
-from fedpace import Outcome, Session, make_selector
-from fedpace._base.errors import InputError, OrderError
+from fedpace import make_selector
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
@@ -19,76 +17,6 @@ from fedpace.sim.reclock import depends_on_delays
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
-
-MOMENT = np.eye(3)
-
-
-def session(wait=0.5):
-    one = Session(make_selector("moment-match"), warmup_wait=wait)
-    one.join(range(4))
-    return one
-
-
-def answer(client, **facts):
-    return Outcome(client, seconds=1.0 + client, moment=(1.0 + client) * MOMENT, **facts)
-
-
-class TestSession:
-    """What the host reports, and what is then known."""
-
-    def test_half_is_enough_and_the_others_are_known_when_they_answer(self):
-        one = session()
-        warmup = one.select()
-        assert (warmup.warmup, warmup.quorum) == (True, 2)
-        one.observe([answer(0), answer(1), *(Outcome(c, finished=False, late=True) for c in (2, 3))])
-        assert not one.warmup_due(), "they were asked"
-        for _ in range(3):
-            selection = one.select()
-            assert set(selection.clients) <= {0, 1}, "neither chosen nor riding along"
-            one.observe([answer(client) for client in selection.clients])
-        one.observe_late([answer(3)])
-        view = one.view()
-        assert view.available.tolist() == [True, True, False, True]
-        assert view.participations.tolist()[2:] == [0, 1]
-
-    def test_waiting_for_all_is_the_default(self):
-        one = Session(make_selector("moment-match"))
-        one.join(range(4))
-        assert one.select().quorum == 0
-
-    def test_nobody_else_can_be_heard_and_not_in_mid_round(self):
-        one = session()
-        one.select()
-        with pytest.raises(OrderError, match="observe_late"):
-            one.observe_late([answer(2)])
-        one.observe([answer(0), answer(1), *(Outcome(c, finished=False, late=True) for c in (2, 3))])
-        with pytest.raises(InputError, match="client 0 is reported, but it was not late"):
-            one.observe_late([answer(0)])
-
-    def test_only_a_warm_up_can_leave_clients_awaited(self):
-        one = session()
-        one.select()
-        with pytest.raises(InputError, match="is late, so"):
-            one.observe([answer(0), answer(1), answer(2), answer(3, late=True)])
-        one.observe([answer(client) for client in range(4)])
-        selection = one.select()
-        with pytest.raises(InputError, match="only a warm-up can wait"):
-            one.observe([Outcome(client, finished=False, late=True) for client in selection.clients])
-
-    @pytest.mark.parametrize("wait", [0.0, 1.5, -1.0, math.nan])
-    def test_the_share_is_checked(self, wait):
-        with pytest.raises(InputError, match="warmup_wait"):
-            session(wait)
-
-    def test_a_restored_session_still_waits(self, tmp_path):
-        one = session()
-        one.select()
-        one.observe([answer(0), answer(1), *(Outcome(c, finished=False, late=True) for c in (2, 3))])
-        one.save(tmp_path / "session")
-        back = Session.restore(tmp_path / "session")
-        assert back.settings.warmup_wait == 0.5
-        back.observe_late([answer(2), answer(3)])
-        assert back.view().available.all()
 
 
 def simulation(*, wait=0.5, charge=True, selector=None, trains=False):

@@ -6,9 +6,11 @@ from itertools import islice
 
 import pytest
 import torch
+from resuming import check_resumes
 from safetensors.torch import load_file
 
-from fedpace import make_selector, registry
+from fedpace import make_selector
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
@@ -21,7 +23,7 @@ from fedpace.runner import SharedData
 from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.trainer import Training
+from fedpace.sim.torch_trainer import Training
 
 DIGITS = SharedData(Digits(clients=12))
 QUADRATIC = Quadratic(clients=6, samples=8, test_samples=6, dimension=4)
@@ -88,6 +90,25 @@ def test_everything_the_loop_remembers_is_kept(model, options, name, tmp_path):
     assert came == expected
 
 
+@pytest.mark.parametrize("done", [3, 4, 8])
+def test_variates_of_stragglers_in_hand_are_kept(done, tmp_path):
+    """Saving computes the reports of answers in hand, and with SCAFFOLD these change the control variates."""
+
+    def make():
+        return Simulation(
+            Quadratic(clients=14, samples=20, test_samples=10, dimension=8),
+            Linear(),
+            LognormalDelays(),
+            make_selector("delayhet-submodular", ridge=10.0),
+            training=Training(lr=0.01, epochs=1, algorithm="scaffold"),
+            fleet=Fleet(warmup_wait=0.25),
+            clock=Clock(charge_warmup=True),
+            seed=3,
+        )
+
+    assert check_resumes(tmp_path, make, done, total=12), "nobody was at work"
+
+
 def a_simulation(model=None):
     training = Training(epochs=1, batch=0, lr=0.02)
     return Simulation(QUADRATIC, model or Linear(), LognormalDelays(), make_selector("random", k=2), training=training)
@@ -131,11 +152,11 @@ def test_how_often(tmp_path):
     simulation = a_simulation()
     list(islice(simulation.rounds(), 2))
     always, never, cheap = (Checkpoints(tmp_path, every=every) for every in (0.0, float("inf"), None))
-    assert [always.offer(simulation, wall_seconds=0.0) for _ in range(3)] == [True] * 3
-    assert not never.offer(simulation, wall_seconds=0.0)
-    assert cheap.offer(simulation, wall_seconds=0.0)
+    assert [always.save_if_due(simulation, wall_seconds=0.0) for _ in range(3)] == [True] * 3
+    assert not never.save_if_due(simulation, wall_seconds=0.0)
+    assert cheap.save_if_due(simulation, wall_seconds=0.0)
     cheap._spent = 1e9
-    assert not cheap.offer(simulation, wall_seconds=0.0), "they have cost more than their share"
+    assert not cheap.save_if_due(simulation, wall_seconds=0.0), "they have cost more than their share"
     with pytest.raises(InputError, match="must be at least 0, but -1 came"):
         Checkpoints(tmp_path, every=-1)
 

@@ -19,8 +19,8 @@ from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.speeds import MOST, Speeds
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.speeds import MAX_GROUP_SAMPLES, SpeedGroups
+from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import Training
 
 CLIENTS = 12
@@ -48,7 +48,7 @@ class Witness:
         open_since: dict[int, float] = {}
 
         def look(now: float) -> None:
-            for task in [task for task in open_since if task not in coordinator.flight.tasks]:
+            for task in [task for task in open_since if task not in coordinator.task_table.tasks]:
                 self.spans.append((open_since.pop(task), now))
 
         def launched(due, tick):
@@ -86,7 +86,7 @@ def test_work_is_the_time_that_clients_spend_on_tasks(name):
 def test_a_round_by_hand():
     watched = simulation("random")
     first, second = islice(watched.rounds(), 2)
-    took = watched.time.drawn(1)[list(second.clients)]
+    took = watched.time.delays_at(1)[list(second.clients)]
     assert (first.work, first.wasted, first.bytes_down, first.bytes_up) == (0.0, 0, 0, 0)
     assert second.work == pytest.approx(took.sum())
     size = watched.trainer.message_bytes
@@ -171,10 +171,10 @@ def test_costs_go_on_after_a_restart(tmp_path):
 
 
 def test_each_tenth_is_judged_on_its_own_data():
-    trainer = Trainer(Digits(clients=20).build(seed=0), Softmax(), Training(), seed=0)
+    trainer = TorchTrainer(Digits(clients=20).build(seed=0), Softmax(), Training(), seed=0)
     delays = np.arange(20.0)[::-1]  # the last clients are the fastest
     parameters = trainer.train(trainer.initial, 19, 0).parameters
-    found = Speeds(trainer, delays).judge(parameters)
+    found = SpeedGroups(trainer, delays).evaluate(parameters)
     assert len(found) == 10
     for group, metric in enumerate(found):
         clients = [19 - 2 * group, 18 - 2 * group]
@@ -185,25 +185,25 @@ def test_each_tenth_is_judged_on_its_own_data():
             with torch.no_grad():
                 rights += int((module(torch.from_numpy(samples.inputs)).argmax(1).numpy() == samples.targets).sum())
             total += len(samples)
-        assert total <= MOST
+        assert total <= MAX_GROUP_SAMPLES
         assert metric == pytest.approx(rights / total, abs=1e-6)
 
 
 @pytest.mark.parametrize("model", [Softmax(), Mlp()])
 def test_groups_judged_together_are_judged_as_each_alone(model):
-    trainer = Trainer(Digits(clients=30).build(seed=1), model, Training(), seed=0)
-    speeds = Speeds(trainer, np.arange(30.0))
+    trainer = TorchTrainer(Digits(clients=30).build(seed=1), model, Training(), seed=0)
+    speeds = SpeedGroups(trainer, np.arange(30.0))
     parameters = trainer.train(trainer.initial, 3, 0).parameters
-    alone = tuple(round(speeds._judge(parameters, *samples), 6) for samples in speeds._samples)
-    assert speeds._together is not None
-    assert speeds.judge(parameters) == alone
+    alone = tuple(round(speeds._evaluate_group(parameters, *samples), 6) for samples in speeds._samples)
+    assert speeds._all_groups is not None
+    assert speeds.evaluate(parameters) == alone
 
 
 def test_large_groups_are_sampled_and_small_fleets_have_fewer():
-    data = Quadratic(clients=3, samples=MOST + 50, test_samples=10, dimension=4).build(seed=0)
-    trainer = Trainer(data, Linear(), Training(), seed=0)
-    speeds = Speeds(trainer, np.array([3.0, 1.0, 2.0]))
-    assert [len(targets) for _, targets in speeds._samples] == [MOST] * 3
+    data = Quadratic(clients=3, samples=MAX_GROUP_SAMPLES + 50, test_samples=10, dimension=4).build(seed=0)
+    trainer = TorchTrainer(data, Linear(), Training(), seed=0)
+    speeds = SpeedGroups(trainer, np.array([3.0, 1.0, 2.0]))
+    assert [len(targets) for _, targets in speeds._samples] == [MAX_GROUP_SAMPLES] * 3
     slowest = {row.tobytes() for row in data.train[0].inputs}
     assert all(row.numpy().tobytes() in slowest for row in speeds._samples[-1][0])
 
@@ -211,8 +211,8 @@ def test_large_groups_are_sampled_and_small_fleets_have_fewer():
 def test_a_clients_own_test_data_are_used_where_they_are_known():
     data = Quadratic(clients=4, samples=20, test_samples=10, dimension=4).build(seed=0)
     owned = dataclasses.replace(data, test_sizes=(16, 0, 12, 12))
-    trainer = Trainer(owned, Linear(), Training(), seed=0)
-    samples = Speeds(trainer, np.array([2.0, 1.0, 3.0, 4.0]))._samples
+    trainer = TorchTrainer(owned, Linear(), Training(), seed=0)
+    samples = SpeedGroups(trainer, np.array([2.0, 1.0, 3.0, 4.0]))._samples
     starts = {1: slice(0, 16), 2: slice(16, 28), 3: slice(28, 40)}
     for group, part in starts.items():
         assert np.array_equal(samples[group][0].numpy(), owned.test.inputs[part])

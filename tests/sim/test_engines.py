@@ -25,13 +25,12 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.conv2 import Conv2
 from fedpace.models.mlp import Mlp
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
+from fedpace.sim.engines.base import Inline, WorkerLostError
 from fedpace.sim.engines.choice import EngineOptions, cores
-from fedpace.sim.engines.errors import WorkerLostError
-from fedpace.sim.engines.inline import Inline
-from fedpace.sim.engines.memory import SharedArrays
 from fedpace.sim.engines.processes import RETRIES, Processes
+from fedpace.sim.engines.worker import SharedArrays
 from fedpace.sim.rounds import Simulation
-from fedpace.sim.trainer import DivergedError, Trainer, Training
+from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training
 
 SMALL = Conv2(channels=(2, 3), hidden=6)
 
@@ -57,7 +56,7 @@ class Pictures:
 
 def trainer(model=SMALL, **options):
     options = {"epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9} | options
-    return Trainer(Pictures().build(seed=0), model, Training(**options), seed=3)
+    return TorchTrainer(Pictures().build(seed=0), model, Training(**options), seed=3)
 
 
 @pytest.fixture
@@ -89,14 +88,14 @@ def test_versions_are_trained_together_as_they_are_apart(engine, model, options)
             for client, turn, version in zip(clients, turns, given, strict=True)
         ]
         found = [
-            list(one.train_apart([versions[version] for version in given], clients, turns, added)) for one in engines
+            list(one.train_from([versions[version] for version in given], clients, turns, added)) for one in engines
         ]
         for alone, together, elsewhere in zip(expected, found[0], found[-1], strict=True):
             torch.testing.assert_close(together.parameters, alone.parameters, rtol=1e-4, atol=1e-6)
             assert together.loss == pytest.approx(alone.loss, rel=1e-5)
             assert (together.steps, together.loss) == (elsewhere.steps, elsewhere.loss)
             assert torch.equal(together.parameters, elsewhere.parameters)
-    assert list(Inline(coach).train_apart([], [], [])) == []
+    assert list(Inline(coach).train_from([], [], [])) == []
 
 
 def everything(one, coach):

@@ -20,7 +20,7 @@ from fedpace.models.base import FeatureModel, linear_layer
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.flat import FlatModel, mean_buffers
 from fedpace.sim.rounds import Simulation
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.torch_trainer import TorchTrainer, Training
 
 COUNTS = (33, 12, 9)
 
@@ -58,7 +58,9 @@ class Normed:
 
 
 def trainer(model, **options):
-    return Trainer(Toy().build(seed=0), model, Training(**({"epochs": 2, "batch": 8, "lr": 0.1} | options)), seed=0)
+    return TorchTrainer(
+        Toy().build(seed=0), model, Training(**({"epochs": 2, "batch": 8, "lr": 0.1} | options)), seed=0
+    )
 
 
 def simulation(model, selector="random", *, k=3, engine="inline", server=None, **options):
@@ -103,7 +105,7 @@ def test_a_batch_norm_is_judged_by_its_running_statistics():
     trained = coach.train(coach.initial, 0, 0).parameters
     data = coach.data
     module = Normed().build((5,), 2, generator=torch.Generator())
-    module.load_state_dict(coach.named(trained))
+    module.load_state_dict(coach.named_tensors(trained))
     module.eval()
     with torch.no_grad():
         expected = module(torch.from_numpy(data.test.inputs)).argmax(1).numpy()
@@ -118,7 +120,7 @@ def test_running_statistics_are_those_of_torch():
     result = coach.train(coach.initial, 0, 0)
     assert result.steps == 4
     module = Normed().build((5,), 2, generator=torch.Generator())
-    module.load_state_dict(coach.named(coach.initial))
+    module.load_state_dict(coach.named_tensors(coach.initial))
     module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     samples = coach.data.train[0]
@@ -129,7 +131,7 @@ def test_running_statistics_are_those_of_torch():
             module(torch.from_numpy(samples.inputs[part])), torch.from_numpy(samples.targets[part])
         ).backward()
         optimizer.step()
-    found, expected = coach.named(result.parameters), module.state_dict()
+    found, expected = coach.named_tensors(result.parameters), module.state_dict()
     assert found.keys() == expected.keys()
     for name in expected:
         torch.testing.assert_close(found[name], expected[name])
@@ -157,7 +159,7 @@ def test_the_servers_buffers_are_the_clients_mean(server):
             continue
         trained = [coach.train(before, client, current.number - 1).parameters for client in current.clients]
         mean = sum(w * tail(coach, t).double() for w, t in zip(current.weights, trained, strict=True))
-        expected = torch.where(coach._flat.whole, mean.round(), mean).float()
+        expected = torch.where(coach._flat.integer_buffers, mean.round(), mean).float()
         torch.testing.assert_close(tail(coach, run.parameters), expected)
         before = run.parameters
     rounds.close()
@@ -188,7 +190,7 @@ def test_other_algorithms_leave_buffers_alone(algorithm):
     last = list(islice(playing, 4))[-1]
     playing.close()
     assert np.isfinite(last.loss)
-    named = run.trainer.named(run.parameters)
+    named = run.trainer.named_tensors(run.parameters)
     assert (named["body.2.running_var"] > 0).all()
     assert named["body.2.num_batches_tracked"] > 0
 

@@ -28,8 +28,8 @@ from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.numpy_trainer import NumpyTrainer
 from fedpace.sim.rounds import Simulation
-from fedpace.sim.speeds import Speeds
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.speeds import SpeedGroups
+from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import DivergedError, Training
 
 NUMPY = "numpy"
@@ -37,7 +37,7 @@ TRAININGS = trainings(moment_samples=st.sampled_from([7, 100]))
 
 
 def both(data, model, training, seed=2):
-    return Trainer(data, model, training, seed=seed), NumpyTrainer(
+    return TorchTrainer(data, model, training, seed=seed), NumpyTrainer(
         data, model, replace(training, arithmetic=NUMPY), seed=seed
     )
 
@@ -64,7 +64,7 @@ def test_clients_end_where_torch_takes_them(counts, kind, training, corrected, d
             close(one.parameters, other.parameters)
             assert other.parameters.dtype == np.float32
             assert other.loss == pytest.approx(one.loss, rel=1e-4, abs=1e-6)
-            assert (other.steps, other.sound) == (one.steps, True)
+            assert (other.steps, other.checked) == (one.steps, True)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -85,7 +85,10 @@ def test_clients_measure_what_torch_measures(counts, kind, training, samples, ta
         one, other = (trainer.moment(at, client, targets=targets) for trainer, at in ((theirs, tensor), (ours, start)))
         close(one @ one.T, other @ other.T)
     close(theirs.evaluate(tensor), ours.evaluate(start))
-    close(Speeds(theirs, np.array(counts)).judge(tensor), Speeds(ours, np.array(counts)).judge(start))
+    close(
+        SpeedGroups(theirs, np.array(counts)).evaluate(tensor),
+        SpeedGroups(ours, np.array(counts)).evaluate(start),
+    )
 
 
 @pytest.mark.parametrize("model", [Softmax(), Mlp(hidden=6, layers=2)])

@@ -20,10 +20,9 @@ from fedpace._base.errors import FedpaceError
 from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.models.mlp import Mlp
+from fedpace.sim.engines.base import Inline, WorkerLostError
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.errors import WorkerLostError
-from fedpace.sim.engines.inline import Inline
-from fedpace.sim.trainer import Trainer
+from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import DivergedError, Training
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
@@ -40,7 +39,7 @@ CLIENTS = list(range(12))
 @pytest.fixture(scope="module")
 def trainer():
     """Clients whose training takes long enough to be interrupted; too large a model to be stacked."""
-    return Trainer(Digits(clients=12).build(seed=0), Mlp(hidden=4096), Training(epochs=3, lr=0.1), seed=0)
+    return TorchTrainer(Digits(clients=12).build(seed=0), Mlp(hidden=4096), Training(epochs=3, lr=0.1), seed=0)
 
 
 @pytest.fixture(scope="module")

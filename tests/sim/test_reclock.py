@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from fedpace import make_selector, registry
+from fedpace import make_selector
+from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
 from fedpace.delays.trace import TraceDelays
@@ -14,7 +15,7 @@ from fedpace.records.run import read_run, round_line
 from fedpace.runner import Execution, Job, Plan, SharedData, clock_run, resume, run_one, run_plan
 from fedpace.sim.reclock import depends_on_delays, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.stopping import Ending, until
+from fedpace.sim.stopping import StopRule, run_until
 from fedpace.testing import ContractError, check_selector
 
 IGNORING = [name for name in registry.selectors.names() if make_selector(name).ignores_delays]
@@ -34,8 +35,10 @@ def experiment(delays, name="random", **changes):
         "training": {"epochs": 1, "lr": 0.1, "sketch": 16},
         "stop": {"max_rounds": 5},
         "selectors": [{"name": name, "k": 3}],
+        "clock": {"charge_warmup": False},
     }
-    return parse_experiment(table | changes, "test")
+    fleet = {"warmup_wait": 1.0, **changes.pop("fleet", {})}  # whoever does not wait for all depends on delays
+    return parse_experiment(table | changes | {"fleet": fleet}, "test")
 
 
 DATA = SharedData(experiment("constant").data)
@@ -45,8 +48,8 @@ def played(chosen, seed=2):
     """Play an experiment in memory."""
     chosen = dataclasses.replace(chosen, data=DATA)
     simulation = Job(chosen, chosen.schemes[0], seed, None).simulation()
-    ending = Ending(chosen.stop, chosen.direction, simulation.expected_delays)
-    rounds = until(simulation.rounds(chosen.stop.evaluates), ending)
+    stop_rule = StopRule(chosen.stop, chosen.direction, simulation.expected_delays)
+    rounds = run_until(simulation.rounds(chosen.stop.evaluates), stop_rule)
     return simulation, list(rounds)
 
 

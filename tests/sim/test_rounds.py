@@ -25,7 +25,7 @@ from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation, simulate
-from fedpace.sim.trainer import DivergedError, Training
+from fedpace.sim.torch_trainer import DivergedError, Training
 
 DATA = Quadratic(clients=6, samples=8, test_samples=6, dimension=4)
 DELAYS = LognormalDelays(median=10.0, sigma=1.0, jitter=0.2)
@@ -75,7 +75,7 @@ def play(simulation, rounds):
     return list(islice(simulation.rounds(), rounds + 1))
 
 
-def drawn(tick, seed=1, clients=6):
+def draw_initial_weights(tick, seed=1, clients=6):
     return DELAYS.build(clients, model_bytes=16, seed=seed).draw(tick)
 
 
@@ -95,7 +95,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client():
     rounds = play(make(Fixed()), 3)
     clock = 0.0
     for current in rounds[1:]:
-        assert current.seconds == drawn(current.number)[[0, 1, 2]].max()
+        assert current.seconds == draw_initial_weights(current.number)[[0, 1, 2]].max()
         clock += current.seconds
         assert current.clock == pytest.approx(clock)
         assert current.overhead == 0.0
@@ -128,7 +128,7 @@ def test_training_helps():
 
 
 def test_a_deadline_cuts_off_the_late_and_their_weight_goes_to_the_others():
-    delays = drawn(1)[[0, 1, 2]]
+    delays = draw_initial_weights(1)[[0, 1, 2]]
     deadline = float(np.sort(delays)[1]) + 0.01
     late = int(np.argmax(delays))
     simulation = make(Fixed(deadline=deadline), fleet=Fleet(delays="observed"))
@@ -149,14 +149,14 @@ def test_a_deadline_cuts_off_the_late_and_their_weight_goes_to_the_others():
 def test_a_deadline_that_nobody_meets_waits_for_the_first():
     simulation = make(Fixed(deadline=1e-6))
     _, first = play(simulation, 1)
-    fastest = int(np.argmin(drawn(1)[[0, 1, 2]]))
+    fastest = int(np.argmin(draw_initial_weights(1)[[0, 1, 2]]))
     assert first.failed == tuple(client for client in (0, 1, 2) if client != fastest)
-    assert first.seconds == drawn(1)[fastest]
+    assert first.seconds == draw_initial_weights(1)[fastest]
     assert not torch.equal(simulation.parameters, simulation.trainer.initial)
 
 
 def test_a_deadline_in_delta_mode_drops_the_step_of_the_late():
-    delays = drawn(1)[[0, 1, 2]]
+    delays = draw_initial_weights(1)[[0, 1, 2]]
     late = int(np.argmax(delays))
     simulation = make(Fixed(mode="delta", deadline=float(np.sort(delays)[1]) + 0.01))
     trainer = simulation.trainer
@@ -186,7 +186,7 @@ def test_a_warm_up_is_free_by_default_and_leaves_the_model_alone():
 def test_a_warm_up_is_charged_on_demand():
     measuring = Fleet(delays="observed", warmup_trains=False)
     rounds = play(make(NeedsDelay(), fleet=measuring, clock=Clock(charge_warmup=True)), 2)
-    assert rounds[1].overhead == pytest.approx(drawn(0).max())
+    assert rounds[1].overhead == pytest.approx(draw_initial_weights(0).max())
     assert rounds[1].clock == pytest.approx(rounds[1].overhead + rounds[1].seconds)
     assert rounds[2].overhead == 0.0
     assert rounds[2].clock == pytest.approx(rounds[1].clock + rounds[2].seconds)
@@ -199,7 +199,7 @@ def test_a_warm_up_that_is_charged_is_the_first_round():
     assert rounds[1].clients == everybody
     assert rounds[1].weights == pytest.approx([1 / len(everybody)] * len(everybody))
     assert rounds[1].warmed == (), "nobody only measured"
-    assert (rounds[1].overhead, rounds[1].clock) == (0.0, pytest.approx(drawn(1).max()))
+    assert (rounds[1].overhead, rounds[1].clock) == (0.0, pytest.approx(draw_initial_weights(1).max()))
     assert rounds[1].metric != rounds[0].metric, "it moved the model"
     assert rounds[1].status.startswith("warm-up: fixed knows too little of")
     assert rounds[2].clients == play(make(Fixed()), 1)[1].clients
@@ -224,7 +224,7 @@ def test_probes_are_answered_and_charged(fraction):
     losses = [trainer.local_loss(trainer.initial, client) for client in (3, 4)]
     _, first = play(simulation, 1)
     assert first.clients == (3 + int(np.argmax(losses)),)
-    assert first.overhead == pytest.approx(fraction * drawn(1)[[3, 4]].max())
+    assert first.overhead == pytest.approx(fraction * draw_initial_weights(1)[[3, 4]].max())
     assert first.clock == pytest.approx(first.overhead + first.seconds)
 
 
@@ -248,7 +248,7 @@ def test_schemes_under_one_seed_meet_the_same_world():
         np.testing.assert_array_equal(a.inputs, b.inputs)
     for rounds in (one, two):
         for current in rounds[1:]:
-            assert current.seconds == drawn(current.number)[list(current.clients)].max()
+            assert current.seconds == draw_initial_weights(current.number)[list(current.clients)].max()
 
 
 def test_a_cohort_in_another_order_is_the_same_round():
@@ -269,7 +269,7 @@ def test_what_is_known_of_delays():
     play(observed, 1)
     learnt = observed.coordinator.view().delay
     assert np.isfinite(learnt).all()
-    np.testing.assert_allclose(learnt, drawn(0), rtol=0.6)
+    np.testing.assert_allclose(learnt, draw_initial_weights(0), rtol=0.6)
 
 
 def test_shares():

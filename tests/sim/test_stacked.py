@@ -15,9 +15,8 @@ from fedpace.models.conv2 import Conv2
 from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.layers import linear_layers
 from fedpace.sim.stacking import STACK_CLIENTS
-from fedpace.sim.trainer import DivergedError, Trainer, Training
+from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training, linear_layers
 
 TRAININGS = trainings()
 
@@ -33,7 +32,7 @@ def moved(trainer, seed=1):
 @given(counts=COUNTS, kind=MODELS, training=TRAININGS, corrected=st.booleans(), step=st.integers(0, 5))
 def test_it_is_the_loop_over_clients(counts, kind, training, corrected, step):
     model, classes = kind
-    trainer = Trainer(federation(counts, classes=classes), model, training, seed=2)
+    trainer = TorchTrainer(federation(counts, classes=classes), model, training, seed=2)
     clients = list(range(len(counts)))
     start = moved(trainer)
     noise = torch.randn(len(counts), start.numel(), generator=torch.Generator().manual_seed(3))
@@ -50,7 +49,7 @@ def test_it_is_the_loop_over_clients(counts, kind, training, corrected, step):
 @given(counts=COUNTS, kind=MODELS, training=TRAININGS, samples=st.sampled_from([0, 1, 5]), data=st.data())
 def test_whom_a_client_is_stacked_with_shows_in_rounding_only(counts, kind, training, samples, data):
     model, classes = kind
-    trainer = Trainer(federation(counts, classes=classes), model, training, seed=2)
+    trainer = TorchTrainer(federation(counts, classes=classes), model, training, seed=2)
     start = moved(trainer)
     clients = data.draw(st.permutations(range(len(counts))))
     with one_thread():
@@ -74,7 +73,7 @@ def test_whom_a_client_is_stacked_with_shows_in_rounding_only(counts, kind, trai
 @given(counts=COUNTS, kind=MODELS)
 def test_gradients_and_losses_are_those_that_torch_derives(counts, kind):
     model, classes = kind
-    trainer = Trainer(federation(counts, classes=classes), model, Training(), seed=2)
+    trainer = TorchTrainer(federation(counts, classes=classes), model, Training(), seed=2)
     start = moved(trainer)
     clients = list(range(len(counts)))
     gradients, losses = trainer.gradients(start, clients), trainer.local_losses(start, clients)
@@ -84,20 +83,20 @@ def test_gradients_and_losses_are_those_that_torch_derives(counts, kind):
 
 
 def test_a_cohort_is_cut_into_stacks_that_fit_the_caches():
-    many = Trainer(federation([3] * 300), Softmax(), Training(), seed=0)
-    parts = many.parts(range(300))
+    many = TorchTrainer(federation([3] * 300), Softmax(), Training(), seed=0)
+    parts = many.split_cohort(range(300))
     assert [client for part in parts for client in part] == list(range(300))
     assert max(map(len, parts)) == STACK_CLIENTS
-    wide = Trainer(federation([40] * 60, width=3000), Softmax(), Training(batch=0), seed=0)
-    assert max(map(len, wide.parts(range(60)))) < 60
-    assert many.parts([]) == []
+    wide = TorchTrainer(federation([40] * 60, width=3000), Softmax(), Training(batch=0), seed=0)
+    assert max(map(len, wide.split_cohort(range(60)))) < 60
+    assert many.split_cohort([]) == []
 
 
 def test_a_client_that_diverges_is_named_and_spoils_nobody_else():
     counts = [4, 4, 4]
     data = federation(counts, classes=None)
     data.train[1].inputs[:] *= 1e18
-    trainer = Trainer(data, Linear(), Training(epochs=3), seed=0)
+    trainer = TorchTrainer(data, Linear(), Training(epochs=3), seed=0)
     with pytest.raises(DivergedError, match=r"client 1 diverged in round 8 "):
         trainer.train_many(trainer.initial, [0, 1, 2], 7)
     assert all(torch.isfinite(r.parameters).all() for r in trainer.train_many(trainer.initial, [0, 2], 7))

@@ -8,7 +8,7 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.records.round import Round
-from fedpace.sim.stopping import Ending, Stop, until
+from fedpace.sim.stopping import Stop, StopRule, run_until
 
 
 def endless(metrics=(0.1, 0.5, 0.9, 0.95, 0.99)):
@@ -39,8 +39,8 @@ def endless(metrics=(0.1, 0.5, 0.9, 0.95, 0.99)):
     ],
 )
 def test_the_round_that_ends_the_run_is_the_last(stop, direction, last):
-    ending = Ending(stop, direction, [5.0])
-    assert [current.number for current in until(endless(), ending)] == list(range(last + 1))
+    stop_rule = StopRule(stop, direction, [5.0])
+    assert [current.number for current in run_until(endless(), stop_rule)] == list(range(last + 1))
 
 
 def test_no_round_is_begun_after_the_last():
@@ -48,7 +48,7 @@ def test_no_round_is_begun_after_the_last():
         yield from endless((0.1, 0.95))
         raise AssertionError
 
-    assert len(list(until(rounds(), Ending(Stop(target=0.9, hold=1), "up", [5.0])))) == 2
+    assert len(list(run_until(rounds(), StopRule(Stop(target=0.9, hold=1), "up", [5.0])))) == 2
 
 
 def test_progress():
@@ -58,9 +58,9 @@ def test_progress():
 
 
 def test_without_a_target_nothing_is_held():
-    ending = Ending(Stop(), "up", [5.0])
-    assert len(list(until(endless(), ending))) == 5
-    assert not ending.held
+    stop_rule = StopRule(Stop(), "up", [5.0])
+    assert len(list(run_until(endless(), stop_rule))) == 5
+    assert not stop_rule.held
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.flat import FlatModel
-from fedpace.sim.trainer import DivergedError, Trainer, Training
+from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training
 
 REGRESSION = Quadratic(clients=3, samples=10, test_samples=5, dimension=4).build(seed=0)
 
@@ -34,7 +34,7 @@ def classification(seed=0, counts=(12, 7), held_out=9):
 
 def trainer(data=REGRESSION, model=None, *, seed=0, **options):
     options = {"epochs": 1, "batch": 0, "lr": 0.01} | options
-    return Trainer(data, model or Linear(), Training(**options), seed=seed)
+    return TorchTrainer(data, model or Linear(), Training(**options), seed=seed)
 
 
 # -- the flat model ----------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_clients_answer_at_their_own_times_and_from_their_own_versions():
         assert sorted(current.clients) == sorted(client for _, client in buffer)
     assert rounds[-1].metric < 0.5 * rounds[0].metric
     assert len(one.models) > 1, "versions that clients in flight were given are kept"
-    assert set(one.models) == {*one.coordinator.flight.versions, one.coordinator.step}
+    assert set(one.models) == {*one.coordinator.task_table.versions, one.coordinator.step}
 
 
 @pytest.mark.parametrize("cut", [1, 5])

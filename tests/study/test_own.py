@@ -18,8 +18,7 @@ from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.delays.constant import ConstantDelays
 from fedpace.models.mlp import Mlp
 from fedpace.records.run import find_runs
-from fedpace.sim.layers import linear_layers
-from fedpace.sim.trainer import Trainer, Training
+from fedpace.sim.torch_trainer import TorchTrainer, Training, linear_layers
 from fedpace.study import parts
 
 
@@ -231,10 +230,10 @@ def test_a_module_starts_from_its_own_weights_and_stays_as_it_was():
     trainers = []
     for seed in (0, 1):
         ground = parts.ground(CLIENTS, TEST, None, net)
-        trainers.append(Trainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed))
+        trainers.append(TorchTrainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed))
     assert torch.equal(trainers[0].initial, trainers[1].initial), "under every seed"
     trained = trainers[0].train(trainers[0].initial, 0, 0).parameters
-    named = trainers[0].named(trained)
+    named = trainers[0].named_tensors(trained)
     assert named.keys() == before.keys(), "by the names that its author gave"
     assert all(torch.equal(net.state_dict()[name], before[name]) for name in before)
 
@@ -244,7 +243,7 @@ def test_what_makes_a_module_is_called_once_per_seed():
     state = torch.get_rng_state()
     ground = parts.ground(CLIENTS, TEST, None, Net)
     one, two, again = (
-        Trainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed).initial for seed in (0, 1, 0)
+        TorchTrainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed).initial for seed in (0, 1, 0)
     )
     assert not torch.equal(one, two)
     assert torch.equal(one, again)
@@ -253,9 +252,9 @@ def test_what_makes_a_module_is_called_once_per_seed():
 
 def test_features_are_what_the_last_linear_layer_is_given():
     ground = parts.ground(CLIENTS, TEST, None, Net())
-    coach = Trainer(ground.data.build(seed=0), ground.model, Training(moment_samples=1000), seed=0)
+    coach = TorchTrainer(ground.data.build(seed=0), ground.model, Training(moment_samples=1000), seed=0)
     net = Net()
-    net.load_state_dict(coach.named(coach.initial))
+    net.load_state_dict(coach.named_tensors(coach.initial))
     net.eval()
     with torch.no_grad():
         hidden = net.norm(torch.relu(net.inner(torch.from_numpy(CLIENTS[1][0]).float()))).double().numpy()
@@ -271,7 +270,7 @@ def test_plain_perceptrons_are_trained_all_at_once():
     results = {}
     for wrapped in (plain, nn.Sequential(nn.Identity(), *plain)):
         ground = parts.ground(CLIENTS, TEST, None, wrapped)
-        coach = Trainer(ground.data.build(seed=0), ground.model, Training(), seed=0)
+        coach = TorchTrainer(ground.data.build(seed=0), ground.model, Training(), seed=0)
         results[coach.stackable] = coach.train(coach.initial, 2, 0).parameters
     torch.testing.assert_close(results[True], results[False])
     frozen = nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))

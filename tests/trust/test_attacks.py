@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from benchmark_path import benchmark
 
+from fedpace._base.registry import selectors
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.softmax import Softmax
-from fedpace.registry import selectors
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 
@@ -26,7 +26,7 @@ SCHEMES = {"pace": {}, "pace-async": {}, "random": {"k": 6}, "fedbuff": {"buffer
 def federation(how=None, scheme="random", arithmetic="numpy", seed=0):
     how = how or Attack()
     simulation = Simulation(
-        attacks.poisoned(Digits(clients=CLIENTS), FEW, how),
+        Digits(clients=CLIENTS),
         Softmax(),
         LognormalDelays(),
         selectors[scheme](**SCHEMES[scheme]),
@@ -85,7 +85,7 @@ def test_ipm_is_the_mean_turned_round(model, honest, name, known):
 def test_attackers_know_the_update_of_the_model_that_each_was_given(model, honest):
     """Without rounds each has another model, and a turn of its own."""
     simulation, first = federation(ATTACKS["ipm"]), federation().parameters
-    results = list(simulation.engine.train_apart([model, first, first], [2, 5, 0], [3, 9, 9]))
+    results = list(simulation.engine.train_from([model, first, first], [2, 5, 0], [3, 9, 9]))
     of_first = updates(federation(), first, 9)
     close(results[0].parameters - model, -0.5 * np.mean([honest[client] for client in FEW], axis=0))
     close(results[1].parameters - first, -0.5 * np.mean([of_first[client] for client in FEW], axis=0))
@@ -102,7 +102,8 @@ def test_a_constant_bias_is_one_direction_as_long_as_the_honest_updates_say(mode
 
 
 def test_all_classes_are_flipped_of_attackers_alone():
-    plain, changed = (federation(how).trainer.data for how in (None, ATTACKS["label flip"]))
+    plain = federation().trainer.data
+    changed = attacks.poisoned(plain, FEW, "labels")
     for client in range(CLIENTS):
         expected = 9 - plain.train[client].targets if client in FEW else plain.train[client].targets
         np.testing.assert_array_equal(changed.train[client].targets, expected)
@@ -110,8 +111,19 @@ def test_all_classes_are_flipped_of_attackers_alone():
     np.testing.assert_array_equal(changed.test.targets, plain.test.targets)
 
 
+def test_attackers_train_on_changed_data_and_the_validation_set_is_of_true_ones(model, honest):
+    simulation = federation(ATTACKS["label flip"])
+    found = updates(simulation, model)
+    for client in range(CLIENTS):
+        assert np.allclose(found[client], honest[client], atol=1e-6) == (client not in FEW), client
+    plain = federation().trainer.data
+    for client in range(CLIENTS):
+        np.testing.assert_array_equal(simulation.trainer.data.train[client].targets, plain.train[client].targets)
+
+
 def test_a_backdoor_is_planted_beside_what_attackers_hold():
-    plain, changed = (federation(how).trainer.data for how in (None, ATTACKS["backdoor"]))
+    plain = federation().trainer.data
+    changed = attacks.poisoned(plain, FEW, "backdoor")
     own, poisoned = plain.train[5], changed.train[5]
     count = len(own)
     assert len(poisoned) == 2 * count

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace._base.errors import InputError
+from fedpace.core.ledger import Ledger
+from fedpace.core.types import Outcome
 from fedpace.trust import Trust
 from fedpace.trust.bounds import COLUMNS, filled_up, reference_length
 from fedpace.trust.limits import (
@@ -17,9 +19,10 @@ from fedpace.trust.limits import (
     FIRST_BUFFER,
     FIRST_RMS,
     LONGEST,
+    MAX_REFUSALS,
     MIN_CLIENTS,
-    MIN_JUDGED,
     REFERENCE_STEPS,
+    REST_STEPS,
     SHARE_FLEET,
     WEIGHT_BURST,
     WEIGHT_RATE,
@@ -32,7 +35,7 @@ HONEST = st.floats(0.5, 2.0)
 
 def fleet(clients, **options):
     trust = Trust(**options)
-    trust.append(clients)
+    trust.append(range(clients))
     return trust
 
 
@@ -184,7 +187,7 @@ def test_weights_are_within_the_room_and_sum_to_at_most_1(step, used):
     chosen, weights = step
     trust, shares = fleet(30), shares_of(30)
     trust.columns["weight_used"][:] = used
-    capped = trust.cap_weights(chosen, weights, shares, 1)
+    capped = trust.bound_weights(chosen, weights, shares, 1)
     together = np.bincount(chosen, capped, minlength=30)
     room = np.maximum(0, WEIGHT_BURST - np.maximum(0, np.array(used) - WEIGHT_RATE / 30))
     assert (together <= room + 1e-9).all()
@@ -201,7 +204,7 @@ def test_weights_are_within_the_room_and_sum_to_at_most_1(step, used):
 def test_weights_that_no_cap_binds_are_the_very_same(step):
     chosen, weights = step
     trust = fleet(30)  # nothing used: there is room for whole steps
-    assert trust.cap_weights(chosen, weights, shares_of(30), 1) is weights
+    assert trust.bound_weights(chosen, weights, shares_of(30), 1) is weights
 
 
 def test_what_is_above_a_cap_goes_to_the_others_in_proportion():
@@ -209,22 +212,22 @@ def test_what_is_above_a_cap_goes_to_the_others_in_proportion():
     trust.columns["weight_used"][0] = WEIGHT_BURST  # of which a step gives back WEIGHT_RATE / FLEET = 0.5
     weights = np.array([0.7, 0.1, 0.2])
     np.testing.assert_allclose(
-        trust.cap_weights(rows(0, 1, 2), weights, shares_of(FLEET), 1), [0.5, 0.5 / 3, 1 / 3], rtol=1e-12
+        trust.bound_weights(rows(0, 1, 2), weights, shares_of(FLEET), 1), [0.5, 0.5 / 3, 1 / 3], rtol=1e-12
     )
 
 
 def test_a_client_that_was_seldom_heard_may_be_most_of_a_step():
     trust = fleet(FLEET)
     weights = np.array([0.98, 0.02])
-    assert trust.cap_weights(rows(0, 1), weights, shares_of(FLEET), 1) is weights
+    assert trust.bound_weights(rows(0, 1), weights, shares_of(FLEET), 1) is weights
 
 
 def test_who_answers_alone_has_the_whole_step_within_its_budget():
     trust, shares = fleet(100), shares_of(100)
     had = []
     for step in range(1, 9):
-        weights = trust.cap_weights(rows(0), np.ones(1), shares, step)
-        trust.use_weights(rows(0), weights, shares, step)
+        weights = trust.bound_weights(rows(0), np.ones(1), shares, step)
+        trust.observe(rows(0), weights, shares, step)
         had.append(float(weights[0]))
     rate = WEIGHT_RATE / 100
     np.testing.assert_allclose(had, [1, 1, 1, 1, 1, 5 * rate, rate, rate])
@@ -233,17 +236,17 @@ def test_who_answers_alone_has_the_whole_step_within_its_budget():
 def test_several_answers_of_one_client_share_its_cap_by_their_weights():
     trust = fleet(FLEET)
     trust.columns["weight_used"][0] = WEIGHT_BURST
-    capped = trust.cap_weights(rows(0, 0, 1), np.array([0.6, 0.3, 0.1]), shares_of(FLEET), 1)
+    capped = trust.bound_weights(rows(0, 0, 1), np.array([0.6, 0.3, 0.1]), shares_of(FLEET), 1)
     np.testing.assert_allclose(capped, [1 / 3, 1 / 6, 0.5])
     weights = np.array([0.4, 0.05, 0.35, 0.2])
-    assert trust.cap_weights(rows(0, 0, 1, 2), weights, shares_of(FLEET), 1) is weights, "0.45 is below the cap"
+    assert trust.bound_weights(rows(0, 0, 1, 2), weights, shares_of(FLEET), 1) is weights, "0.45 is below the cap"
 
 
 def test_no_cap_holds_for_clients_that_have_left():
     trust = fleet(FLEET)
     weights = np.array([0.4, 0.5, 0.1])
-    assert trust.cap_weights(rows(-1, -1, 2), weights, shares_of(FLEET), 1) is weights
-    trust.use_weights(rows(-1, -1, 2), weights, shares_of(FLEET), 1)
+    assert trust.bound_weights(rows(-1, -1, 2), weights, shares_of(FLEET), 1) is weights
+    trust.observe(rows(-1, -1, 2), weights, shares_of(FLEET), 1)
     np.testing.assert_array_equal(np.flatnonzero(trust.columns["weight_used"]), [2])
 
 
@@ -252,8 +255,8 @@ def test_weights_can_be_left_without_a_cap_over_time(options):
     trust, shares = fleet(10, **options), shares_of(10)
     for step in range(1, 50):
         weights = np.ones(1)
-        assert trust.cap_weights(rows(0), weights, shares, step) is weights
-        trust.use_weights(rows(0), weights, shares, step)
+        assert trust.bound_weights(rows(0), weights, shares, step) is weights
+        trust.observe(rows(0), weights, shares, step)
 
 
 @st.composite
@@ -292,10 +295,10 @@ def test_over_any_window_a_client_has_at_most_its_burst_and_its_rate(data, rate,
         chosen = rng.permutation(np.concatenate([others, np.full(int(rng.integers(0, 3)), greedy)]))
         weights = rng.random(chosen.size) ** 4
         if mode == "average":
-            capped = trust.cap_weights(chosen, weights / weights.sum(), shares, step)
+            capped = trust.bound_weights(chosen, weights / weights.sum(), shares, step)
         else:
-            capped = trust.cap_deltas(chosen, 10 * (weights - 0.3), shares, step)
-        trust.use_weights(chosen, capped, shares, step)
+            capped = trust.bound_weights(chosen, 10 * (weights - 0.3), shares, step, "delta")
+        trust.observe(chosen, capped, shares, step)
         had[step - 1] = np.bincount(chosen, np.abs(capped), minlength=clients)
     sums = np.concatenate([np.zeros((1, clients)), np.cumsum(had, axis=0)])
     for start in range(40):
@@ -305,11 +308,11 @@ def test_over_any_window_a_client_has_at_most_its_burst_and_its_rate(data, rate,
 
 def test_delta_weights_are_cut_and_keep_their_sign_and_nobody_gets_the_rest():
     trust = fleet(FLEET)
-    capped = trust.cap_deltas(rows(0, 1, 2), np.array([7.0, -6.0, 0.5]), shares_of(FLEET), 1)
+    capped = trust.bound_weights(rows(0, 1, 2), np.array([7.0, -6.0, 0.5]), shares_of(FLEET), 1, "delta")
     np.testing.assert_array_equal(capped, [WEIGHT_BURST, -WEIGHT_BURST, 0.5])
     weights = np.array([1.0, -0.5])
-    assert trust.cap_deltas(rows(0, 1), weights, shares_of(FLEET), 1) is weights
-    assert fleet(FLEET, on=False).cap_deltas(rows(0), np.array([9.0]), shares_of(FLEET), 1)[0] == 9.0
+    assert trust.bound_weights(rows(0, 1), weights, shares_of(FLEET), 1, "delta") is weights
+    assert fleet(FLEET, on=False).bound_weights(rows(0), np.array([9.0]), shares_of(FLEET), 1, "delta")[0] == 9.0
 
 
 # -- claims --------------------------------------------------------------------------------------------------
@@ -319,105 +322,168 @@ def test_delta_weights_are_cut_and_keep_their_sign_and_nobody_gets_the_rest():
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60))
 def test_nobody_claims_most_of_the_objective_of_a_large_fleet(samples):
     samples = np.array(samples)
-    found = fleet(samples.size).plausible_samples(samples)
+    found = fleet(samples.size).bound_samples(samples)
     changed = np.flatnonzero(found != samples)
     assert changed.size <= 1
     if samples.size >= SHARE_FLEET and np.count_nonzero(samples) > 1:
         assert found.max() <= 0.5 * found.sum() * (1 + 1e-9)
     if samples.size < SHARE_FLEET or samples.max() <= 0.5 * samples.sum():
         assert found is samples
-    assert fleet(samples.size, on=False).plausible_samples(samples) is samples
+    assert fleet(samples.size, on=False).bound_samples(samples) is samples
 
 
 def test_who_reports_fewer_seconds_than_were_measured_is_believed_within_an_allowance():
     trust = fleet(1)
-    assert trust.seconds(3.0, 10.0) == 7.5
-    assert trust.seconds(8.0, 10.0) == 8.0
-    assert trust.seconds(30.0, 10.0) == 30.0, "who claims to be slower may"
-    assert trust.seconds(0.0, 1.0) == 0.5, "a second of transfer, but at least half of what was measured"
-    assert trust.seconds(0.0, 2.0) == 1.0
-    assert trust.seconds(3.0, math.nan) == 3.0
-    assert fleet(1, on=False).seconds(3.0, 10.0) == 3.0
-    assert trust.seconds(np.float16(3.0), 1e6) == 750_000.0
+    assert trust.bound_seconds(3.0, 10.0) == 7.5
+    assert trust.bound_seconds(8.0, 10.0) == 8.0
+    assert trust.bound_seconds(30.0, 10.0) == 30.0, "who claims to be slower may"
+    assert trust.bound_seconds(0.0, 1.0) == 0.5, "a second of transfer, but at least half of what was measured"
+    assert trust.bound_seconds(0.0, 2.0) == 1.0
+    assert trust.bound_seconds(3.0, math.nan) == 3.0
+    assert fleet(1, on=False).bound_seconds(3.0, 10.0) == 3.0
+    assert trust.bound_seconds(np.float16(3.0), 1e6) == 750_000.0
 
 
-def late(trust, factors, answers=6):
-    everybody = np.arange(len(factors))
-    for _ in range(answers):
-        trust.compare_delays(everybody, np.ones(len(factors)), np.array(factors), np.ones(len(factors), dtype=np.bool_))
-    return trust.slowdown()
+def timed(*, learn_delays, spread):
+    """The view's delays of 20 clients of which the last claims 1 s and takes 100, after ten answers each."""
+    ledger = Ledger(learn_delays=learn_delays)
+    ledger.join(range(20))
+    ledger.set_delays(np.arange(20), [10.0] * 19 + [1.0])
+    taken = np.random.default_rng(0).lognormal(0.0, spread, size=(10, 20)) * ([10.0] * 19 + [100.0])
+    for step, seconds in enumerate(taken):
+        ledger.fold([Outcome(client, seconds=took) for client, took in enumerate(seconds.tolist())], step)
+    return ledger.facts()["delay"]
 
 
-def test_who_is_late_beyond_doubt_is_taken_for_as_slow_as_it_is():
-    factors = [*np.exp(0.1 * np.random.default_rng(0).normal(size=19)), 20.0]
-    found = late(fleet(20), factors)
-    np.testing.assert_array_equal(found[:19], 1.0)
-    assert found[19] == pytest.approx(20.0, rel=0.2)
-    np.testing.assert_array_equal(late(fleet(20, on=False), factors), 1.0)
+def test_delays_that_the_host_gives_are_never_changed_however_late_answers_are():
+    np.testing.assert_array_equal(timed(learn_delays=False, spread=1.5), [10.0] * 19 + [1.0])
 
 
-def test_a_fleet_that_is_late_together_and_few_clients_are_not_corrected():
-    np.testing.assert_array_equal(late(fleet(20), [5.0] * 20), 1.0)
-    np.testing.assert_array_equal(late(fleet(3), [1.0, 1.0, 50.0]), 1.0)
-
-
-def test_a_task_that_was_given_up_early_says_nothing():
-    trust = fleet(4)
-    trust.compare_delays(rows(0, 1), np.ones(2), np.array([0.5, 8.0]), np.zeros(2, dtype=np.bool_))
-    np.testing.assert_array_equal(trust.columns["answers_timed"], [0, 1, 0, 0])
+def test_a_false_claim_is_corrected_where_delays_are_learnt():
+    found = timed(learn_delays=True, spread=0.3)
+    assert found[19] > 2 * np.median(found[:19])
 
 
 def test_a_moment_far_above_the_others_is_clipped():
     trust, moment = fleet(8), np.ones((2, 2))
-    found = trust.scale_moments({row: moment * (1e3 if row == 0 else 1.0) for row in range(8)})
+    found = trust.bound_moments({row: moment * (1e3 if row == 0 else 1.0) for row in range(8)})
     assert found[0] == pytest.approx(1e-5), "to ten times the median of the traces, which are squares"
     assert all(found[row] == 1.0 for row in range(1, 8))
-    assert trust.scale_moments({0: moment})[0] == 1.0, "an honest one is taken as it is"
-    assert fleet(8, on=False).scale_moments({0: 1e9 * moment}) == {0: 1.0}
+    assert trust.bound_moments({0: moment})[0] == 1.0, "an honest one is taken as it is"
+    assert fleet(8, on=False).bound_moments({0: 1e9 * moment}) == {0: 1.0}
     trust.forget_moments()
-    assert trust.scale_moments({0: 1e9 * moment}) == {0: 1.0}, "of one there is no median"
+    assert trust.bound_moments({0: 1e9 * moment}) == {0: 1.0}, "of one there is no median"
 
 
 @QUICK
 @given(st.lists(st.floats(-150, 150), min_size=1, max_size=12))
 def test_corrections_of_moments_are_finite_and_most_are_none(logs):
     trust = fleet(len(logs))
-    found = trust.scale_moments({row: np.full((1, 1), math.exp(log)) for row, log in enumerate(logs)})
+    found = trust.bound_moments({row: np.full((1, 1), math.exp(log)) for row, log in enumerate(logs)})
     assert set(found) == set(range(len(logs)))
     assert all(0 < scale < math.inf for scale in found.values())
     assert 2 * sum(scale != 1 for scale in found.values()) <= len(logs)
 
 
+# -- honest fleets that look odd ------------------------------------------------------------------------------
+
+
+def test_clients_that_send_nothing_have_no_vote_on_the_length_of_others():
+    trust = fleet(40)
+    sent = np.zeros(40)
+    sent[:10] = np.linspace(1.0, 5.0, 10)
+    for step in range(5):
+        np.testing.assert_array_equal(trust.clip_factors(range(40), sent, step=step), 1.0)
+
+
+def test_a_client_that_trains_fifty_times_as_long_is_shortened_and_stays():
+    trust, sent = fleet(40), np.ones(40)
+    sent[7] = 50.0
+    for step in range(5):
+        factors = trust.clip_factors(range(40), sent, step=step)
+        assert factors[7] == pytest.approx(CLIP / 50.0), "as long as ten others"
+        np.testing.assert_array_equal(np.delete(factors, 7), 1.0)
+    assert rests(trust, 5) == []
+
+
+def test_a_client_that_joins_late_is_bounded_by_the_lengths_of_those_before():
+    trust = fleet(20)
+    trust.clip_factors(range(20), np.ones(20))
+    for step in range(1, 30):
+        trust.append([20])
+        assert trust.clip_factors([20], [1e6], step=step)[0] * 1e6 <= CLIP * (1 + step / REFERENCE_STEPS) * (1 + 1e-9)
+        trust.remove(rows(20), [20])
+
+
 # -- evidence ------------------------------------------------------------------------------------------------
 
 
-def test_a_client_whose_updates_oppose_the_validation_set_is_excluded_and_readmitted():
-    trust, everybody = fleet(6), np.ones(6, dtype=np.bool_)
-    for _ in range(MIN_JUDGED - 1):
-        trust.judge([0, 1, -1], [-0.5, 0.1, -1.0])
-    assert trust.admitted(everybody).all(), "too few answers"
-    trust.judge([0, 1], [math.nan, -0.5])
-    assert trust.admitted(everybody).all(), "an update of length 0 says nothing; one that opposes is not the mean"
-    trust.judge([0], [-0.5])
-    np.testing.assert_array_equal(np.flatnonzero(~trust.admitted(everybody)), [0])
+def verdict(*accepted):
+    return np.array(accepted, dtype=np.bool_)
+
+
+def rests(trust, step):
+    return np.flatnonzero(~trust.admitted(np.ones(len(trust), dtype=np.bool_), step)).tolist()
+
+
+def test_a_client_that_the_validation_set_refuses_repeatedly_rests_for_a_while_and_longer_each_time():
+    trust = fleet(6)
+    for step in range(MAX_REFUSALS):
+        assert rests(trust, step) == []
+        trust.observe_verdicts(np.array([0, 1, -1]), verdict(False, True, True), step)
+    last = MAX_REFUSALS - 1
+    assert rests(trust, last + 1) == rests(trust, last + int(REST_STEPS)) == [0]
+    assert rests(trust, last + 1 + int(REST_STEPS)) == [], "a rest ends by itself"
+    trust.observe_verdicts(np.array([0, 1]), verdict(False, True), 100)
+    assert rests(trust, 100 + 2 * int(REST_STEPS)) == [0], "the next one is twice as long"
+    assert rests(trust, 101 + 2 * int(REST_STEPS)) == []
+    trust.observe_verdicts(np.array([0, 1]), verdict(True, True), 200)
+    trust.observe_verdicts(np.array([0, 1]), verdict(False, True), 201)
+    assert rests(trust, 202) == [], "an accepted update makes good for all before"
+
+
+def test_one_refusal_is_enough_where_most_updates_of_a_step_are_refused():
+    trust = fleet(6)
+    trust.observe_verdicts(np.array([0, 1, 2, 3]), verdict(False, False, True, True), 0)
+    assert rests(trust, 1) == []
+    trust.observe_verdicts(np.array([2, 3, 4]), verdict(False, True, False), 1)
+    assert rests(trust, 2) == [2, 4]
+
+
+def test_who_is_readmitted_has_no_past():
+    trust = fleet(6)
+    trust.observe_verdicts(np.array([0]), verdict(False), 0)
+    assert rests(trust, 1) == [0]
     trust.readmit(rows(0))
-    assert trust.admitted(everybody).all()
-    trust.judge([0], [-1.0])
-    assert trust.admitted(everybody).all(), "evidence from before it was readmitted does not count"
+    assert rests(trust, 1) == []
+    for step in range(1, MAX_REFUSALS):
+        trust.observe_verdicts(np.array([0, 1]), verdict(False, True), step)
+    assert rests(trust, MAX_REFUSALS) == []
 
 
 @QUICK
-@given(st.lists(st.booleans(), min_size=1, max_size=12), st.data())
-def test_never_more_than_half_of_those_there_are_excluded(bad, data):
-    trust = fleet(len(bad))
-    for _ in range(MIN_JUDGED):
-        trust.judge(range(len(bad)), [-0.5 if each else 0.5 for each in bad])
-    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(bad), max_size=len(bad))))
-    found = trust.admitted(among)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_at_most_half_of_those_there_rest_and_those_refused_most(refused, data):
+    trust = fleet(len(refused))
+    for number in range(max(refused)):
+        for row, times in enumerate(refused):
+            if number < times:
+                trust.observe_verdicts(np.array([row]), verdict(False), 0)
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(refused), max_size=len(refused))))
+    found = trust.admitted(among, 1)
+    bad = np.array(refused) > 0
     assert not (found & ~among).any()
-    assert 2 * int(found.sum()) >= int(among.sum())
-    if 2 * int((among & bad).sum()) <= int(among.sum()):
-        np.testing.assert_array_equal(found, among & ~np.array(bad))
+    resting = among & ~found
+    assert int(resting.sum()) == min(int((among & bad).sum()), int(among.sum()) // 2)
+    if resting.any() and (found & bad).any():
+        assert np.array(refused)[resting].min() >= np.array(refused)[found].max()
+
+
+def test_numbers_stay_finite_however_often_a_client_is_refused():
+    trust = fleet(2)
+    for step in range(2000):
+        trust.observe_verdicts(np.array([0, 1]), verdict(False, True), step)
+    assert all(np.isfinite(column).all() for name, column in trust.columns.items() if name != "moment_size")
 
 
 # -- rows and saving -----------------------------------------------------------------------------------------
@@ -427,11 +493,9 @@ def told():
     trust = fleet(6)
     trust.clip_factors(range(6), [1.0, 2.0, 3.0, 4.0, 5.0, 600.0])
     trust.clip_factors([1], [9.0], "counters")
-    trust.use_weights(rows(0, 3), np.array([0.25, 0.75]), shares_of(6), 4)
-    trust.scale_moments({row: np.eye(2) for row in range(4)})
-    trust.compare_delays(rows(2), np.ones(1), np.full(1, 3.0), np.ones(1, dtype=np.bool_))
-    for _ in range(MIN_JUDGED):
-        trust.judge([5], [-0.5])
+    trust.observe(rows(0, 3), np.array([0.25, 0.75]), shares_of(6), 4)
+    trust.bound_moments({row: np.eye(2) for row in range(4)})
+    trust.observe_verdicts(np.array([5]), verdict(False), 3)
     return trust
 
 
@@ -447,27 +511,27 @@ def test_what_is_saved_comes_back():
 def test_rows_come_and_go_with_their_clients():
     trust = told()
     before = {name: array.copy() for name, array in trust.arrays().items()}
-    trust.remove(rows(0, 4))
-    trust.append(1)
+    trust.remove(rows(0, 4), [0, 4])
+    trust.append([6])
     assert len(trust) == 5
     for name, array in trust.arrays().items():
         np.testing.assert_array_equal(array[:4], before[name][[1, 2, 3, 5]], name)
     assert trust.longest["update"][4] == 0
-    np.testing.assert_array_equal(np.flatnonzero(~trust.admitted(np.ones(5, dtype=np.bool_))), [3])
+    np.testing.assert_array_equal(rests(trust, 4), [3])
     empty = Trust()
     assert len(empty) == 0
-    assert empty.admitted(np.zeros(0, dtype=np.bool_)).size == 0
+    assert empty.admitted(np.zeros(0, dtype=np.bool_), 0).size == 0
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"excluded": None},
+        {"refusals": None},
         {"weight_used": np.zeros(5)},
         {"weight_used": np.full(6, math.nan)},
         {"weight_used": np.full(6, -1.0)},
         {"moment_size": np.full(6, math.inf)},
-        {"judged": np.array(["a"] * 6)},
+        {"rest_until": np.array(["a"] * 6)},
         {"longest/update": np.zeros((6, 1))},
         {"longest/update": np.array([1, 1, 1, 1, 1, math.inf])},
         {"longest/update": np.full(6, -1.0)},

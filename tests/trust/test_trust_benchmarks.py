@@ -83,7 +83,9 @@ def test_what_is_there_is_not_run_again(tmp_path):
     second.add("b", {"metric": 2.0})
     with (tmp_path / "runs-1-2.jsonl").open("a") as file:
         file.write('{"run": "d", "met')  # it was killed here
-    assert runs.Runs(tmp_path).done == {"a": {"metric": 1.0}, "b": {"metric": 2.0}}
+    done = runs.Runs(tmp_path).done
+    assert {name: found["metric"] for name, found in done.items()} == {"a": 1.0, "b": 2.0}
+    assert {found["commit"] for found in done.values()} == {runs.commit()}
     with pytest.raises(SystemExit):
         runs.Runs(tmp_path, "2/2")
 
@@ -130,8 +132,10 @@ def test_an_attack_is_compared_with_the_honest_run_and_with_the_fleet_without_th
     assert not lost.good_without
     assert found["pace", "backdoor", "20% fastest", "default"].success == 0.5
     text = shown.markdown(found, ["pace"], list(attacks.ATTACKS), attacks.WHO)
-    assert "0.40 (never; never)" in text
-    assert "| default | 1 | 1 | 0 | 1 |" in text
+    assert "| alie | 0.40 (never) | 0.94 (1.5x) |" in text
+    assert "| honest | 0.95 (1x) |" in text
+    assert "| default | 1, 1 of 1 |" in text
+    assert "| alie | 0.94 (1.5x) |  |" in text, "the overview has no run without a defence"
 
 
 def test_the_picture_is_drawn(tmp_path):

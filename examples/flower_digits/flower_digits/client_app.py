@@ -8,9 +8,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpace import registry
 from fedpace.flower import report_mod
-from flower_digits.task import Net, load, train
+from flower_digits.task import Net, load, seconds_of, train
 
 torch.set_num_threads(1)
 
@@ -20,9 +19,14 @@ def modelled_delay(message: Message, context: Context, measured: float) -> float
     config = context.run_config
     if not config["delays"]:
         return measured
-    partitions = int(context.node_config["num-partitions"])
-    model = registry.delays.make(str(config["delays"])).build(partitions, model_bytes=10_000, seed=int(config["seed"]))
-    return float(model.draw(int(message.content["config"]["server-round"]))[int(context.node_config["partition-id"])])
+    node, step = context.node_config, message.content.config_records["config"]["server-round"]
+    drawn = seconds_of(str(config["delays"]), _whole(node["num-partitions"]), _whole(config["seed"]), _whole(step))
+    return drawn[_whole(node["partition-id"])]
+
+
+def _whole(value: object) -> int:
+    """Return a whole number of a configuration, whose values may have any type."""
+    return int(str(value))
 
 
 app = ClientApp(mods=[report_mod(module="classifier", delay=modelled_delay)])
@@ -35,17 +39,17 @@ def fit(message: Message, context: Context) -> Message:
     if config["raises"] == node["partition-id"]:
         raise RuntimeError("this client was told to fail")
     time.sleep(float(config["sleep"]))
-    data = load(int(node["num-partitions"]), int(config["seed"]))
-    samples = data.train[int(node["partition-id"])]
+    data = load(_whole(node["num-partitions"]), _whole(config["seed"]))
+    samples = data.train[_whole(node["partition-id"])]
     net = Net()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     loss = train(
         net,
         torch.from_numpy(samples.inputs),
         torch.from_numpy(samples.targets),
-        epochs=int(config["local-epochs"]),
+        epochs=_whole(config["local-epochs"]),
         lr=float(config["lr"]),
-        seed=1000 * int(message.content["config"]["server-round"]) + int(node["partition-id"]),
+        seed=1000 * _whole(message.content.config_records["config"]["server-round"]) + _whole(node["partition-id"]),
     )
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(samples.targets)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg
 
+import fedpace
 from fedpace.flower import PacedServer, PacedStrategy, reported_seconds
-from fedpace.registry import selectors
 from flower_digits.task import Net, accuracy, initial_model, load
 
 app = ServerApp()
@@ -22,20 +23,22 @@ class TimedFedAvg(FedAvg):
 
     now = 0.0
 
-    def aggregate_train(self, server_round, replies):
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Read the stamped seconds, and aggregate as ever."""
         replies = list(replies)
         self.now += max((reported_seconds(reply) for reply in replies if not reply.has_error()), default=0.0)
         return super().aggregate_train(server_round, replies)
 
 
-def make_strategy(config, nodes: int) -> Strategy | PacedServer:
+def make_strategy(config: Any, nodes: int) -> TimedFedAvg | PacedStrategy | PacedServer:
     """Return Flower's own strategy, fedpace around it, or fedpace's server where the scheme works without rounds."""
-    k, seed, scheme = int(config["k"]), int(config["seed"]), str(config["selector"])
-    if scheme == "flower":
+    k, seed, name = int(config["k"]), int(config["seed"]), str(config["selector"])
+    if name == "flower":
         random.seed(seed)  # Flower samples with the global generator
         return TimedFedAvg(fraction_train=k / nodes, fraction_evaluate=0.0)
-    settings = {
+    settings: dict[str, Any] = {
         "seed": seed,
         "clock": "reported" if config["delays"] else "server",
         "warmup": str(config["warmup"]),
@@ -43,10 +46,12 @@ def make_strategy(config, nodes: int) -> Strategy | PacedServer:
         "warmup_wait": float(config["warmup-wait"]),
         "state": str(config["state"]) or None,
     }
+    scheme = fedpace.make_selector(name)
     options = {"k": k, "buffer": max(1, k // 2)}
-    known = {field.name for field in fields(selectors[scheme])}
-    settings |= {name: value for name, value in options.items() if name in known}
-    if not getattr(selectors[scheme], "rounds", True):
+    scheme = fedpace.make_selector(
+        name, **{option: value for option, value in options.items() if hasattr(scheme, option)}
+    )
+    if not getattr(scheme, "rounds", True):
         return PacedServer(scheme, **settings)
     return PacedStrategy(FedAvg(fraction_evaluate=0.0), scheme, **settings)
 
@@ -58,7 +63,7 @@ class TargetReachedError(Exception):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train until the target or the last round, and print one line per round."""
-    config = context.run_config
+    config: Any = context.run_config
     nodes = len(list(grid.get_node_ids()))
     data = load(int(config["partitions"]) or nodes, int(config["seed"]))
     x, y = torch.from_numpy(data.test.inputs), torch.from_numpy(data.test.targets)

@@ -9,6 +9,11 @@ from torch import nn
 
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData
+from fedpace.delays.lognormal import LognormalDelays
+from fedpace.delays.synthetic import SyntheticDelays
+
+MODELS = {"lognormal": LognormalDelays, "synthetic": SyntheticDelays}
+"""Delay models to choose from."""
 
 
 class Net(nn.Module):
@@ -50,6 +55,12 @@ def train(net: Net, x: torch.Tensor, y: torch.Tensor, *, epochs: int, lr: float,
             if epoch == 0:
                 first += float(loss.detach()) * len(batch) / len(y)
     return first
+
+
+def seconds_of(delays: str, clients: int, seed: int, step: int) -> list[float]:
+    """Return the seconds that each client takes in a step, by one of fedpace's delay models."""
+    kind = MODELS[delays]
+    return [float(seconds) for seconds in kind().build(clients, model_bytes=10_000, seed=seed).draw(step)]
 
 
 @torch.no_grad()

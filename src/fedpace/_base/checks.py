@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ Naming = Callable[[int], str]
 """Function: row -> name of its client in error messages, such as `client 'phone-7'`."""
 
 
+_arrays: dict[type, dict[str, Any]] = {}
+
+
 def row_name(row: int) -> str:
     """Return a name for a row if no client ids are known."""
     return f"client {row}"
@@ -34,6 +38,31 @@ def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
     array = np.array(values, dtype=dtype, copy=True)
     array.setflags(write=False)
     return array
+
+
+def freeze(instance: object) -> None:
+    """Replace the arrays of a frozen dataclass by read-only copies of the declared type; None stays None."""
+    for name, dtype in array_fields(type(instance)).items():
+        value = getattr(instance, name)
+        if value is not None:
+            object.__setattr__(instance, name, frozen(value, dtype))
+
+
+def array_fields(cls: type) -> dict[str, Any]:
+    """Return field name -> type of the entries, for the array fields of a dataclass."""
+    if cls not in _arrays:
+        hints = typing.get_type_hints(cls)
+        found = {name: dtype for name, hint in hints.items() if (dtype := _entries(hint)) is not None}
+        _arrays[cls] = found
+    return _arrays[cls]
+
+
+def _entries(hint: Any) -> Any:
+    """Return the type of the entries of `NDArray[...]` or `NDArray[...] | None`; None for any other type."""
+    if typing.get_origin(hint) is np.ndarray:
+        return typing.get_args(typing.get_args(hint)[1])[0]
+    inner = [_entries(part) for part in typing.get_args(hint) if part is not type(None)]
+    return inner[0] if len(inner) == 1 else None
 
 
 def float_array(values: ArrayLike, what: str, *, ndim: int = 1, finite: bool = True) -> FloatArray:
@@ -173,12 +202,6 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the hint ` Did you mean ...?` for an unknown word; empty if no known word is close."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
-
-
-def current_options(cls: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with old names replaced by current ones, from the class attribute `renamed`."""
-    renamed: Mapping[str, str] = getattr(cls, "renamed", {})
-    return {renamed.get(option, option): value for option, value in options.items()}
 
 
 def check_options(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 
 class FedpaceError(Exception):
     """Base class of all errors that fedpace raises on purpose.
@@ -30,9 +35,20 @@ class FedpaceWarning(UserWarning):
     """Something works, but not as well as it could; the text says what is missing and what to do."""
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra into the environment of this process, not of another `pip`."""
+    python = Path(sys.executable)
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent == python.parent:
+        return f"pip install 'fedpace[{extra}]'"
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return f"{shlex.quote(str(python))} -m pip install 'fedpace[{extra}]'"
+
+
 class MissingExtraError(FedpaceError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str, missing: str, otherwise: str = "") -> None:
-        what = f"{feature} needs {missing!r}, which is not installed: pip install 'fedpace[{extra}]'"
+        what = f"{feature} needs {missing!r}, which is not installed: {install_command(extra)}"
         super().__init__(f"{what}; {otherwise}" if otherwise else what)

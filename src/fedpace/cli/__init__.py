@@ -14,10 +14,10 @@ import fedpace
 from fedpace._base.errors import FedpaceError
 from fedpace._base.names import printable
 from fedpace._base.signals import terminable
-from fedpace.cli import data, delays, listing, looking, planning, reproducing, runs, serving
+from fedpace.cli import inputs, listing, looking, planning, population, reproducing, runs
 
 app = typer.Typer(
-    help="Client selection for federated learning: whom to wait for, and what each client's update should weigh.",
+    help="Client selection for federated learning: which clients to wait for, and how to weight their updates.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,13 +31,14 @@ app.command()(looking.runs)
 app.command()(looking.watch)
 app.command()(looking.explain)
 app.command()(looking.export)
-app.command()(serving.readmit)
+app.command()(looking.readmit)
 app.command()(planning.plan)
+app.command()(population.population)
 app.command()(reproducing.reproduce)
 app.command("list")(listing.list_components)
 app.command()(listing.show)
-app.add_typer(data.app, name="data")
-app.add_typer(delays.app, name="delays")
+app.add_typer(inputs.data_app, name="data")
+app.add_typer(inputs.delays_app, name="delays")
 
 
 @app.callback(invoke_without_command=True)

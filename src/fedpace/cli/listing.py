@@ -1,4 +1,4 @@
-"""`fedpace list`: what can be named in an experiment; `fedpace show`: all that is known of one of them."""
+"""`fedpace list` lists the components that an experiment can name; `fedpace show` shows one in full."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.checks import did_you_mean
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.cli.common import print_json
-from fedpace.cli.options import AsJson
+from fedpace.cli.options import AsJson, print_json
 
-KINDS = ("selectors", "delays", "datasets", "models", "servers", "robust")
+KINDS = ("selectors", "delays", "datasets", "models", "servers", "robust", "admission", "trackers")
 """What `fedpace list` can list, as the registry calls it."""
 WORDS = {"schemes": "selectors"}
-"""What a reader may call them too."""
-NOUNS = {"robust": "robust rules, each in place of the weighted mean"}
-"""What several of a kind are called, where its own name does not say it."""
+"""Other names of the kinds."""
+NOUNS = {"robust": "robust rules, each in place of the weighted mean", "admission": "admission policies"}
+"""Plural of a kind in sentences, if it is not its name."""
 VALIDATES = "a validation set on the server: validation = N, --validation N"
 ADVICE = {
-    "pace-async": "take this one, unless training must go in rounds",
-    "pace": "take this one where training goes in rounds",
+    "pace-async": "use this scheme, unless training must be synchronous",
+    "pace": "use this scheme for synchronous rounds",
 }
-"""The two to start with; docs/howto/choose.md says the same, and when to take another."""
+"""The two recommended schemes; docs/howto/choose.md says when to use another."""
 APART = " " * 4
 """What formulas and programs begin with in a docstring."""
 ITEM = re.compile(r"(- |\d+\. )")
-Kind = Annotated[str, typer.Argument(help=f"What to list: {', '.join([*WORDS, *KINDS[1:]])}.")]
+ComponentKind = Annotated[str, typer.Argument(help=f"What to list: {', '.join([*WORDS, *KINDS[1:]])}.")]
 
 
 def list_components(
-    kind: Kind = "schemes",
+    kind: ComponentKind = "schemes",
     long: Annotated[bool, typer.Option("--long", help="With papers, needs, options and their defaults.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what can be named in an experiment, a line each."""
+    """List the components that an experiment can name, one line each."""
     kind = WORDS.get(kind, kind)
     if kind not in KINDS:
         known = [name for each in KINDS for name in _catalogue(each).names()]
@@ -58,12 +57,12 @@ def list_components(
         print_json({kind: entries})
         return
     console = Console(highlight=False, markup=False)
-    more = "`fedpace show NAME` says all of one" + ("" if long else ", --long more of each")
+    more = "`fedpace show NAME` shows one in full" + ("" if long else ", --long shows more of each")
     said = f"{len(entries)} {NOUNS.get(kind, kind)}; {more}."
     if kind == "selectors":
         said = (
-            f"{len(entries)} schemes; {more}. Take pace-async; where training goes in rounds, take pace. The others "
-            "are there to compare with, and for what `docs/howto/choose.md` names."
+            f"{len(entries)} schemes; {more}. Use pace-async. For synchronous rounds, use pace. The others "
+            "are for comparisons, and for the cases in `docs/howto/choose.md`."
         )
         entries.sort(key=lambda entry: list(ADVICE).index(entry["name"]) if entry["name"] in ADVICE else len(ADVICE))
     console.print(said)
@@ -91,7 +90,7 @@ def show(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show one scheme: what it does, what it must be told, its options, and where we depart from its paper."""
+    """Show one scheme: what it does, what it needs, its options, and where it departs from its paper."""
     found = [kind for kind in KINDS if name in _catalogue(kind).names()]
     if not found:
         known = [other for kind in KINDS for other in _catalogue(kind).names()]

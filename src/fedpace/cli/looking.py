@@ -1,4 +1,4 @@
-"""`fedpace runs`, `fedpace explain`, `fedpace watch` and `fedpace export`: commands that read recorded runs."""
+"""Commands about recorded runs and running servers: `runs`, `explain`, `watch`, `export` and `readmit`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from rich.text import Text
 
 from fedpace._base.errors import InputError
 from fedpace._base.names import printable
-from fedpace.cli.common import print_json
-from fedpace.cli.options import AsJson
+from fedpace.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
+    from fedpace.records.catalogue import RunState
     from fedpace.records.run import RunRecord
-    from fedpace.records.watching import Sight
 
 Runs = Annotated[Path, typer.Argument(help="Folder of runs, or of one run.", metavar="DIR")]
 Label = Annotated[
@@ -41,7 +40,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="Folder to look in.", metavar="[DIR]")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List the comparisons and runs below a folder: what they are, how far they got, who was fastest."""
+    """List the comparisons and runs below a folder, with their state and the fastest scheme."""
     from fedpace.records.catalogue import comparisons
 
     found = comparisons(folder)
@@ -59,7 +58,7 @@ def runs(
         facts = [
             f"{each.experiment}: {', '.join(each.schemes)}",
             f"{each.ended} of {each.planned} runs with {seeds}, {each.state}; begun {begun}",
-            "" if each.ended == each.planned else f"go on: fedpace resume {shlex.quote(each.folder)}",
+            "" if each.ended == each.planned else f"to resume: fedpace resume {shlex.quote(each.folder)}",
             f"fastest: {each.best}" if each.best else "",
         ]
         for fact in filter(None, facts):
@@ -75,8 +74,8 @@ def explain(
     all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a client was or was not chosen: in short for every run, round by round for one."""
-    from fedpace.report.why import explain_client
+    """Explain why a client was or was not selected: a summary per run, round by round for a single run."""
+    from fedpace.report.explain import explain_client
 
     chosen = _chosen(folder, selector, seed)
     found = [explain_client(record, client) for record in chosen]
@@ -106,11 +105,11 @@ def explain(
 
 def watch(
     folder: Runs,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between updates.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow runs while they go on, the simulator's or a Flower or NVFlare server's (give its state folder).
+    """Follow running runs of the simulator, or a Flower or NVFlare server (give its state folder).
 
     A line below the table says where the influence of clients was bounded: how
     many updates were clipped or left out, how many weights capped, and which
@@ -120,22 +119,22 @@ def watch(
         raise InputError(f"--every must be above 0 seconds, but {every} came")
     if not folder.is_dir():
         raise InputError(f"expected the folder of a run or of a server to watch, but there is no folder {folder}")
-    from fedpace.records.watching import RunWatch
+    from fedpace.records.catalogue import RunWatch
 
     watching = RunWatch(folder)
     if once or as_json:
-        sights = watching.look()
+        states = watching.look()
         if as_json:
-            print_json({"folder": str(folder), "runs": [_plain(sight) for sight in sights]})
+            print_json({"folder": str(folder), "runs": [_plain(state) for state in states]})
             return
-        Console().print(_sights(sights, folder, Console().width))
+        Console().print(_state_table(states, folder, Console().width))
         return
     console = Console()
-    with Live(_sights(watching.look(), folder, console.width), console=console, auto_refresh=False) as live:
+    with Live(_state_table(watching.look(), folder, console.width), console=console, auto_refresh=False) as live:
         while True:
-            sights = watching.look()
-            live.update(_sights(sights, folder, console.width), refresh=True)
-            if sights and all(sight.info.ended for sight in sights):
+            states = watching.look()
+            live.update(_state_table(states, folder, console.width), refresh=True)
+            if states and all(state.info.ended for state in states):
                 return
             time.sleep(every)
 
@@ -150,8 +149,8 @@ def export(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write recorded runs for other programs: tables of rounds and cohorts, a LaTeX table, curves for TensorBoard."""
-    from fedpace.report.export import export_runs
+    """Export recorded runs: tables of rounds and cohorts, a LaTeX table, or curves for TensorBoard."""
+    from fedpace.report.files import export_runs
 
     chosen = _chosen(folder, selector, seed)
     written = export_runs(chosen, out or folder.resolve().with_name(f"{folder.resolve().name}-export"), to)
@@ -181,31 +180,31 @@ def _chosen(folder: Path, selector: str | None, seed: int | None) -> list[RunRec
     return chosen
 
 
-def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
+def _state_table(states: list[RunState], folder: Path, width: int) -> Table:
     """Return a row per run; a narrow window has no room for what has ended, and for how many clients took part."""
-    metrics = dict.fromkeys(sight.info.metric for sight in sights)
-    targets = dict.fromkeys(f"{sight.info.target:g}" for sight in sights if sight.info.target is not None)
+    metrics = dict.fromkeys(state.info.metric for state in states)
+    targets = dict.fromkeys(f"{state.info.target:g}" for state in states if state.info.target is not None)
     heading = "/".join(metrics).capitalize() or "Metric"
-    going_on = any(not sight.info.ended for sight in sights)
+    going_on = any(not state.info.ended for state in states)
     cells: dict[str, list[str]] = {name: [] for name in ("Run", "State", "Round", "Clock", heading, "Clients", "Last")}
-    for sight in sights:
-        info, last = sight.info, sight.last
+    for state in states:
+        info, last = state.info, state.last
         failed = f", {len(set(last.failed))} failed" if last is not None and last.failed else ""
-        cells["Run"].append(_called(sight, folder))
+        cells["Run"].append(_called(state, folder))
         cells["State"].append(info.status)
         cells["Round"].append("" if last is None else str(last.number))
         cells["Clock"].append("" if last is None else f"{last.clock:,.0f} s")
-        cells[heading].append("" if sight.metric is None else f"{sight.metric:.4g}")
+        cells[heading].append("" if state.metric is None else f"{state.metric:.4g}")
         cells["Clients"].append("" if last is None else f"{len(set(last.clients))}{failed}")
-        cells["Last"].append("" if info.ended else f"{sight.quiet:,.0f} s ago")
-    if not sights:
+        cells["Last"].append("" if info.ended else f"{state.quiet:,.0f} s ago")
+    if not states:
         cells = {name: ["nothing is recorded yet" if name == "Run" else ""] for name in cells}
     if not going_on:
         del cells["Last"]
     if width < NARROW:
         del cells["Clients"]
-    bounded = [(_called(sight, folder), sight.influence.line(sight.info.names)) for sight in sights if sight.influence]
-    below = "\n".join(line if len(sights) == 1 else f"{run}: {line}" for run, line in bounded)
+    bounded = [(_called(state, folder), state.influence.line(state.info.names)) for state in states if state.influence]
+    below = "\n".join(line if len(states) == 1 else f"{run}: {line}" for run, line in bounded)
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True,
         caption=Text(below) if below else None, caption_justify="left", caption_style="",
@@ -222,27 +221,27 @@ def _sights(sights: list[Sight], folder: Path, width: int) -> Table:
     return table
 
 
-def _called(sight: Sight, folder: Path) -> str:
-    return str(sight.folder.relative_to(folder)) if sight.folder != folder else sight.info.label
+def _called(state: RunState, folder: Path) -> str:
+    return str(state.folder.relative_to(folder)) if state.folder != folder else state.info.label
 
 
-def _plain(sight: Sight) -> dict[str, object]:
-    last = sight.last
+def _plain(state: RunState) -> dict[str, object]:
+    last = state.last
     return {
-        "folder": str(sight.folder),
-        "label": sight.info.label,
-        "seed": sight.info.seed,
-        "status": sight.info.status,
+        "folder": str(state.folder),
+        "label": state.info.label,
+        "seed": state.info.seed,
+        "status": state.info.status,
         "round": None if last is None else last.number,
         "clock": None if last is None else last.clock,
         "clients": [] if last is None else [str(client) for client in last.clients],
-        sight.info.metric: sight.metric,
-        "target": sight.info.target,
-        "quiet_seconds": sight.quiet,
-        "clipped": sight.influence.total("clipped"),
-        "capped": sight.influence.total("capped"),
-        "left_out": sight.influence.total("left_out"),
-        "excluded": list(sight.influence.excluded),
+        state.info.metric: state.metric,
+        "target": state.info.target,
+        "quiet_seconds": state.quiet,
+        "clipped": state.influence.total("clipped"),
+        "capped": state.influence.total("capped"),
+        "left_out": state.influence.total("left_out"),
+        "excluded": list(state.influence.excluded),
     }
 
 
@@ -253,3 +252,46 @@ def _table(*headings: str) -> Table:
             heading, overflow="fold", justify="right" if heading in ("Round", "Clock", "Weight") else "left"
         )
     return table
+
+
+def readmit(
+    folder: Annotated[
+        Path, typer.Argument(help="State folder of a Flower or NVFlare server, running or stopped.", metavar="FOLDER")
+    ],
+    clients: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Clients, by name; none = all that are excluded.", metavar="[CLIENT]...", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask excluded clients again.
+
+    A robust rule with a validation set excludes clients for a while if it
+    refuses their updates. This takes that back, and the evidence for it.
+    A running server acts at its next step, a stopped one when it starts; its
+    log says what it did. `fedpace watch FOLDER` shows which clients are
+    excluded.
+    """
+    from fedpace.hosting.readmission import request_readmission
+    from fedpace.records.influence import Influence
+    from fedpace.records.run import INFO, read_run
+
+    wanted = list(dict.fromkeys(clients or []))
+    path = request_readmission(folder, wanted)
+    rounds = read_run(folder).rounds if (folder / INFO).is_file() else ()
+    excluded = list(Influence(rounds).excluded)
+    if as_json:
+        print_json({"folder": str(folder), "clients": wanted or None, "excluded": excluded, "request": str(path)})
+        return
+    console = Console(highlight=False, markup=False)
+    whom = ", ".join(wanted) or "all excluded clients"
+    console.print(f"Requested from the server of {folder}: readmit {whom}.", soft_wrap=True)
+    console.print("A running server acts at its next step, a stopped one when it starts; its log says what it did.")
+    if rounds:
+        last = f"after round {rounds[-1].number}"
+        said = f"Excluded {last}: {', '.join(excluded)}." if excluded else f"Nobody was excluded {last}."
+        console.print(said, soft_wrap=True)
+        if others := [name for name in wanted if name not in excluded]:
+            console.print(f"Not excluded then: {', '.join(others)}.", soft_wrap=True)

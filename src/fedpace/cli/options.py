@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -10,13 +12,13 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fedpace.sim.engines.names import EngineName
+from fedpace.sim.engines import EngineName
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no progress.")]
 ExperimentFile = Annotated[
     Path | None,
     typer.Argument(
-        help="Experiment in TOML: data, model and training are set there. Without it: real digits, inside the package.",
+        help="Experiment in TOML, with data, model and training. Default: handwritten digits, part of the package.",
         show_default=False,
     ),
 ]
@@ -26,13 +28,13 @@ Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core where 
 
 
 def described(text: str, *names: str) -> Any:
-    """Return an option whose help says what happens without it."""
+    """Return an option whose help text states its default."""
     return typer.Option(*names, help=text, show_default=False)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a command may change in an experiment, whatever it runs; called as in `fedpace.config.Overrides`."""
+    """Options that change an experiment, with the names of `fedpace.config.Overrides`."""
 
     server: Annotated[
         str | None,
@@ -57,28 +59,34 @@ class Changes:
         None
     )
     charge_warmup: Annotated[
-        bool, typer.Option("--charge-warmup", help="Count the warm-up, which measures clients, on the clock.")
-    ] = False
+        bool | None,
+        described(
+            "Count the warm-up, which measures clients, on the clock (default), or not, as the paper does.",
+            "--charge-warmup/--free-warmup",
+        ),
+    ] = None
     warmup_wait: Annotated[
         float | None,
-        described("Share of the clients that a charged warm-up waits for; others join when they reply (default 1)."),
+        described("Share of the clients that a charged warm-up waits for; others join when they reply (default 0.25)."),
     ] = None
     arithmetic: Annotated[
         str | None,
-        described(
-            "What clients are trained with: torch, or numpy for linear, softmax and mlp; it shows in the last digits."
-        ),
+        described("Library that trains clients: torch, or numpy for linear, softmax and mlp. Last digits differ."),
+    ] = None
+    track: Annotated[
+        list[str] | None,
+        described("Show the runs in a tracker while they go on: mlflow, wandb, tensorboard or otel. Repeatable."),
     ] = None
 
 
 @dataclass(frozen=True)
-class Carrying:
-    """How runs are carried out: none of it changes what comes out."""
+class ExecutionOptions:
+    """Options that say how runs are executed; they do not change the results."""
 
     engine: Annotated[
         EngineName,
         typer.Option(
-            help="Where clients are trained: auto, inline, processes or ray; it changes the speed, never the outcome.",
+            help="Where clients are trained: auto, inline, processes or ray. It changes the speed, not the results.",
             metavar="NAME",  # the choices would take the width of every line of the help
         ),
     ] = "auto"
@@ -88,9 +96,7 @@ class Carrying:
     ] = None
     checkpoint_every: Annotated[
         float | None,
-        described(
-            "Seconds between checkpoints; 0 = after every round, inf = none (default: as often as costs little)."
-        ),
+        described("Seconds between checkpoints; 0 = after every round, inf = none (default: 2 % of the time)."),
     ] = None
     keep_model: Annotated[
         bool | None,
@@ -99,7 +105,7 @@ class Carrying:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with an option for each field of the groups above that it takes, in their place."""
+    """Return a command in which each parameter that is a group of options becomes one option per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
 
@@ -117,3 +123,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
     return expanded
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON object to standard output."""
+    from fedpace.records.run import plain
+
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

@@ -18,11 +18,10 @@ from fedpace._base.checks import FloatArray, did_you_mean
 from fedpace._base.errors import InputError
 from fedpace._base.files import read_npz
 from fedpace._base.names import bare, printable
-from fedpace.cli.common import print_json
-from fedpace.cli.options import AsJson
+from fedpace.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
-    from fedpace.delays.tables import Table as DelayTable
+    from fedpace.delays.tables import TableFile
 
 LISTED = 20
 """Clients of the cohort that the terminal shows."""
@@ -46,7 +45,7 @@ def plan(
         Path | None,
         typer.Option(
             help="npz with `moments` (clients, d, d) or `factors` (clients, rows, d), and `clients` where they have "
-            "names. Without it all clients are taken to be alike.",
+            "names. Without it, all clients are assumed to hold the same kind of data.",
             show_default=False,
         ),
     ] = None,
@@ -68,10 +67,10 @@ def plan(
     html: Annotated[Path | None, typer.Option(help="Write a page into this file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan a cohort: whom to wait for, with what weights, what else there was, and what one more slow client costs."""
+    """Plan a cohort: the clients to wait for, their weights, the alternatives, and the cost of one more slow client."""
     from fedpace.planning import plan_cohort
     from fedpace.report.numbers import counted
-    from fedpace.report.planning import cells, shown, write_plan_page, write_plan_png
+    from fedpace.report.plan_report import cells, shown, write_plan_page, write_plan_png
 
     names, taken = _delays(delays, seconds, client)
     known = None if moments is None else _moments(moments, names)
@@ -138,7 +137,7 @@ def _delays(path: Path, column: str, client: str) -> tuple[list[str], FloatArray
     return list(place), total / np.bincount(rows, minlength=len(place))
 
 
-def _by_rounds(path: Path, table: DelayTable, client: str) -> tuple[list[str], FloatArray]:
+def _by_rounds(path: Path, table: TableFile, client: str) -> tuple[list[str], FloatArray]:
     """Return the delays of a table with a row per round; one whose columns do not read so is refused."""
     names = list(table.columns)
     clients = [name for name in names if name not in ("round", "step")]
@@ -159,12 +158,12 @@ def _listed(names: list[str], comma: str = ", ") -> str:
     return comma.join(map(bare, names))
 
 
-def _worded(table: DelayTable, words: set[str]) -> str | None:
+def _worded(table: TableFile, words: set[str]) -> str | None:
     """Return the first column with one of the words in its name."""
     return next((name for name in table.columns if set(WORD.findall(name.lower())) & words), None)
 
 
-def _check_header(path: Path, table: DelayTable) -> None:
+def _check_header(path: Path, table: TableFile) -> None:
     """Refuse a file that begins with a row of delays: the first client would be lost as the name of a column."""
     names = list(table.columns)
     numbers = [name for name in names if NUMBER.fullmatch(name)]  # of clients 0, 1, 2, perhaps

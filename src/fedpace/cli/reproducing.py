@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from fedpace._base.errors import InputError
+from fedpace._base.registry import split_list
 from fedpace.cli.options import AsJson, described
-from fedpace.core.naming import split_list
 
 WHAT = ("table1", "table2", "table3", "motivation", "constants", "overhead", "figures", "headline", "all")
 

@@ -1,4 +1,4 @@
-"""The implementation of `fedpace compare`, `fedpace run` and `fedpace resume`."""
+"""The implementation of `fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,28 +21,31 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpace import runner
-from fedpace._base.errors import StorageError
-from fedpace._base.files import INTACT
-from fedpace.cli.common import print_json
-from fedpace.cli.options import Carrying, Changes
-from fedpace.cli.reporting import report_folder
+from fedpace._base.errors import InputError, StorageError
+from fedpace._base.files import INTACT, json_bytes, keeping, write_atomically
+from fedpace._base.registry import key_values, parse_named
+from fedpace.cli.options import Changes, ExecutionOptions, print_json
 from fedpace.config import Experiment, Overrides, load_experiments
-from fedpace.core.naming import key_values, parse_named
 from fedpace.progress import RunProgress
-from fedpace.records.run import INFO, ROUNDS, RunRecord
+from fedpace.records.catalogue import PLAN, comparison_folders
+from fedpace.records.run import INFO, ROUNDS, RunRecord, find_runs, in_order
+from fedpace.report.comparison import retarget, summarise
+from fedpace.report.files import report_files, write_reports
 from fedpace.report.numbers import counted
-from fedpace.runner import Execution, Plan, check_folder, pending, run_one, run_plan, span_of
+from fedpace.report.summary import influence_sentence, sentences
+from fedpace.report.tables import cost_table, delay_table, scheme_table, terminal
+from fedpace.runner import Execution, Plan, check_folder, duration_text, pending, planned, run_one, run_plan
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.threads import one_thread_from_now_on
+from fedpace.sim.engines.threads import limit_to_one_thread
 
 
-def execution(how: Carrying) -> Execution:
+def execution(how: ExecutionOptions) -> Execution:
     """Return how runs are carried out; from here on this process has one thread.
 
     The models of these commands are small: more threads cost more than they give, and with one the rounds of a seed are
     the same bytes on every number of cores, whether a run has this process or a worker's.
     """
-    one_thread_from_now_on()
+    limit_to_one_thread()
     engine = EngineOptions(how.engine, how.workers, how.ray_address)
     return Execution(engine, how.checkpoint_every, how.keep_model)
 
@@ -72,13 +76,13 @@ def compare(
         report_folder(folder, console, as_json=as_json, plan=plan, records=records)
 
 
-def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bool) -> None:
-    """Say what would run and for how long, from a few rounds of each scheme; nothing is written."""
+def estimate_duration(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bool) -> None:
+    """Print the runs and their estimated duration, from a few rounds of each scheme; nothing is written."""
     plan = Plan.under(chosen)
     console = Console(stderr=as_json)
     # Show a bar on a terminal only; elsewhere lines with accuracies would look like results.
     with RunProgress(len(chosen[0].schemes), console, quiet=as_json or not console.is_terminal) as progress:
-        found = runner.foretell(plan, progress.watch, execution=how, jobs=jobs)
+        found = runner.estimate_duration(plan, progress.watch, execution=how, jobs=jobs)
     if as_json:
         print_json(dataclasses.asdict(found))
         return
@@ -87,7 +91,7 @@ def foretell(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bo
         table.add_column(heading, justify="left" if heading in ("Scheme", "Engine") else "right", overflow="fold")
     for each in found.schemes:
         cohort = f"{each.clients_per_round:.3g}"
-        table.add_row(each.label, cohort, each.engine, f"{each.seconds_per_round:.2g}", span_of(each.seconds))
+        table.add_row(each.label, cohort, each.engine, f"{each.seconds_per_round:.2g}", duration_text(each.seconds))
     console.print(table)
     console.print(found.sentence(), highlight=False, markup=False)
 
@@ -104,7 +108,7 @@ def run(experiment: Experiment, seed: int, out: Path | None, how: Execution, *, 
 
 
 def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
-    """Go on with what is in a folder, and report."""
+    """Resume the runs in a folder, and report."""
     console = Console(stderr=as_json)
     begun = pending(folder)
     runs, done = len(begun.runs), len(begun.records)
@@ -121,7 +125,7 @@ def resume(folder: Path, how: Execution, *, jobs: int, as_json: bool) -> None:
 
 @contextmanager
 def _resumable(folder: Path, *, new: bool = False) -> Iterator[None]:
-    """Say how to go on where runs were stopped; `new`: the folder was chosen by this command."""
+    """Tell the user how to resume after an interruption; `new`: this command created the folder."""
     command = f"`fedpace resume {shlex.quote(str(folder))}`"
     try:
         yield
@@ -131,7 +135,7 @@ def _resumable(folder: Path, *, new: bool = False) -> Iterator[None]:
             raise StorageError(f"{problem}. Nothing was recorded yet: give another folder with --out") from error
         raise StorageError(f"{error} with {command}") from error
     except KeyboardInterrupt:
-        then = f"what was recorded so far is kept; {command} goes on" if _begun(folder) else "nothing was recorded yet"
+        then = f"the recorded rounds are kept; {command} resumes" if _begun(folder) else "nothing was recorded yet"
         sys.stderr.write(f"interrupted: {then}\n")
         raise typer.Exit(130) from None
 
@@ -196,7 +200,7 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
 
 
 def _target(record: RunRecord) -> str:
-    """Return what became of the target."""
+    """Return a sentence on when the target was met and held."""
     target, crossed = record.info.target, record.crossed
     if target is None:
         return ""
@@ -221,3 +225,107 @@ def _unused(folder: Path) -> Path:
     """Return the folder, or one beside it with a number: two runs may begin within a second."""
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     return next(found for found in itertools.chain([folder], numbered) if not found.exists())
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to report about recorded runs other than the time to their own target."""
+
+    target: float | None = None
+    hold: int | None = None
+    at: float | None = None
+    looks: str | None = None
+
+    @property
+    def suffix(self) -> str:
+        """End of the file names, so that the reports of the runs' own target are kept."""
+        asked = {"target": self.target, "hold": self.hold, "at": self.at}
+        said = "".join(f"-{name}-{value:g}" for name, value in asked.items() if value is not None)
+        return said if self.looks is None else f"{said}-looks-{self.looks}"
+
+
+def report_folder(
+    folder: Path,
+    console: Console,
+    *,
+    as_json: bool,
+    plan: Plan | None = None,
+    records: Sequence[RunRecord] | None = None,
+    question: Question | None = None,
+) -> None:
+    """Write and print the reports of all that `folder` holds: of one experiment, or of one per delay model.
+
+    `plan` and `records` are what is in it, where that is at hand. `question` asks for another target, or for a time.
+    """
+    asked = question or Question()
+    if records is None and (below := _comparisons(folder)):
+        _report_each(below, console, as_json=as_json, question=asked)
+        return
+    runs = retarget(find_runs(folder) if records is None else in_order(records), asked.target, asked.hold, asked.looks)
+    if plan is not None:
+        names = list(plan.experiments)
+    else:
+        names = [] if records is not None or (folder / INFO).exists() else list(planned(folder) or {})
+    if len(names) < 2:
+        comparison = write_reports(runs, folder, summarise(runs, at=asked.at), suffix=asked.suffix)
+        if as_json:
+            print_json({"folder": str(folder), **comparison.as_json()})
+            return
+        console.print(terminal(scheme_table(comparison), console.width))
+        if (costs := cost_table(comparison)) is not None:
+            console.print(terminal(costs, console.width))
+        console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
+        if bounded := influence_sentence(runs):
+            console.print(bounded, highlight=False, markup=False)
+        _name_files([folder], console, asked.suffix)
+        return
+    under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}
+    if asked.at is not None:
+        one = folder / next(iter(under))
+        raise InputError(f"{folder} holds runs under several delay models: ask --at of one of them, such as {one}")
+    found = {name: write_reports(some, folder / name, suffix=asked.suffix) for name, some in under.items() if some}
+    content = {"delays": {name: comparison.as_json() for name, comparison in found.items()}}
+    figures = report_files(folder, asked.suffix)[-1]
+    with keeping(figures):
+        write_atomically(figures, json_bytes(content))
+    if as_json:
+        print_json({"folder": str(folder), **content})
+        return
+    console.print(terminal(delay_table(found)))
+    _name_files([folder / name for name in found], console, asked.suffix)
+    console.print(f"  {figures}", highlight=False, markup=False)
+
+
+def _comparisons(folder: Path) -> list[Path]:
+    """Return the comparisons below a folder that is none itself."""
+    if (folder / INFO).exists() or (folder / PLAN).exists():
+        return []
+    return [place for place in comparison_folders(folder) if any(place.rglob(INFO))]
+
+
+def single_comparison(folder: Path) -> Path:
+    """Return the folder of the one comparison below a folder that is none itself; else the folder."""
+    below = _comparisons(folder)
+    if len(below) > 1:  # their schemes share labels, so together they would be mixed up
+        named = "".join(f"\n  fedpace resume {shlex.quote(str(place))}" for place in below)
+        raise InputError(f"{folder} holds {len(below)} comparisons; resume one of them:{named}")
+    return below[0] if below else folder
+
+
+def _report_each(folders: list[Path], console: Console, *, as_json: bool, question: Question) -> None:
+    """Report several comparisons one after the other, because schemes of different comparisons share labels."""
+    if as_json:
+        asked = {place: retarget(find_runs(place), question.target, question.hold, question.looks) for place in folders}
+        found = [write_reports(runs, place, suffix=question.suffix) for place, runs in asked.items()]
+        content = [{"folder": str(place), **each.as_json()} for place, each in zip(folders, found, strict=True)]
+        print_json({"comparisons": content})
+        return
+    for place in folders:
+        console.print(f"\n{place}", style="bold", highlight=False, markup=False)
+        report_folder(place, console, as_json=False, question=question)
+
+
+def _name_files(folders: Sequence[Path], console: Console, suffix: str) -> None:
+    for folder in folders:
+        for path in report_files(folder, suffix):
+            console.print(f"  {path}", highlight=False, markup=False)

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from fedpace._base.errors import InputError
-from fedpace.cli.options import AsJson, Carrying, Changes, ExperimentFile, Jobs, Out, Overwrite, grouped
-from fedpace.core.naming import split_list
+from fedpace._base.registry import split_list
+from fedpace.cli.options import AsJson, Changes, ExecutionOptions, ExperimentFile, Jobs, Out, Overwrite, grouped
 
 
 @grouped
@@ -24,7 +24,7 @@ def compare(
         typer.Option(
             "--selectors",
             "--schemes",
-            help='Schemes, by label or name, with options: "random(k=5),pace"; others are left out.',
+            help='Schemes, by label or name, with options: "random(k=5),pace"; only these are run.',
         ),
     ] = None,
     delays: Annotated[
@@ -33,15 +33,16 @@ def compare(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     changes: Changes,
     jobs: Jobs = 0,
-    how: Carrying,
+    how: ExecutionOptions,
     out: Out = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Play a few rounds of each scheme, and say what all of it would take.")
+        bool,
+        typer.Option("--dry-run", help="Run a few rounds of each scheme, and estimate the duration of the comparison."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare schemes: virtual seconds until each brings the shared model to the target."""
+    """Compare schemes: virtual seconds until each reaches and holds the target."""
     names = _listed(selectors, "--selectors names no scheme")
     models = _listed(delays, "--delays names no delay model")
     if seeds is not None and seeds < 1:
@@ -52,7 +53,7 @@ def compare(
     overrides = running.overrides(changes, selectors=names, seeds=None if seeds is None else range(seeds))
     chosen = running.load_under(experiment, overrides, models)
     if dry_run:
-        running.foretell(chosen, execution, jobs=jobs, as_json=as_json)
+        running.estimate_duration(chosen, execution, jobs=jobs, as_json=as_json)
         return
     running.compare(chosen, out, execution, jobs=jobs, overwrite=overwrite, as_json=as_json)
 
@@ -70,7 +71,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of data, model, delays and selection.")] = 0,
     delays: Annotated[str | None, typer.Option(help='Another delay model: nycmesh, "lognormal(median=30)".')] = None,
     changes: Changes,
-    how: Carrying,
+    how: ExecutionOptions,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -90,48 +91,49 @@ def run(
 @grouped
 def resume(
     *,
-    folder: Annotated[Path, typer.Argument(help="Folder of a `fedpace compare` or `fedpace run` that was stopped.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted `fedpace compare` or `fedpace run`.")],
     jobs: Jobs = 0,
-    how: Carrying,
+    how: ExecutionOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where a run or a comparison was stopped.
+    """Resume a run or a comparison that was interrupted.
 
-    Unfinished runs go on from their last checkpoint, and runs that had not
-    begun are begun. Records and models are those of an uninterrupted run, byte
-    for byte, however often and whenever it was killed.
+    Unfinished runs continue from their last checkpoint, and missing runs are
+    started. Records and models are the same, byte for byte, as those of an
+    uninterrupted run.
     """
     from fedpace.cli import running
-    from fedpace.cli.reporting import the_comparison
+    from fedpace.cli.running import single_comparison
 
-    running.resume(the_comparison(folder), running.execution(how), jobs=jobs, as_json=as_json)
+    running.resume(single_comparison(folder), running.execution(how), jobs=jobs, as_json=as_json)
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of `fedpace compare` or `fedpace run`.")],
     target: Annotated[
-        float | None, typer.Option(help="Another target than the runs had; nothing is run.", show_default=False)
+        float | None, typer.Option(help="Report the time to another target; nothing is run.", show_default=False)
     ] = None,
     hold: Annotated[
         int | None,
-        typer.Option(help="Instants over which the target must be held.", show_default=False),
+        typer.Option(help="Number of instants over which the target must be held.", show_default=False),
     ] = None,
     looks: Annotated[
         str | None,
         typer.Option(
-            help="Let a target count from any round (rounds), or from instants alike for all schemes (grid).",
+            help="Where a target may be held from: any round (rounds), or instants that all schemes share (grid).",
             show_default=False,
         ),
     ] = None,
     at: Annotated[
-        float | None, typer.Option(help="Say how far every scheme was after so many seconds.", show_default=False)
+        float | None,
+        typer.Option(help="Add a column with the metric of every scheme at this time, in seconds.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build table, page and picture anew from recorded runs, finished or not."""
+    """Write table, page and picture again from recorded runs, finished or not."""
     from rich.console import Console
 
-    from fedpace.cli.reporting import Question, report_folder
+    from fedpace.cli.running import Question, report_folder
 
     report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at, looks))
 

@@ -1,7 +1,11 @@
 """Experiments: they are read from TOML, changed by command-line options, and built into typed objects."""
 
 from fedpace.config.experiment import (
+    CHARGED,
+    TRACK,
+    WARMUP_WAIT,
     Experiment,
+    Overrides,
     Scheme,
     folder_name,
     load_experiment,
@@ -9,9 +13,11 @@ from fedpace.config.experiment import (
     parse_experiment,
 )
 from fedpace.config.options import build
-from fedpace.config.overrides import Overrides
 
 __all__ = [
+    "CHARGED",
+    "TRACK",
+    "WARMUP_WAIT",
     "Experiment",
     "Overrides",
     "Scheme",

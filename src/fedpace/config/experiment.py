@@ -10,29 +10,29 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedpace import registry
+from fedpace._base import registry
 from fedpace._base.checks import at_least, between, whole
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.config.options import Table, as_table, build, known_keys, typed
-from fedpace.config.overrides import Overrides
+from fedpace._base.registry import Catalogue, parse_named, scheme_table
+from fedpace.config.options import TomlTable, as_table, build, known_keys, typed
 from fedpace.core.aggregation import check_robust
-from fedpace.core.stepping import ServerStep
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.arrays import OWN
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.registry import Catalogue
 from fedpace.server import server_step
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Direction, Stop
 from fedpace.sim.training import Training
+from fedpace.tracking import Tracker, make_trackers
 from fedpace.trust.robust import RobustRule
 
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
@@ -41,6 +41,10 @@ PATHS = (("data", "path"), ("delays", "file"))
 """Tables and keys that name a file."""
 DEFAULT = "default.toml"
 """The embedded experiment, which `fedpace compare` runs without arguments."""
+CHARGED = Clock(charge_warmup=True)
+"""Default clock of every experiment, in TOML and in Python: the warm-up takes virtual time."""
+WARMUP_WAIT = 0.25
+"""Default share of the clients that a charged warm-up waits for; the others join when they have answered."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Scheme:
 
     label: str
     selector: Selector[Any]
-    server: ServerStep[Any] | None = None
+    server: ServerRule[Any] | None = None
     """The server step of this scheme; None = the experiment's, or the one that the scheme asks for."""
 
 
@@ -68,19 +72,21 @@ class Experiment:
     availability: Availability
     clock: Clock
     stop: Stop
-    server: ServerStep[Any] | None = None
+    server: ServerRule[Any] | None = None
     """The server step of every scheme without its own; None = the one that each scheme asks for."""
     robust: RobustRule | None = None
     """Robust rule that combines the updates of every scheme; None = the weighted mean."""
     validation: int = 0
     """Number of samples that the server holds, for robust rules that compare updates with the server's update."""
+    track: tuple[Tracker, ...] = ()
+    """Experiment trackers that show every run while it goes on; they do not change the results."""
 
     def __post_init__(self) -> None:
         """Raise if a robust rule lacks its validation set, or if no rule uses the validation set."""
         whole(self.validation, 0, "validation")
         check_robust(self.robust, self.validation)
 
-    def server_of(self, scheme: Scheme) -> ServerStep[Any]:
+    def server_of(self, scheme: Scheme) -> ServerRule[Any]:
         """Return the server step that a scheme uses."""
         return server_step(scheme.selector, scheme.server or self.server)
 
@@ -98,6 +104,7 @@ class Experiment:
             **{section: _options(getattr(self, section)) for section in _SECTIONS},
             **({} if self.server is None else {SERVER: _named(self.server)}),
             **({} if self.robust is None else {ROBUST: self.robust_table()}),
+            **({TRACK: [_named(tracker) for tracker in self.track]} if self.track else {}),
             "selectors": [
                 {
                     **_named(scheme.selector),
@@ -124,6 +131,8 @@ SERVER = "server"
 """Key of the server step's table, in an experiment or in a scheme; optional."""
 ROBUST, VALIDATION = "robust", "validation"
 """Key of the robust rule's table (optional), and the key in it that is not an option of the rule."""
+TRACK = "track"
+"""Key of the experiment trackers: a name, or a list of names or tables; optional."""
 _SECTIONS: dict[str, type[Any]] = {
     "training": Training,
     "fleet": Fleet,
@@ -174,7 +183,7 @@ def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -
     return [parse_experiment(found, source, each) for each in overrides]
 
 
-def _beside(table: Table, folder: Path) -> Table:
+def _beside(table: TomlTable, folder: Path) -> TomlTable:
     """Resolve file names in a table: relative to the current folder or, if missing there, to `folder`."""
     found = dict(table)
     for part, key in PATHS:
@@ -187,7 +196,7 @@ def _beside(table: Table, folder: Path) -> Table:
     return found
 
 
-def parse_experiment(table: Table, source: str, overrides: Overrides | None = None) -> Experiment:
+def parse_experiment(table: TomlTable, source: str, overrides: Overrides | None = None) -> Experiment:
     """Build an experiment from a parsed TOML table, changed by command-line options.
 
     Errors name the place of the mistake: the file, or the option.
@@ -198,12 +207,13 @@ def parse_experiment(table: Table, source: str, overrides: Overrides | None = No
         _section(table, section, f"{source}, [{section}]")  # report mistakes in the file before those in options
     table = given.apply(table)
     where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER, ROBUST)}
-    known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER, ROBUST), source)
+    known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER, ROBUST, TRACK), source)
     for part in ("name", "selectors", *_PARTS):
         if part not in table:
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
     parts = {part: _component(catalogue, table[part], where[part]) for part, catalogue in _PARTS.items()}
     sections = {section: _section(table, section, where[section]) for section in _SECTIONS}
+    sections |= _warmup(table, sections)
     target = sections["stop"].target
     # Ask for the metric last: for data set `table` it reads the data file, which reports may not have.
     if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
@@ -217,13 +227,24 @@ def parse_experiment(table: Table, source: str, overrides: Overrides | None = No
         server=_server(table, where[SERVER]),
         robust=robust,
         validation=validation,
+        track=_trackers(table, options.get(TRACK, f"{source}: {TRACK}")),
         **parts,
         **sections,
     )
 
 
-def _section(table: Table, section: str, where: str) -> Any:
+def _section(table: TomlTable, section: str, where: str) -> Any:
     return build(_SECTIONS[section], as_table(table.get(section, {}), where), where)
+
+
+def _warmup(table: TomlTable, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `clock` and `fleet` with the defaults of the warm-up, where the table does not set them."""
+    clock, fleet = sections["clock"], sections["fleet"]
+    if "charge_warmup" not in table.get("clock", {}):
+        clock = replace(clock, charge_warmup=CHARGED.charge_warmup)
+    if "warmup_wait" not in table.get("fleet", {}) and clock.charge_warmup and fleet.warmup == "full":
+        fleet = replace(fleet, warmup_wait=WARMUP_WAIT)
+    return {"clock": clock, "fleet": fleet}
 
 
 def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
@@ -242,7 +263,7 @@ def _component(catalogue: Catalogue, table: Any, where: str) -> Any:
     return build(cls, options, f"{where}, {cls.name}" if where.startswith("--") else where)
 
 
-def _server(table: Table, where: str) -> Any:
+def _server(table: TomlTable, where: str) -> Any:
     """Return the server step that a table names, given as a table or as a name; None if it names none."""
     given = table.get(SERVER)
     if given is None:
@@ -250,7 +271,7 @@ def _server(table: Table, where: str) -> Any:
     return _component(registry.servers, {"name": given} if isinstance(given, str) else given, where)
 
 
-def _robust(table: Table, where: str) -> tuple[RobustRule | None, int]:
+def _robust(table: TomlTable, where: str) -> tuple[RobustRule | None, int]:
     """Return the robust rule that a table names, and the size of its validation set; None and 0 without a rule."""
     given = table.get(ROBUST)
     if given is None:
@@ -264,6 +285,13 @@ def _robust(table: Table, where: str) -> tuple[RobustRule | None, int]:
     except InputError as cause:
         raise InputError(f"{where}: {cause}") from cause
     return rule, samples
+
+
+def _trackers(table: TomlTable, where: str) -> tuple[Tracker, ...]:
+    try:
+        return make_trackers(table.get(TRACK), where)
+    except InputError as cause:
+        raise cause if where in str(cause) else InputError(f"{where}: {cause}") from cause
 
 
 def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Scheme, ...]:
@@ -313,3 +341,113 @@ def _seeds(value: Any, source: str) -> tuple[int, ...]:
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise InputError(f"{source}: seeds must be different integers of at least 0, but {list(seeds)} came")
     return typing.cast("tuple[int, ...]", seeds)
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Command-line options that change an experiment before it is built; None = unchanged."""
+
+    selectors: Sequence[str] | None = None
+    """Labels or names of the schemes to run. A registered scheme that is not in the experiment is added with its
+    defaults, and a scheme with options, such as `random(k=5)`, is added as given."""
+    delays: str | None = None
+    seeds: Sequence[int] | None = None
+    target: float | None = None
+    max_rounds: int | None = None
+    charge_warmup: bool | None = None
+    warmup_wait: float | None = None
+    evaluate_every: int | None = None
+    hold: int | None = None
+    server: TomlTable | None = None
+    robust: TomlTable | None = None
+    validation: int | None = None
+    arithmetic: str | None = None
+    track: Sequence[str] | None = None
+    option: str = "--selectors"
+    """Name of the command-line option for schemes, for error messages."""
+
+    def apply(self, table: TomlTable) -> dict[str, Any]:
+        """Return a changed copy of `table`."""
+        changed = dict(table)
+        if self.seeds is not None:
+            changed["seeds"] = list(self.seeds)
+        for section, keys in self._sections().items():
+            before = changed.get(section, {})
+            if isinstance(before, dict):
+                changed[section] = {**before, **keys}
+        if self.server is not None:
+            changed["server"] = dict(self.server)
+        if self.track is not None:
+            changed["track"] = list(self.track)
+        if self.robust is not None or self.validation is not None:
+            changed["robust"] = self._robust(table)
+        if self.delays is not None and self._other_delays(table):
+            changed["delays"] = parse_named(self.delays, "--delays")
+        if self.selectors is not None:
+            present = _scheme_entries(table)
+            chosen: list[dict[str, Any]] = []
+            for text in self.selectors:
+                added = scheme_table(text, self.option)
+                if len(added) > 1:
+                    chosen.append(added)
+                    continue
+                wanted = added["name"]
+                # A label matches one scheme. A name may match several; a scheme without a label has its name as label.
+                labelled = [entry for entry in present if wanted == entry.get("label", entry.get("name"))]
+                named = labelled or [entry for entry in present if wanted == entry.get("name")]
+                chosen += [entry for entry in named or [{"name": wanted}] if entry not in chosen]
+            changed["selectors"] = chosen
+        return changed
+
+    def origins(self, table: TomlTable) -> dict[str, str]:
+        """Return part -> command-line option for each part that `apply` changes, so that errors can name the option.
+
+        Parts are keys of the table; schemes are `selectors 1` and so on.
+        """
+        options = {
+            section: ", ".join(f"--{key.replace('_', '-')}" for key in keys)
+            for section, keys in self._sections().items()
+            if keys
+        }
+        if self.server is not None:
+            options["server"] = "--server"
+        if self.track is not None:
+            options["track"] = "--track"
+        given = {"--robust": self.robust, "--validation": self.validation}
+        if named := [option for option, value in given.items() if value is not None]:
+            options["robust"] = ", ".join(named)
+        if self.delays is not None and self._other_delays(table):
+            options["delays"] = "--delays"
+        if self.selectors is not None:
+            present = _scheme_entries(table)
+            for position, entry in enumerate(self.apply(table)["selectors"], start=1):
+                if entry not in present:
+                    options[f"selectors {position}"] = self.option
+        return options
+
+    def _sections(self) -> dict[str, dict[str, Any]]:
+        """Return the given options by the section of the table that they change."""
+        stop = {name: getattr(self, name) for name in ("target", "max_rounds", "evaluate_every", "hold")}
+        return {
+            "stop": {name: value for name, value in stop.items() if value is not None},
+            "clock": {} if self.charge_warmup is None else {"charge_warmup": self.charge_warmup},
+            "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
+            "training": {} if self.arithmetic is None else {"arithmetic": self.arithmetic},
+        }
+
+    def _robust(self, table: TomlTable) -> Any:
+        """Return the table of the robust rule: the option's rule, or the experiment's rule with another validation."""
+        rule = table.get("robust", {}) if self.robust is None else self.robust
+        if self.validation is None or not isinstance(rule, str | dict):
+            return rule
+        return {**({"name": rule} if isinstance(rule, str) else rule), "validation": self.validation}
+
+    def _other_delays(self, table: TomlTable) -> bool:
+        """Return whether the option names another delay model than the table; the table's options then do not count."""
+        delays = table.get("delays", {})
+        return not (isinstance(delays, dict) and delays.get("name") == self.delays)
+
+
+def _scheme_entries(table: TomlTable) -> list[dict[str, Any]]:
+    entries = table.get("selectors", [])
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

@@ -6,10 +6,10 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpace._base.checks import check_options, current_options, did_you_mean
+from fedpace._base.checks import check_options, did_you_mean
 from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
 
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 WORDS = {
     "input should": "it should",
@@ -23,9 +23,8 @@ WORDS = {
 """Phrases in pydantic's messages, and their replacements for users who write TOML."""
 
 
-def build(cls: type[Any], options: Table, where: str) -> Any:
+def build(cls: type[Any], options: TomlTable, where: str) -> Any:
     """Return `cls(**options)` after checking every key and type against the dataclass."""
-    options = current_options(cls, options)
     check_options(cls, options, where, "key")
     hints = typing.get_type_hints(cls)
     checked = {name: typed(hints[name], value, f"{where}: {name}") for name, value in options.items()}
@@ -35,14 +34,14 @@ def build(cls: type[Any], options: Table, where: str) -> Any:
         raise InputError(f"{where}: {cause}") from cause
 
 
-def as_table(value: Any, where: str) -> Table:
+def as_table(value: Any, where: str) -> TomlTable:
     """Return `value`; raise if it is not a table."""
     if not isinstance(value, dict):
         raise InputError(f"{where} must be a table of keys, but {value!r} came")
     return value
 
 
-def known_keys(table: Table, known: Sequence[str], where: str) -> None:
+def known_keys(table: TomlTable, known: Sequence[str], where: str) -> None:
     """Raise if the table has a key that is not in `known`."""
     for key in table:
         if key not in known:

@@ -5,7 +5,7 @@
 
 `apply` measures and bounds the updates (`fedpace.trust`), combines them by weights or by a robust rule, and applies the
 server rule. It tells the coordinator what it clipped or left out. Models are flat vectors: torch tensors in the
-simulator, NumPy arrays elsewhere (`fedpace.core.stepping`).
+simulator, NumPy arrays elsewhere (`fedpace.core.server_rule`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 from fedpace._base.checks import FloatArray, shortened
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.core.stepping import (
+from fedpace.core.server_rule import (
     Answers,
     Combine,
     Gather,
-    ServerStep,
+    ServerRule,
     Source,
     Vector,
     double,
@@ -86,7 +86,7 @@ class Aggregator:
 
     def __init__(
         self,
-        rule: ServerStep[Any],
+        rule: ServerRule[Any],
         zero: Callable[[], Vector],
         *,
         robust: RobustRule | None = None,
@@ -153,15 +153,16 @@ class Aggregator:
     ) -> Answers | None:
         robust = self.robust is not None
         gather = Gather(self.rule, self._zero(), mean=step.mode == "average" and step.fresh, keep=robust)
-        # Only rules that see each update need to know its client.
-        share_of = coordinator.share_of() if robust or "rows" in self.rule.takes else None
+        named = robust or bool({"rows", "sources"} & self.rule.takes)
+        share_of = coordinator.share_of() if named else None
         weights = {task.id: weight for task, weight in step.answers}
         for task, trained, sent, _ in answers:
             source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
             # For a mixture, updates start at the current model, even if the client received an older version.
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)
-        return gather.answers(step.number - 1, coordinator.flight.versions, share_of)
+        gathered = gather.answers(step.number - 1, coordinator.task_table.versions, share_of)
+        return replace(gathered, facts=step.facts) if gathered is not None and step.facts else gathered
 
     # -- robust rules ----------------------------------------------------------------------------------------
 
@@ -192,8 +193,7 @@ class Aggregator:
             combined = robust.combine(rows, weights + NO_VOTE, center=center, trusted=trusted, rng=rng)
             self.center = combined.step / float(weights.sum())
             mine = slice(len(step.answers))  # server rules with a memory append remembered updates
-            agreement = None if trusted is None else cosines(rows[mine], trusted)
-            coordinator.note_combined(step, combined.weights[mine] > 0, agreement)
+            coordinator.note_combined(step, combined.weights[mine] > 0, judged=robust.validates)
             return combined
 
         return combine
@@ -227,13 +227,6 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
         raise InputError(
             f"there is a validation set, but {why}: take the robust rule fltrust or zeno, or leave validation out"
         )
-
-
-def cosines(updates: FloatArray, trusted: FloatArray) -> FloatArray:
-    """(k,) cosine of each update with the server's own update; NaN if either is 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        lengths = np.linalg.norm(updates, axis=1) * float(np.linalg.norm(trusted))
-        return np.asarray(updates @ trusted / lengths)
 
 
 def update_length(answer: Trained) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedpace.core.tasks import Task
 
 if TYPE_CHECKING:
-    from fedpace.core.standing import Standing
+    from fedpace.core.coordinator import Coordinator
 
 
 class Event(NamedTuple):
@@ -37,21 +37,21 @@ class Events:
         for event in events:
             heappush(self._heap, event)
 
-    def come(self, standing: Standing, now: float) -> Iterator[tuple[Task, Event]]:
+    def come(self, coordinator: Coordinator, now: float) -> Iterator[tuple[Task, Event]]:
         """Yield the events of tasks in flight until `now`; the caller must process each before it takes the next."""
-        flight = standing.flight.tasks
-        while self._first(flight) <= now:
+        tasks = coordinator.task_table.tasks
+        while self._first(tasks) <= now:
             event = heappop(self._heap)
-            task = flight[event.task]
+            task = tasks[event.task]
             if task.kind == "train":
                 self.waited = event.seconds
             yield task, event
 
-    def next_instant(self, standing: Standing) -> float:
+    def next_instant(self, coordinator: Coordinator) -> float:
         """Return the time of the next event: an answer or the end of the policy's wait; infinity = none."""
-        first, wake = self._first(standing.flight.tasks), standing.wake_at
-        if wake < first and (wait := standing.at.wait) is not None:
-            self.waited = min(wait.seconds, standing.settings.deadline)
+        first, wake = self._first(coordinator.task_table.tasks), coordinator.wake_at
+        if wake < first and (wait := coordinator.progress.wait) is not None:
+            self.waited = min(wait.seconds, coordinator.settings.deadline)
         return min(first, wake)
 
     def all(self, wanted: Container[int]) -> list[Event]:

@@ -1,31 +1,181 @@
 """The ledger: every fact that the server knows about each client.
 
 Selectors store nothing per client; they read the ledger through a View. A client gets a row when it joins and loses it
-when it leaves, so rows have no gaps and are in order of joining. `facts.py` declares which facts there are.
+when it leaves, so rows have no gaps and are in order of joining. `FACTS` and `WIDE` declare which facts there are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, listed
+from fedpace._base.checks import (
+    LARGEST,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    float_array,
+    listed,
+    of_ordinary_size,
+    real,
+    shares,
+)
+from fedpace._base.codec import ClientId, check_id
 from fedpace._base.errors import InputError
 from fedpace._base.names import shown
-from fedpace.core.accumulators import Accumulated, Accumulator, Settled
-from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, filled, grown, ordinary, valid_seconds
-from fedpace.core.folding import check_outcomes, clipped_sketches, fold_moments
-from fedpace.core.ids import check_id
-from fedpace.core.messages import ClientId, Need, Outcome
-from fedpace.core.protocols import MomentStore
-from fedpace.core.providers import delay_estimator, moment_store
+from fedpace.core.delay_estimator import DelayEstimator
+from fedpace.core.settings import ShareRule
+from fedpace.core.step_bounds import clipped_sketches
+from fedpace.core.types import Accumulator, Need, Outcome, Settled
+from fedpace.moments.bank import MomentBank
+from fedpace.moments.store import MomentStore
 from fedpace.trust.bounds import Trust
 from fedpace.trust.limits import CLIP, WEIGHT_RATE
+
+# -- facts: to add one, add a line to FACTS and a field to View, and to Outcome if clients report it
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A fact that is one number per client."""
+
+    name: str
+    dtype: Literal["float64", "int64", "bool"] = "float64"
+    empty: float = math.nan
+    """The value that means "unknown"."""
+    need: Need | None = None
+    """The `Need` of schemes that require this fact; the fact is known where it is not NaN."""
+    shown: bool = True
+    """Whether View has a field with this name."""
+    reported: bool = False
+    """Whether Outcome has a field with this name (NaN = not reported); the last report counts."""
+    stamp: str = ""
+    """Name of the fact that stores the step of the last report."""
+    rule: str = "finite"
+    """What a valid value is, in words, for error messages."""
+    least: float = -math.inf
+    most: float = LARGEST
+    cause: str = ""
+    """The most likely cause of an invalid value, for error messages."""
+
+    def plain(self, value: Any) -> bool:
+        """Return whether `value` is a valid float; a fast test that lets most reports skip `check`."""
+        if type(value) is not float:
+            return False
+        return value != value or (self.least <= value <= self.most and value >= -self.most)
+
+    def check(self, value: Any, who: str, *, required: bool = False) -> None:
+        """Raise InputError if `value` is invalid; NaN (not reported) is valid unless `required`."""
+        what = f"the {self.name} of {who}"
+        came = real(value, what)
+        if math.isinf(came) or came < self.least or (required and math.isnan(came)):
+            raise InputError(f"{what} must be {self.rule}, but {value} came{self.cause}")
+        if abs(came) > self.most:
+            raise InputError(f"{what} must be at most {self.most:g}, but {came:g} came{self.cause}")
+
+
+@dataclass(frozen=True)
+class WideFact:
+    """A fact that is one vector per client, of the same width for all; its table exists after the first report."""
+
+    name: str
+    need: Need
+    what: str
+    """Name of the vector in error messages."""
+    stamp: str = ""
+    least: float = -math.inf
+
+    def check(self, values: ArrayLike, who: str, width: int | None) -> FloatArray:
+        """Return the vector as an array; raise InputError if it is invalid or differs from `width` (None = any)."""
+        counts = self.least > -math.inf
+        vector = float_array(values, f"{self.what} of {who}", finite=not counts)
+        if not vector.size:
+            raise InputError(f"{self.what} of {who} must have entries, but it is empty")
+        if counts and not (np.isfinite(vector) & (vector >= self.least)).all():
+            raise InputError(
+                f"{self.what} of {who} must hold counts of at least {self.least:g}, but {vector.tolist()} came"
+            )
+        same_width(width, vector.size, f"{self.what} of {who}", "entries")
+        return vector
+
+
+FACTS: dict[str, Fact] = {
+    fact.name: fact
+    for fact in (
+        Fact("samples", reported=True, rule="a count of at least 0", least=0, most=1e15),
+        Fact("delay", need=Need.DELAY),
+        Fact("loss", need=Need.LOSS, reported=True, stamp="loss_step", cause=": training diverged"),
+        Fact("loss_step", "int64", -1),
+        Fact("update_step", "int64", -1),
+        Fact("participations", "int64", 0),
+        Fact("failures", "int64", 0, shown=False),
+        Fact("started", "int64", 0, shown=False),
+        Fact("moment_step", "int64", -1, shown=False),
+        Fact("asked", "bool", False, shown=False),
+    )
+}
+REPORTED = tuple(fact for fact in FACTS.values() if fact.reported)
+
+WIDE: dict[str, WideFact] = {
+    fact.name: fact
+    for fact in (
+        WideFact("labels", Need.LABELS, "the label histogram", least=0),
+        WideFact("updates", Need.UPDATE, "the update sketch", stamp="update_step"),
+    )
+}
+
+
+MAX_SECONDS = 1e12
+"""The longest valid time in seconds, about 30,000 years; longer times are mistakes."""
+MIN_SECONDS = 1e-9
+"""Shorter times in seconds count as 0, so that ratios of two delays stay finite."""
+
+
+def valid_seconds(seconds: float, who: str) -> float:
+    """Return the delay as a float; raise InputError if it is negative, not finite or above `MAX_SECONDS`."""
+    came = real(seconds, f"the delay of {who}")
+    if not (math.isfinite(came) and came >= 0):
+        raise InputError(f"the delay of {who} must be a finite number of seconds, at least 0, but it is {came}")
+    if came > MAX_SECONDS:
+        raise InputError(f"the delay of {who} must be at most {MAX_SECONDS:g} s, but it is {came:g}")
+    return ordinary(came)
+
+
+def ordinary(seconds: float) -> float:
+    """Return the seconds limited to `MAX_SECONDS`, with times below `MIN_SECONDS` set to 0; NaN stays NaN."""
+    return 0.0 if seconds < MIN_SECONDS else min(float(seconds), MAX_SECONDS)
+
+
+def same_width(expected: int | None, came: int, what: str, unit: str) -> int:
+    """Return the width `came`; raise InputError if it differs from the `expected` one (None = any)."""
+    if expected is not None and came != expected:
+        raise InputError(
+            f"{what} has {came} {unit}, but those of other clients have {expected}: all clients of a session must "
+            "report the same width"
+        )
+    return came
+
+
+def grown(table: FloatArray, count: int) -> FloatArray:
+    """Return the table with `count` rows of NaN added, for clients that joined."""
+    return np.concatenate([table, np.full((count, table.shape[1]), math.nan)])
+
+
+def filled(table: FloatArray | None, count: int) -> BoolArray:
+    """(n,) True for rows of a wide fact's table without NaN; all False if there is no table."""
+    if table is None:
+        return np.zeros(count, dtype=np.bool_)
+    return np.asarray(~np.isnan(table).any(axis=1), dtype=np.bool_)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
 
 
 class Ledger:
@@ -38,6 +188,7 @@ class Ledger:
         trust: bound the influence of each client (`fedpace.trust`).
         clip: see `Settings.clip`.
         weight_rate: see `Settings.weight_rate`.
+        share_rule: see `Settings.shares`.
     """
 
     def __init__(
@@ -49,18 +200,20 @@ class Ledger:
         trust: bool = True,
         clip: float = CLIP,
         weight_rate: float = WEIGHT_RATE,
+        share_rule: ShareRule = "uniform",
     ) -> None:
         self.trust = Trust(on=trust, clip=clip, rate=weight_rate)
         self.learn_delays = learn_delays
+        self._share_rule = share_rule
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, fact.dtype) for name, fact in FACTS.items()}
         self.tables: dict[str, FloatArray] = {}
         """Name -> (n, width) table of each wide fact that at least one client has reported."""
-        self.moments: MomentStore = moment_store() if moments is None else moments
+        self.moments: MomentStore = MomentBank() if moments is None else moments
         self.no_moments = deepcopy(self.moments)
         self.accumulated = Accumulated(accumulators)
-        self._estimator = delay_estimator()
+        self._estimator = DelayEstimator()
         self._estimates = self._estimator.init(0)
 
     def __len__(self) -> int:
@@ -119,7 +272,7 @@ class Ledger:
         self.tables = {name: grown(table, len(clients)) for name, table in self.tables.items()}
         self.moments.append(len(clients))
         self.accumulated.append(len(clients))
-        self.trust.append(len(clients))
+        self.trust.append(clients)
         self._estimates = self._estimates.append(len(clients))
         return np.arange(first, len(self))
 
@@ -127,13 +280,13 @@ class Ledger:
         """Remove clients; the rows of later clients move up."""
         rows = np.unique(self.rows(listed(clients, "clients")))
         gone = set(rows.tolist())
+        self.trust.remove(rows, self.ids_of(rows))
         self.ids = [client for row, client in enumerate(self.ids) if row not in gone]
         self._row = {client: row for row, client in enumerate(self.ids)}
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
         self.tables = {name: np.delete(table, rows, axis=0) for name, table in self.tables.items()}
         self.moments.remove(rows)
         self.accumulated.remove(rows)
-        self.trust.remove(rows)
         self._estimates = self._estimates.remove(rows)
 
     # -- facts -----------------------------------------------------------------------------------------------
@@ -207,7 +360,7 @@ class Ledger:
             outcomes: the reports.
             step: version of the model that these clients trained from.
             lag: staleness: steps made since that version.
-            bounded: clients with updates that `Coordinator.bound` has clipped; their sketches are not clipped again.
+            bounded: clients with updates that `StepBounds.clip` has clipped; their sketches are not clipped again.
         """
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
@@ -217,17 +370,11 @@ class Ledger:
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        took = np.array([ordinary(self.trust.seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
-        if self.trust.on and not self.learn_delays:
-            self.trust.compare_delays(at, self.columns["delay"][at], took, done)
+        took = np.array([ordinary(self.trust.bound_seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
         # Accumulators compare with the delays expected before this answer, so they come first.
-        self.accumulated.answered(Settled(at, self.delays()[rows], took, done, lag))
+        self.accumulated.answered(Settled(at, self.columns["delay"][rows], took, done, lag))
         if self.learn_delays:
             self._learn_delays(rows, took.tolist(), done.tolist(), step)
-
-    def delays(self) -> FloatArray:
-        """(n,) estimated seconds per round, corrected for false claims; NaN = unknown."""
-        return np.asarray(self.columns["delay"] * (1.0 if self.learn_delays else self.trust.slowdown()))
 
     def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
         self.columns["asked"][rows] = True
@@ -259,7 +406,6 @@ class Ledger:
         return {
             **{name: values for name, values in shown.items() if name not in stamps or stamps[name] in self.tables},
             **self.tables,
-            "delay": self.delays(),
             "moments": self.moments if self.moments.known.any() else None,
             "accumulated": self.accumulated.values,
         }
@@ -276,6 +422,50 @@ class Ledger:
         if Need.MOMENT in needs or Need.TARGETS in needs:
             known &= self.moments.known
         return known
+
+    def shares(self) -> FloatArray:
+        """(n,) weights of the clients in the objective; they sum to 1."""
+        count = len(self.ids)
+        if self._share_rule == "uniform":
+            return np.full(count, 1.0 / count) if count else shares(None, count)
+        samples = self.columns["samples"]
+        if np.isnan(samples).any():
+            row = int(np.flatnonzero(np.isnan(samples))[0])
+            raise InputError(
+                f"shares='samples' needs everybody's sample count, but that of {self.name(row)} is "
+                "unknown: give it to join(), or use shares='uniform'"
+            )
+        samples = self.trust.bound_samples(samples)
+        return shares(samples if samples.any() else None, count, name=self.name)  # no samples: equal shares
+
+    def share_of(self) -> Callable[[ClientId], float | None]:
+        """Return a function: client -> its current weight in the objective; None if it has left."""
+        values, rows = self.shares(), self._row
+        return lambda client: float(values[rows[client]]) if client in rows else None
+
+    def mask(self, clients: Iterable[ClientId] | None = None) -> BoolArray:
+        """(n,) True for these clients; None = all clients."""
+        if clients is None:
+            return np.ones(len(self.ids), dtype=np.bool_)
+        mask = np.zeros(len(self.ids), dtype=np.bool_)
+        mask[self.rows(clients)] = True
+        return mask
+
+    def rows_or_gone(self, clients: Iterable[ClientId]) -> list[int]:
+        """Return the row of each client; -1 if it has left."""
+        return [self._row.get(client, -1) for client in clients]
+
+    def forget_moments(self) -> None:
+        """Delete all feature moments; clients are asked for them again."""
+        self.moments = deepcopy(self.no_moments)
+        self.moments.append(len(self))
+        self.columns["moment_step"][:] = -1
+        self.trust.forget_moments()
+
+    def forget_updates(self) -> None:
+        """Delete all update sketches."""
+        self.tables.pop("updates", None)
+        self.columns["update_step"][:] = -1
 
     # -- saving ----------------------------------------------------------------------------------------------
 
@@ -314,3 +504,153 @@ class Ledger:
 
 def _below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class Accumulated:
+    """The values of all accumulators of a scheme."""
+
+    def __init__(self, accumulators: Sequence[Accumulator] = ()) -> None:
+        self._all = tuple(accumulators)
+        self.values: dict[str, FloatArray] = {each.name: each.empty(0) for each in self._all}
+
+    def append(self, clients: int) -> None:
+        """Add entries for clients that joined."""
+        for each in self._all:
+            if each.per_client:
+                self.values[each.name] = np.concatenate([self.values[each.name], each.empty(clients)])
+
+    def remove(self, rows: IntArray) -> None:
+        """Drop the entries of clients that left."""
+        for each in self._all:
+            if each.per_client:
+                self.values[each.name] = np.delete(self.values[each.name], rows, axis=0)
+
+    def answered(self, settled: Settled) -> None:
+        """Update every accumulator with answers."""
+        for each in self._all:
+            self.values[each.name] = each.answered(self.values[each.name], settled)
+
+    def stepped(self, rows: IntArray, weights: FloatArray) -> None:
+        """Update every accumulator with the weights of a step."""
+        for each in self._all:
+            self.values[each.name] = each.stepped(self.values[each.name], rows, weights)
+
+    def load(self, saved: dict[str, FloatArray], clients: int) -> None:
+        """Restore saved values; raise InputError if they do not fit."""
+        for each in self._all:
+            values = saved.get(each.name)
+            if values is None or values.shape[1:] != each.shape or (each.per_client and len(values) != clients):
+                found = "nothing" if values is None else f"shape {values.shape}"
+                raise InputError(f"the saved ledger should hold {each.name!r} for {clients} clients, not {found}")
+            self.values[each.name] = np.array(values, dtype=np.float64)
+
+
+# -- reports of clients ------------------------------------------------------------------------------------------------
+
+
+WideKind = Literal["moment", "update"]
+KINDS: tuple[WideKind, ...] = ("moment", "update")
+
+
+def width_of(told: Any, kind: WideKind) -> int | None:
+    """Return the width of a reported moment or sketch; None if it is missing or has the wrong number of axes."""
+    if told is None:
+        return None
+    try:
+        shape = np.shape(told)
+    except ValueError:  # rows of different lengths
+        return None
+    return shape[-1] if len(shape) == (2 if kind == "moment" else 1) and shape[-1] else None
+
+
+def check_outcomes(
+    outcomes: Sequence[Outcome],
+    names: Callable[[int], str],
+    moment_width: int | None,
+    update_width: int | None,
+    *,
+    learn_delays: bool,
+) -> None:
+    """Raise InputError if a report is invalid.
+
+    Args:
+        outcomes: the reports.
+        names: index of a report -> name of its client in error messages.
+        moment_width: width of the known moments; None = unknown.
+        update_width: width of the known sketches; None = unknown.
+        learn_delays: whether every client that finished must report its seconds.
+    """
+    # An unknown width is the most common width of these reports, so the error names the client that differs.
+    moment_width = moment_width or _usual(outcomes, "moment")
+    update_width = update_width or _usual(outcomes, "update")
+    for place, outcome in enumerate(outcomes):
+        if not _plain(outcome):
+            _check_numbers(outcome, names(place), learn_delays=learn_delays)
+        if outcome.moment is None and outcome.update is None:
+            continue
+        if _plain_array(outcome.moment, 2, moment_width) and _plain_array(outcome.update, 1, update_width):
+            continue
+        who = names(place)
+        if outcome.moment is not None:
+            factor = float_array(outcome.moment, f"the moment factor of {who}", ndim=2)
+            if factor.shape[1] == 0:
+                raise InputError(f"the moment factor of {who} has no columns: its shape is {factor.shape}")
+            moment_width = same_width(moment_width, factor.shape[1], f"the moment of {who}", "features")
+            of_ordinary_size(factor, f"the moment factor of {who}")
+        if outcome.update is not None:
+            update = WIDE["updates"].check(outcome.update, who, update_width)
+            update_width = update.size
+            of_ordinary_size(update, f"the update sketch of {who}")
+
+
+def _plain(outcome: Outcome) -> bool:
+    """Return whether all numbers are valid; a fast test that lets nearly all reports skip `_check_numbers`."""
+    return (
+        type(outcome.finished) is bool
+        and type(outcome.seconds) is float
+        and 0.0 <= outcome.seconds <= MAX_SECONDS
+        and type(outcome.measured) is float
+        and (0.0 <= outcome.measured <= MAX_SECONDS or outcome.measured != outcome.measured)
+        and all(fact.plain(getattr(outcome, fact.name)) for fact in REPORTED)
+    )
+
+
+def _plain_array(values: Any, ndim: int, width: int | None) -> bool:
+    """Return whether an array is missing or valid; a fast test that lets nearly all reports skip the other checks."""
+    if values is None:
+        return True
+    if not (isinstance(values, np.ndarray) and values.dtype == np.float64 and values.ndim == ndim and values.size):
+        return False
+    return values.shape[-1] == width and bool(np.abs(values).max() <= LARGEST)
+
+
+def _check_numbers(outcome: Outcome, who: str, *, learn_delays: bool) -> None:
+    if not isinstance(outcome.finished, bool | np.bool_):
+        raise InputError(f"finished of {who} must be True or False, but {outcome.finished!r} came")
+    if not math.isnan(real(outcome.seconds, f"the seconds of {who}")):
+        valid_seconds(outcome.seconds, who)
+    elif outcome.finished and learn_delays:
+        raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
+    if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
+        valid_seconds(outcome.measured, who)
+    for fact in REPORTED:
+        fact.check(getattr(outcome, fact.name), who)
+
+
+def _usual(outcomes: Sequence[Outcome], kind: WideKind) -> int | None:
+    told = [each for outcome in outcomes if (each := getattr(outcome, kind)) is not None]
+    counts = Counter(width for each in told if (width := width_of(each, kind)) is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:
+    """Store the reported moments, scaled as trust demands, and rescale stored moments if their scale has changed."""
+    if not reported:
+        return
+    factors = {row: np.asarray(factor, dtype=np.float64) for row, factor in reported.items()}
+    before = trust.columns["moment_scale"]
+    for row, scale in trust.bound_moments(factors).items():
+        if row in factors:
+            store.put(row, factors[row] * math.sqrt(scale))
+        elif (stored := getattr(store, "factor", lambda _: None)(row)) is not None:
+            store.put(row, stored * math.sqrt(scale / before[row]))

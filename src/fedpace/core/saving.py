@@ -12,22 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpace._base import registry
+from fedpace._base.codec import Arrays, decode, decode_id, encode, encode_id
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.files import json_bytes, keeping, npz_bytes, read_json, read_npz, write_atomically
-from fedpace.core.codec import Arrays, decode, encode
-from fedpace.core.flight import Flight, Packed
-from fedpace.core.ids import decode_id, encode_id
-from fedpace.core.migrations import check_format, migrate
-from fedpace.core.progress import Progress
-from fedpace.core.protocols import MomentStore
-from fedpace.core.providers import selector_class
-from fedpace.core.roster import Settings
+from fedpace.core.settings import Settings
+from fedpace.core.step_log import Progress
+from fedpace.core.task_table import Packed, TaskTable
 from fedpace.core.types import Selector, configuration
+from fedpace.moments.store import MomentStore
 
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
-FORMAT = 6
+FORMAT = 8
 INDEX = "session.json"
 LEDGER = "ledger/"
 """Prefix of the names of the ledger's arrays in the npz."""
@@ -44,8 +42,9 @@ def save(coordinator: Coordinator, folder: Path, shell: Mapping[str, Any] | None
         "state": _encode_state(coordinator.state, scheme.name),
         "settings": encode(coordinator.settings),
         "clients": [encode_id(client) for client in coordinator.clients],
-        "progress": encode(coordinator.at, arrays),
-        "flight": encode(coordinator.flight.packed(), arrays),
+        "departed": [(encode_id(client), *rest) for client, *rest in coordinator.ledger.trust.departed.saved()],
+        "progress": encode(coordinator.progress, arrays),
+        "tasks": encode(coordinator.task_table.packed(), arrays),
         "shell": {name: encode(value) for name, value in (shell or {}).items()},
     }
     tables = arrays | {LEDGER + name: table for name, table in coordinator.ledger.arrays().items()}
@@ -77,14 +76,16 @@ def restore(
     from fedpace.core.coordinator import Coordinator
 
     index = read_json(folder / INDEX)
-    check_format(index, FORMAT, str(folder / INDEX))
+    found = index.get("format") if isinstance(index, dict) else None
+    if found != FORMAT:
+        came = f": it has format {found!r}, which this version of fedpace cannot read" if found else ""
+        raise InputError(f"{folder / INDEX} is not a saved coordinator of format {FORMAT}{came}")
     try:
         stored = read_npz(folder / Path(index["arrays"]).name)
-        migrate(index, stored, FORMAT)
         saved = index["selector"]
         options = {name: decode(Any, value) for name, value in saved["options"].items()}
         if selector is None:
-            selector = selector_class(saved["name"])(**options)
+            selector = registry.selectors[saved["name"]](**options)
         elif (selector.name, configuration(selector)) != (saved["name"], options):
             raise InputError(
                 f"the saved session ran {saved['name']} with {options}, but {selector!r} was given: give the same"
@@ -94,8 +95,10 @@ def restore(
         ids = [decode_id(client) for client in index["clients"]]
         tables = {name.removeprefix(LEDGER): table for name, table in stored.items() if name.startswith(LEDGER)}
         coordinator.ledger.load(ids, tables)
-        coordinator.at = decode(Progress, index["progress"], stored)
-        coordinator.flight = Flight(decode(Packed, index["flight"], stored))
+        departed = [(decode_id(client), numbers, taken) for client, numbers, taken in index["departed"]]
+        coordinator.ledger.trust.departed.load(departed)
+        coordinator.progress = decode(Progress, index["progress"], stored)
+        coordinator.task_table = TaskTable(decode(Packed, index["tasks"], stored))
         remembered = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}
     except FedpaceError:
         raise

@@ -26,12 +26,11 @@ from fedpace._base.errors import InputError, OrderError
 from fedpace._base.files import folder_of
 from fedpace.core import saving
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.outcomes import checked_outcomes, settled_outcomes
-from fedpace.core.protocols import MomentStore
-from fedpace.core.roster import Settings, ShareRule, Warmup
-from fedpace.core.tasks import Due, Wait
+from fedpace.core.settings import Settings, ShareRule, Warmup
+from fedpace.core.tasks import Actions, Wait
 from fedpace.core.types import ClientId, Diagnostics, Need, Outcome, ProbeRequest, Selection, Selector, View
-from fedpace.core.warmup import full_batch
+from fedpace.core.validation import settled_outcomes
+from fedpace.moments.store import MomentStore
 
 __all__ = ["Session", "ShareRule", "Warmup"]
 
@@ -46,8 +45,6 @@ class Session:
         warmup: how the session measures clients if the selector knows too few facts about them. `full`: one round with
             all of them before the first selection, as in the paper. `lazy`: `warmup_quota` of them join each cohort
             with weight 0; while the selector knows no client, they are the cohort.
-        warmup_wait: fraction of the clients that a full warm-up waits for. The host reports the others as late,
-            continues, and calls `observe_late` when they answer. Late clients are not chosen until then.
         warmup_quota: see `warmup`. Clients that failed in a full warm-up are also measured in this lazy way.
         learn_delays: estimate delays from observed times. False = use only the delays that the host gives.
         trust: bound the influence of each client, see docs/trust.md.
@@ -65,13 +62,12 @@ class Session:
         shares: ShareRule = "uniform",
         warmup: Warmup = "full",
         warmup_quota: int = 5,
-        warmup_wait: float = 1.0,
         learn_delays: bool = True,
         trust: bool = True,
         moments: MomentStore | None = None,
         offers: Iterable[Need] | None = None,
     ) -> None:
-        settings = Settings(seed, shares, warmup, warmup_quota, warmup_wait, learn_delays, trust=trust)
+        settings = Settings(seed, shares, warmup, warmup_quota, learn_delays=learn_delays, trust=trust)
         self.coordinator = Coordinator(selector, settings, moments=moments, offers=offers)
         if not self.coordinator.policy.rounds:
             raise InputError(f"{selector.name} works without rounds, and Session in rounds: use fedpace.Coordinator")
@@ -85,10 +81,6 @@ class Session:
         """The scheme."""
         selector: Selector[Any] = self.coordinator.policy.selector
         return selector
-
-    @selector.setter
-    def selector(self, selector: Selector[Any]) -> None:
-        self.coordinator.policy.selector = selector
 
     @property
     def settings(self) -> Settings:
@@ -131,7 +123,7 @@ class Session:
 
     @property
     def excluded(self) -> set[ClientId]:
-        """Clients that are not chosen, because their updates opposed the validation set; `readmit` undoes it."""
+        """Clients that are not chosen, because the validation set refused their updates; `readmit` undoes it."""
         return self.coordinator.excluded
 
     def readmit(self, clients: Iterable[ClientId] | None = None) -> list[ClientId]:
@@ -143,10 +135,6 @@ class Session:
         return self.coordinator.view(now=now, available=available)
 
     # -- a round ---------------------------------------------------------------------------------------------
-
-    def warmup_due(self, *, available: Iterable[ClientId] | None = None) -> bool:
-        """Return whether the next selection will be a full warm-up."""
-        return bool(full_batch(self.coordinator, self.coordinator.reachable(available)).size)
 
     def probe(self, *, now: float | None = None, available: Iterable[ClientId] | None = None) -> ProbeRequest | None:
         """Return the probe that the selector wants before it chooses, or None; pass the results to `answer`."""
@@ -187,9 +175,7 @@ class Session:
             self.coordinator.abandon_probe()
             raise OrderError(f"{self.selector.name} asks clients before it chooses: call probe() and answer() first")
         if not due.tasks:
-            raise InputError(
-                f"{self.selector.name} can choose nobody before those that are late answer: observe_late() them"
-            )
+            raise InputError(f"{self.selector.name} can choose none of the clients that are available: wait")
         self.pending = self._selection(due)
         return self.pending
 
@@ -223,46 +209,23 @@ class Session:
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
         settled = settled_outcomes(selection, outcomes, self.coordinator.ledger)
-        measuring = {task.client for task in self.coordinator.tasks if task.kind == "measure"}
-        for outcome in settled:
-            if outcome.late and outcome.finished:
-                raise InputError(f"client {outcome.client!r} is late, so it has not finished: finished=False")
-            if outcome.late and outcome.client not in measuring:
-                raise InputError(
-                    f"client {outcome.client!r} is reported as late, but only a warm-up can wait: it failed"
-                )
-        self.coordinator.widths.vote(self.coordinator, settled)
+        self.coordinator.vote(settled)
         self.coordinator.ledger.check(settled)
         self.coordinator.advance(now)
-        self._take_in(outcome for outcome in settled if not outcome.late)
+        tasks = {task.client: task.id for task in self.coordinator.tasks}
+        for outcome in settled:
+            if outcome.client in tasks:  # clients that left and joined again have no task
+                self.coordinator.receive(tasks[outcome.client], outcome)
         if selection.warmup:
-            self.coordinator.go_on()
+            self.coordinator.end_warmup()
         else:
             self.coordinator.due()
             self.coordinator.stepped()
-            self.coordinator.go_on()
+            self.coordinator.end_warmup()
         self.pending = None
 
-    def observe_late(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
-        """Report late clients when they answer; call it between rounds."""
-        self._expect_idle("observe_late")
-        heard = checked_outcomes(outcomes)
-        late = {task.client for task in self.coordinator.tasks}
-        for outcome in heard:
-            self.coordinator.ledger.row(outcome.client)
-            if outcome.client not in late or outcome.late:
-                raise InputError(f"client {outcome.client!r} is reported, but it was not late")
-        self.coordinator.widths.vote(self.coordinator, heard)
-        self.coordinator.ledger.check(heard)
-        self.coordinator.advance(now)
-        self._take_in(heard)
-        self.coordinator.go_on()
-
     def abandon(self) -> None:
-        """Give up the pending selection or probe, as after a restart in mid-round; no client counts as failed.
-
-        Late clients of a warm-up can be asked again.
-        """
+        """Give up the pending selection or probe, as after a restart in mid-round; no client counts as failed."""
         self.coordinator.abandon()
         self.pending = self.pending_probe = None
 
@@ -289,12 +252,6 @@ class Session:
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _take_in(self, outcomes: Iterable[Outcome]) -> None:
-        tasks = {task.client: task.id for task in self.coordinator.tasks}
-        for outcome in outcomes:
-            if outcome.client in tasks:  # clients that left and joined again have no task
-                self.coordinator.receive(tasks[outcome.client], outcome)
-
     def _expect_idle(self, call: str) -> None:
         if self.pending is not None:
             raise OrderError(
@@ -304,8 +261,8 @@ class Session:
         if self.pending_probe is not None:
             raise OrderError(f"{call}() came while a probe is still out: answer() it first, or abandon() it")
 
-    def _selection(self, due: Due) -> Selection:
-        turn, wait = self.coordinator.at.turn, self.coordinator.at.wait or Wait()
+    def _selection(self, due: Actions) -> Selection:
+        log, wait = self.coordinator.log, self.coordinator.progress.wait or Wait()
         clients = tuple(task.client for task in due.tasks)
         rows = self.coordinator.ledger.rows(clients)
         if due.warmup:
@@ -313,19 +270,16 @@ class Session:
                 status=f"warm-up: {self.selector.name} knows too little of {rows.size} clients",
                 reasons=dict.fromkeys(rows.tolist(), "warm-up"),
             )
-            quorum = self.coordinator.at.quorum
-            weights = self.coordinator.among(rows)
-            waits = 0 if quorum == rows.size else quorum
-            return Selection(self.step, clients, weights, "average", np.inf, why, warmup=True, quorum=waits)
+            return Selection(self.step, clients, self.coordinator.among(rows), "average", np.inf, why, warmup=True)
         newcomers = sum(task.kind == "measure" for task in due.tasks)
         never = dict.fromkeys(rows[rows.size - newcomers :].tolist(), "never seen: part of the lazy warm-up")
         return Selection(
             self.step,
             clients,
             np.array([task.weight for task in due.tasks]),
-            turn.mode,
+            log.mode,
             wait.seconds,
-            replace(turn.why, reasons={**turn.why.reasons, **never}) if never else turn.why,
+            replace(log.why, reasons={**log.why.reasons, **never}) if never else log.why,
             quorum=wait.answers,
             newcomers=newcomers,
         )

@@ -7,7 +7,7 @@ answered or lost. The answer to a training task is then in hand until a step use
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
@@ -21,6 +21,10 @@ Kind = Literal["train", "measure", "probe"]
 result. `probe`: return one loss or gradient before the policy chooses."""
 Answer = Outcome | Callable[[], Outcome]
 """A client's answer. A function is called only when its facts are needed, so that a simulator can train in batches."""
+
+
+StepFacts = Mapping[str, float | FloatArray]
+"""Name -> a number about a step, or one number per answer of the step."""
 
 
 class Task(NamedTuple):
@@ -41,6 +45,8 @@ class Task(NamedTuple):
     """For a probe: number of samples to use; 0 = all."""
     job: int = 0
     """Number of training tasks that the client got before."""
+    work: float = 1.0
+    """How much to train: a multiple of the configured local training, in units of local steps, at least one step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +68,9 @@ class Apply:
     ids: IntArray
     weights: FloatArray
     mode: Mode = "average"
+    facts: StepFacts = field(default_factory=dict)
+    """What the policy tells its server rule beside the weights (`Answers.facts`): name -> a number about the step, or
+    an array with one number per answer."""
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -83,6 +92,9 @@ class Move:
     mode: Mode = "average"
     """Aggregation mode that the planned weights are meant for; recorded and shown."""
     why: Diagnostics = field(default_factory=Diagnostics)
+    work: FloatArray | None = None
+    """How much each of them trains (`Task.work`); None = 1 for all. The host must accept work
+    (`Coordinator.accepts_work`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +109,21 @@ class Step:
     dropped: tuple[Task, ...] = ()
     scale: float = 1.0
     """Fraction of the step to make; below 1 if all clients in the step reached their weight caps (`fedpace.trust`)."""
+    facts: StepFacts = field(default_factory=dict)
+    """See `Apply.facts`; arrays have one entry per answer."""
 
     @property
     def fresh(self) -> bool:
         """Whether no answer is stale: all clients trained from the current version."""
         return all(task.step == self.number - 1 for task, _ in self.answers)
 
+    def facts_of(self, kept: list[bool]) -> StepFacts:
+        """Return the facts when only the answers marked in `kept` stay."""
+        return {name: np.asarray(value)[kept] if np.ndim(value) else value for name, value in self.facts.items()}
+
 
 @dataclass(frozen=True, eq=False)
-class Due:
+class Actions:
     """What the transport must do now: make the step, then send the new model with the tasks."""
 
     tasks: tuple[Task, ...] = ()
@@ -125,7 +143,7 @@ class Policy(Described, Protocol[S]):
     """Decides which clients start, when the model steps and with which weights, with or without rounds.
 
     Derive a policy from `fedpace.core.types.Traits`. Its state and configuration follow the rules for a Selector.
-    `fedpace.core.policies.Rounds` turns a Selector into a policy.
+    `fedpace.core.rounds.Rounds` turns a Selector into a policy.
     """
 
     rounds: ClassVar[bool]

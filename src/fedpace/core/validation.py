@@ -1,12 +1,24 @@
-"""Checks that every Cohort and Probe must pass. Errors name the scheme, the client and the value."""
+"""Checks of what policies and hosts say: cohorts, probes, outcomes. Errors name the scheme, the client and the value.
+
+Look here for the rules that a Cohort must obey, for the width that all clients must agree on, and for the warning about
+facts that nobody reports.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
-from fedpace._base.checks import IntArray, Naming
-from fedpace._base.errors import InputError
-from fedpace.core.types import Cohort, Probe, View
+from fedpace._base.checks import FloatArray, IntArray, Naming, float_array, listed
+from fedpace._base.codec import ClientId
+from fedpace._base.errors import FedpaceWarning, InputError
+from fedpace.core.ledger import KINDS, Ledger, WideKind, filled, width_of
+from fedpace.core.task_table import TaskTable, stacked
+from fedpace.core.tasks import StepFacts, Task
+from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View, facts_wanted
 
 SUM_TOLERANCE = 1e-9
 
@@ -51,6 +63,45 @@ def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
         raise InputError(f"{scheme} probes {probe.samples} samples; give a number of them, or 0 for all")
 
 
+def checked_facts(facts: StepFacts, answers: int, scheme: str) -> StepFacts:
+    """Return the facts of a step as finite numbers or arrays of one number per answer; raise InputError otherwise."""
+    found: dict[str, float | FloatArray] = {}
+    for name, value in facts.items():
+        array = float_array(value, f"the fact {name!r} of {scheme}", ndim=np.ndim(value))
+        if array.ndim and array.shape != (answers,):
+            raise InputError(
+                f"the fact {name!r} of {scheme} must be a number, or one for each of the {answers} answers of the "
+                f"step, but an array of shape {array.shape} came"
+            )
+        found[name] = array if array.ndim else float(array)
+    return found
+
+
+def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted: bool) -> list[float]:
+    """Return the work of each task that starts; raise InputError if it is invalid, or not 1 where that is not accepted.
+
+    Args:
+        work: (clients,) from the policy; None = 1 for all.
+        clients: number of tasks.
+        scheme: name in errors.
+        accepted: whether the host trains as much as a task says.
+    """
+    if work is None:
+        return [1.0] * clients
+    amounts = float_array(work, f"the work that {scheme} gives")
+    if amounts.size != clients:
+        raise InputError(f"{scheme} starts {clients} clients but gives {amounts.size} amounts of work: give one each")
+    if not (amounts > 0).all():
+        raise InputError(f"{scheme} gives a client {amounts.min():g} times the usual work: it must be above 0")
+    if not accepted and (amounts != 1).any():
+        raise InputError(
+            f"{scheme} sets how much each client trains, but this host trains all clients alike: use the simulator, or "
+            "set accepts_work of the coordinator where clients train as much as `Task.work` says"
+        )
+    found: list[float] = amounts.tolist()
+    return found
+
+
 def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:
     if rows.ndim != 1 or rows.size == 0:
         raise InputError(f"{who} nobody (an array of shape {rows.shape}): at least one client is needed")
@@ -64,3 +115,171 @@ def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:
     if not view.available[rows].all():
         row = int(rows[~view.available[rows]][0])
         raise InputError(f"{who} {name(row)}, which is not available in this round")
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------------
+
+
+def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
+    """Return the outcomes as a list; raise InputError for wrong types or repeated clients."""
+    checked: list[Outcome] = []
+    seen: set[ClientId] = set()
+    for outcome in listed(outcomes, "the outcomes"):
+        if not isinstance(outcome, Outcome):
+            raise InputError(f"expected an Outcome for each client, but a {type(outcome).__name__} came")
+        if not isinstance(outcome.finished, bool | np.bool_):
+            raise InputError(f"finished of client {outcome.client!r} must be True or False")
+        try:
+            twice = outcome.client in seen
+        except TypeError as cause:
+            raise InputError(f"a client id must be hashable, but {outcome.client!r} is not") from cause
+        if twice:
+            raise InputError(f"client {outcome.client!r} was reported twice")
+        seen.add(outcome.client)
+        checked.append(outcome)
+    return checked
+
+
+def whole_task(task: Any) -> int:
+    """Return the id of a task as an int; raise InputError if it is no integer."""
+    if type(task) is int:
+        return task
+    if isinstance(task, bool) or not isinstance(task, int | np.integer):
+        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
+    return int(task)
+
+
+def check_client(outcome: Outcome, task: Task) -> None:
+    """Raise InputError if the outcome names another client than the task; answers to probes are not checked."""
+    if task.kind != "probe" and not _same(outcome.client, task.client):
+        raise InputError(f"task {task.id} is client {task.client!r}'s, not {outcome.client!r}'s")
+
+
+def _same(told: Any, client: ClientId) -> bool:
+    try:
+        return bool(told == client)
+    except (TypeError, ValueError):  # an array is neither
+        return False
+
+
+def settled_outcomes(selection: Selection, outcomes: Iterable[Outcome], ledger: Ledger) -> list[Outcome]:
+    """Return the outcomes in the order of the selection, without clients that have left.
+
+    A missing, repeated or unexpected client raises InputError.
+    """
+    by_client: dict[ClientId, Outcome] = {}
+    expected = set(selection.clients)
+    for outcome in checked_outcomes(outcomes):
+        if outcome.client not in expected:
+            raise InputError(f"client {outcome.client!r} was reported, but it is not in selection {selection.step}")
+        by_client[outcome.client] = outcome
+    for client in selection.clients:
+        if client not in by_client and client in ledger:
+            raise InputError(
+                f"client {client!r} of selection {selection.step} is missing from the report: say how it settled, "
+                "with finished=False if it failed"
+            )
+    return [by_client[client] for client in selection.clients if client in ledger]
+
+
+def make_report(
+    step: int,
+    settled: Sequence[tuple[Task, Outcome]],
+    ledger: Ledger,
+    now: float,
+    step_facts: Mapping[str, float] | None = None,
+) -> Report:
+    """Return the Report of a step for the policy, with clients as rows."""
+    outcomes = [outcome for _, outcome in settled]
+    return Report(
+        step=step,
+        now=now,
+        clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
+        finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
+        seconds=np.array([ledger.trust.bound_seconds(outcome.seconds, outcome.measured) for outcome in outcomes]),
+        loss=np.array([outcome.loss for outcome in outcomes]),
+        samples=np.array([outcome.samples for outcome in outcomes]),
+        weights=np.array([task.weight for task, _ in settled]),
+        updates=stacked([outcome.update for outcome in outcomes]),
+        step_facts=step_facts or {},
+    )
+
+
+# -- widths ------------------------------------------------------------------------------------------------------------
+
+
+class Widths:
+    """The common width of moments and of update sketches, decided by a vote of the clients.
+
+    All moments must have the same width, and so must all sketches. If the first report decided, one client with a wrong
+    width would lock out all others. So the last report of each client is its vote. When more clients report another
+    width than hold the width in use, the stored facts are deleted and the new width is used. This class holds the votes
+    for widths other than those in use.
+    """
+
+    def __init__(self) -> None:
+        self._others: dict[WideKind, dict[ClientId, int]] = {kind: {} for kind in KINDS}
+
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """Delete the votes of clients."""
+        for votes in self._others.values():
+            for client in clients:
+                votes.pop(client, None)
+
+    def outvoted(self, ledger: Ledger, table: TaskTable, outcomes: Sequence[Outcome]) -> Iterator[WideKind]:
+        """Count the widths in reports, and yield each kind of fact whose width in use is outvoted.
+
+        The caller must forget the facts of that kind before it takes the next.
+        """
+        for kind in KINDS:
+            votes = self._others[kind]
+            for outcome in outcomes:
+                came = width_of(getattr(outcome, kind), kind)
+                if came is None:
+                    continue
+                if came == self.in_use(ledger, table, kind):
+                    votes.pop(outcome.client, None)
+                    continue
+                votes[outcome.client] = came
+                others = sum(width == came for width in votes.values())
+                if others > len(self.holders(ledger, table, kind) - {outcome.client}):
+                    yield kind
+                    self._others[kind] = votes = {}
+
+    def in_use(self, ledger: Ledger, table: TaskTable, kind: WideKind) -> int | None:
+        """Return the width in use, from the ledger or from answers in hand; None if there is none."""
+        known = ledger.moments.width if kind == "moment" else ledger.width("updates")
+        return table.width(kind) if known is None else known
+
+    def holders(self, ledger: Ledger, table: TaskTable, kind: WideKind) -> set[ClientId]:
+        """Return the clients with a moment or sketch of the width in use, in the ledger or in hand."""
+        known = ledger.moments.known if kind == "moment" else filled(ledger.tables.get("updates"), len(ledger))
+        return {*ledger.ids_of(np.flatnonzero(known)), *table.telling(kind)}
+
+
+# -- facts that nobody reports -----------------------------------------------------------------------------------------
+
+
+SILENT_STEPS = 3
+"""Number of rounds before the warning."""
+
+REMEDY = {
+    Need.DELAY: "report seconds with each Outcome, or give delays when clients join",
+    Need.LOSS: "report loss with each Outcome, or answer probes",
+    Need.LABELS: "give labels, a histogram per client, when clients join",
+    Need.UPDATE: "report update with each Outcome: a sketch of trained minus sent, of the same length for all",
+    Need.MOMENT: "report moment with each Outcome: fedpace.moments.factor_from_features(features)",
+}
+"""Fact -> advice for the host. TARGETS is missing, because a moment does not show whether it includes targets."""
+
+
+def warn_of_missing_facts(policy: Any, ledger: Ledger) -> None:
+    """Warn of each fact that the scheme needs or uses and that no client has reported."""
+    for need, remedy in REMEDY.items():
+        if need in facts_wanted(policy) and not ledger.known(frozenset({need})).any():
+            effect = "it needs them to choose" if need in policy.needs else "it works worse without them"
+            warnings.warn(
+                f"{policy.name} was told no {need.value} in {SILENT_STEPS} rounds, and {effect}: {remedy}",
+                FedpaceWarning,
+                stacklevel=2,
+            )

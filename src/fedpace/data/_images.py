@@ -7,18 +7,59 @@ the same share of the images. The shared model is evaluated on the union of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace._base.checks import above, at_least, finite, one_of
 from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, Above, AtLeast, Options
 from fedpace._base.rng import stream
 from fedpace.data import hub
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.partition import Parts, dirichlet_split, power_law_shares, sized_partition
-from fedpace.data.rotation import rotate
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+
+def rotate(images: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
+    """Rotate images (n, channels, height, width) counter-clockwise; pixels from outside the image are 0."""
+    if degrees == 0:
+        return images
+    count, channels, height, width = images.shape
+    flat = images.reshape(count * channels, height * width)
+    rotated = (_rotation(height, width, degrees) @ flat.T).T
+    return np.ascontiguousarray(rotated, dtype=np.float32).reshape(images.shape)
+
+
+def _rotation(height: int, width: int, degrees: float) -> sparse.csr_matrix:
+    """Return the matrix that maps the pixels of an image to those of the rotated image."""
+    from scipy import sparse  # imported here, so that importing a data set stays fast
+
+    row, column = (grid.ravel() for grid in np.mgrid[:height, :width].astype(np.float64))
+    middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    # Source of each pixel: its position rotated back. Row numbers grow downwards.
+    from_row = middle_row + cosine * (row - middle_row) + sine * (column - middle_column)
+    from_column = middle_column - sine * (row - middle_row) + cosine * (column - middle_column)
+    top, left = np.floor(from_row).astype(np.int64), np.floor(from_column).astype(np.int64)
+    below, right = from_row - top, from_column - left
+    target = np.arange(height * width)
+    entries = []
+    for down, across, weight in (
+        (0, 0, (1 - below) * (1 - right)),
+        (0, 1, (1 - below) * right),
+        (1, 0, below * (1 - right)),
+        (1, 1, below * right),
+    ):
+        y, x = top + down, left + across
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        entries.append((weight[inside], target[inside], y[inside] * width + x[inside]))
+    weights, rows, columns = (np.concatenate(part) for part in zip(*entries, strict=True))
+    shape = (height * width, height * width)
+    return sparse.csr_matrix((weights.astype(np.float32), (rows, columns)), shape=shape)
+
 
 Kind = Literal["dirichlet", "rotated", "iid", "power-law"]
 
@@ -38,7 +79,7 @@ def standardised(
 
 
 @dataclass(frozen=True)
-class LabelledImages:
+class LabelledImages(Options):
     """Labelled images over clients.
 
     Args:
@@ -59,24 +100,14 @@ class LabelledImages:
     """Mean of the training pixels in [0, 1] per channel; inputs are (pixel - mean) / deviation."""
     deviation: ClassVar[tuple[float, ...]]
 
-    clients: int = 100
+    clients: Annotated[int, AtLeast(1)] = 100
     partition: Kind = "dirichlet"
-    alpha: float = 2.0
-    max_rotation: float = 45.0
-    exponent: float = 1.0
-    samples: int = 0
-    test_samples: int = 0
+    alpha: Annotated[float, Above(0), FINITE] = 2.0
+    max_rotation: Annotated[float, AtLeast(0), FINITE] = 45.0
+    exponent: Annotated[float, AtLeast(0), FINITE] = 1.0
+    samples: Annotated[int, AtLeast(0)] = 0
+    test_samples: Annotated[int, AtLeast(0)] = 0
     folder: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.clients, 1, f"clients of {self.name}")
-        one_of(self.partition, ("dirichlet", "rotated", "iid", "power-law"), f"partition of {self.name}")
-        above(self.alpha, 0, f"alpha of {self.name}")
-        for option in ("max_rotation", "exponent", "samples", "test_samples"):
-            at_least(getattr(self, option), 0, f"{option} of {self.name}")
-        for option in ("alpha", "max_rotation", "exponent"):
-            finite(getattr(self, option), f"{option} of {self.name}")
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`, which draws the partition."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace._base.checks import at_least, one_of
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Between, Options
 from fedpace._base.rng import stream
 from fedpace.data import hub
 from fedpace.data.federated import FederatedData, Metric, Samples
@@ -19,29 +19,17 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class OwnedRows:
+class OwnedRows(Options):
     """A data set whose rows have owners; the subclasses document the fields."""
 
     name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
 
-    clients: int = 100
+    clients: Annotated[int, AtLeast(0)] = 100
     partition: Literal["natural", "iid"] = "natural"
-    min_samples: int = 100
-    test_fraction: float = 0.1
+    min_samples: Annotated[int, AtLeast(2)] = 100
+    test_fraction: Annotated[float, Between(0, 1, "()")] = 0.1
     folder: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        one_of(self.partition, ("natural", "iid"), f"partition of {self.name}")
-        self.check_owned()
-
-    def check_owned(self) -> None:
-        """Raise if an option that all these data sets share is invalid."""
-        at_least(self.clients, 0, f"clients of {self.name}")
-        at_least(self.min_samples, 2, f"min_samples of {self.name}")
-        if not 0 < self.test_fraction < 1:
-            raise InputError(f"test_fraction of {self.name} must lie between 0 and 1, but {self.test_fraction} came")
 
     def hold_out(self, rows: Rows, rng: np.random.Generator) -> tuple[Rows, Rows]:
         """Return an owner's training rows and its test rows."""

@@ -1,4 +1,4 @@
-"""`give_arrays` makes a data set from a user's arrays, tensors or lists, one pair (X, y) per client.
+"""`data_from_arrays` makes a data set from a user's arrays, tensors or lists, one pair (X, y) per client.
 
 Such a data set has no registered name. Its record holds only sizes and a digest, so runs can be told apart, but only
 the program that has the arrays can resume them.
@@ -18,14 +18,14 @@ from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData, Metric, Samples
 
 Array = NDArray[Any]
-Task = Literal["classification", "regression"]
+Problem = Literal["classification", "regression"]
 OWN = "own"
 """Name of a user's own data and models in records."""
 
 
 @dataclass(frozen=True)
 class ArrayData:
-    """A user's arrays as a data set, the same under every seed. The fields describe it; `give_arrays` creates one."""
+    """A user's arrays as a data set, the same under every seed, from `data_from_arrays`. The fields describe it."""
 
     name: ClassVar[str] = OWN
 
@@ -41,11 +41,11 @@ class ArrayData:
         return cast("FederatedData", self.__dict__["federated"])
 
 
-def give_arrays(
+def data_from_arrays(
     clients: Sequence[Any] | Mapping[Any, Any],
     test: Any,
     *,
-    task: Task,
+    task: Problem,
     classes: int | None,
     tokens: bool = False,
     names: tuple[str, ...] | None = None,
@@ -151,7 +151,7 @@ def is_named(y: Array) -> bool:
     return y.dtype.kind == "U"
 
 
-def task_of(targets: Sequence[Array], outputs: int) -> Task:
+def task_of(targets: Sequence[Array], outputs: int) -> Problem:
     """Return the task that the targets' type and the model's number of outputs suggest."""
     if all(np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_ for y in targets):
         return "classification"
@@ -165,7 +165,7 @@ def task_of(targets: Sequence[Array], outputs: int) -> Task:
     )
 
 
-def _samples(pair: Any, what: str, task: Task, classes: int | None, tokens: bool) -> Samples:
+def _samples(pair: Any, what: str, task: Problem, classes: int | None, tokens: bool) -> Samples:
     X, y = pair_of(pair, what)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:

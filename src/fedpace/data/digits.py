@@ -6,24 +6,24 @@ Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace._base.checks import above, at_least, finite
-from fedpace._base.errors import InputError, MissingExtraError
+from fedpace._base.errors import MissingExtraError
+from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace._base.rng import stream
+from fedpace.data._images import rotate
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.data.partition import dirichlet_partition, iid_partition
-from fedpace.data.rotation import rotate
 
 SIDE = 8
 """Pixels per side."""
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Options):
     """Handwritten digits: a Dirichlet label mix per client.
 
     Upright, or each client's turned by an angle of its own.
@@ -39,20 +39,10 @@ class Digits:
     name: ClassVar[str] = "digits"
     metric: ClassVar[Metric] = "accuracy"
 
-    clients: int = 60
-    alpha: float = 2.0
-    test_fraction: float = 0.2
-    max_rotation: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.clients, 1, "clients of digits")
-        above(self.alpha, 0, "alpha of digits")
-        at_least(self.max_rotation, 0, "max_rotation of digits")
-        for option in ("alpha", "max_rotation"):
-            finite(getattr(self, option), f"{option} of digits")
-        if not 0 < self.test_fraction < 1:
-            raise InputError(f"test_fraction of digits must lie between 0 and 1, but {self.test_fraction} came")
+    clients: Annotated[int, AtLeast(1)] = 60
+    alpha: Annotated[float, Above(0), FINITE] = 2.0
+    test_fraction: Annotated[float, Between(0, 1, "()")] = 0.2
+    max_rotation: Annotated[float, AtLeast(0), FINITE] = 0.0
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`, which draws the partition."""

@@ -9,19 +9,18 @@ writer's images, all rotated by one small angle. No clone trains on images that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace._base.checks import at_least, finite, one_of
 from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, AtLeast
 from fedpace._base.rng import stream
 from fedpace.data import hub
-from fedpace.data._images import standardised, unit_interval
+from fedpace.data._images import rotate, standardised, unit_interval
 from fedpace.data._owned import OwnedRows, Rows
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.data.rotation import rotate
 
 MEAN, DEVIATION = (0.9615,), (0.1633,)
 """Mean and deviation of the pixels in [0, 1], measured on 300 writers; paper is white (1), ink is dark."""
@@ -49,17 +48,13 @@ class Femnist(OwnedRows):
     name: ClassVar[str] = "femnist"
 
     partition: Literal["natural", "iid", "cloned"] = "natural"  # type: ignore[assignment]
-    samples: int = 40
-    max_rotation: float = 15.0
+    samples: Annotated[int, AtLeast(1)] = 40
+    max_rotation: Annotated[float, AtLeast(0), FINITE] = 15.0
     shrink: int = 1
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        one_of(self.partition, ("natural", "iid", "cloned"), "partition of femnist")
-        self.check_owned()
-        at_least(self.samples, 1, "samples of femnist")
-        at_least(self.max_rotation, 0, "max_rotation of femnist")
-        finite(self.max_rotation, "max_rotation of femnist")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if self.shrink not in (1, 2, 4, 7):
             raise InputError(f"shrink of femnist must be 1, 2, 4 or 7, but {self.shrink!r} came")
         if self.partition == "cloned" and self.clients < 1:

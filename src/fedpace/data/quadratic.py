@@ -11,39 +11,34 @@ many test points as training points; the square loss is the paper's l = (y - <w,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import above, at_least, finite
 from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, Above, AtLeast, Options
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Options):
     """Linear regression; clients differ in their features' covariance."""
 
     name: ClassVar[str] = "quadratic"
     metric: ClassVar[Metric] = "loss"
 
-    clients: int = 100
-    samples: int = 100
-    test_samples: int = 100
-    dimension: int = 500
-    smallest_eigenvalue: float = 1.0
-    largest_eigenvalue: float = 10.0
-    noise: float = 0.001
+    clients: Annotated[int, AtLeast(1)] = 100
+    samples: Annotated[int, AtLeast(1)] = 100
+    test_samples: Annotated[int, AtLeast(1)] = 100
+    dimension: Annotated[int, AtLeast(1)] = 500
+    smallest_eigenvalue: Annotated[float, Above(0)] = 1.0
+    largest_eigenvalue: Annotated[float, FINITE] = 10.0
+    noise: Annotated[float, AtLeast(0), FINITE] = 0.001
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        for option in ("clients", "samples", "test_samples", "dimension"):
-            at_least(getattr(self, option), 1, f"{option} of quadratic")
-        above(self.smallest_eigenvalue, 0, "smallest_eigenvalue of quadratic")
-        at_least(self.noise, 0, "noise of quadratic")
-        for option in ("largest_eigenvalue", "noise"):
-            finite(getattr(self, option), f"{option} of quadratic")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if not self.largest_eigenvalue >= self.smallest_eigenvalue:
             raise InputError(
                 f"largest_eigenvalue of quadratic must be at least smallest_eigenvalue = {self.smallest_eigenvalue}, "

@@ -9,13 +9,13 @@ random: otherwise the model would be tested on text that it was trained on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Between
 from fedpace.data import hub
 from fedpace.data._owned import OwnedRows, Rows
 
@@ -41,16 +41,13 @@ class Shakespeare(OwnedRows):
 
     name: ClassVar[str] = "shakespeare"
 
-    min_samples: int = 500
-    samples: int = 0
-    context: int = 0
+    min_samples: Annotated[int, AtLeast(2)] = 500
+    samples: Annotated[int, AtLeast(0)] = 0
+    context: Annotated[int, Between(0, WINDOW)] = 0
 
     def __post_init__(self) -> None:
         """Raise if an option is invalid."""
         super().__post_init__()
-        at_least(self.samples, 0, "samples of shakespeare")
-        if not 0 <= self.context <= WINDOW:
-            raise InputError(f"context of shakespeare must lie between 0 and {WINDOW}, but {self.context!r} came")
         least = self.min_samples if self.samples == 0 else min(self.samples, self.min_samples)
         if least - max(1, round(self.test_fraction * least)) - WINDOW < 1:
             raise InputError(

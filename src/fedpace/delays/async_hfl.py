@@ -19,10 +19,19 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace._base.checks import FloatArray
-from fedpace._base.errors import InputError
+from fedpace._base.options import Options
 from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import WIDEST, MeanPlusLognormal, count_of, dealt, number, size_of
+from fedpace.delays.base import (
+    LogScale,
+    MeanPlusLognormal,
+    NonNegative,
+    Positive,
+    Sigma,
+    check_clients,
+    check_model_bytes,
+    deal_rows,
+)
 from fedpace.delays.tables import read_table
 
 LINK_QUANTILES = np.array([51.5, 52.4, 53.8, 55.3, 56.7, 62.9, 64.1, 79.1, 79.1, 109.1, 109.1])
@@ -30,57 +39,46 @@ LINK_QUANTILES = np.array([51.5, 52.4, 53.8, 55.3, 56.7, 62.9, 64.1, 79.1, 79.1,
 
 
 @dataclass(frozen=True)
-class AsyncHflDelays:
+class AsyncHflDelays(Options):
     """Link seconds plus long-tailed compute; log-normal over rounds."""
 
     name: ClassVar[str] = "async-hfl"
 
     table: str = ""
     """CSV file with link_s and compute_s; empty = draw from the fitted distributions."""
-    compute_mu: float = 4.08
+    compute_mu: LogScale = 4.08
     """Mean of the logarithm of the compute seconds above the floor."""
-    compute_sigma: float = 2.12
+    compute_sigma: Sigma = 2.12
     """Standard deviation of that logarithm."""
-    compute_floor: float = 30.0
+    compute_floor: NonNegative = 30.0
     """Smallest compute seconds of a client."""
-    compute_cap: float = 15_000.0
+    compute_cap: Positive = 15_000.0
     """Largest compute seconds of a client."""
-    round_mu: float = 2.0
+    round_mu: LogScale = 2.0
     """Mean of the logarithm of the random seconds added per round."""
-    round_sigma: float = 1.0
+    round_sigma: Sigma = 1.0
     """Standard deviation of that logarithm."""
-    cap: float = 1e6
+    cap: Positive = 1e6
     """Largest delay in seconds; the default has no effect."""
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        if not isinstance(self.table, str):
-            raise InputError(f"table must be the path of a CSV file or empty, but {self.table!r} came")
-        number(self.compute_mu, "compute_mu", low=-300.0, high=300.0)
-        number(self.compute_sigma, "compute_sigma", low=0.0, high=WIDEST)
-        number(self.compute_floor, "compute_floor", low=0.0)
-        number(self.compute_cap, "compute_cap", low=0.0, above=True)
-        number(self.round_mu, "round_mu", low=-300.0, high=300.0)
-        number(self.round_sigma, "round_sigma", low=0.0, high=WIDEST)
-        number(self.cap, "cap", low=0.0, above=True)
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients; the size of the model has no effect."""
-        clients = count_of(clients)
-        size_of(model_bytes)
-        base = self._from_table(clients, seed) if self.table else self._drawn(clients, seed)
+        clients = check_clients(clients)
+        check_model_bytes(model_bytes)
+        link, compute = self._from_table(clients, seed) if self.table else self._drawn(clients, seed)
         return MeanPlusLognormal(
-            base, mu=self.round_mu, sigma=self.round_sigma, cap=self.cap, seed=seed, what=self.name
+            link + compute, compute, mu=self.round_mu, sigma=self.round_sigma, cap=self.cap, seed=seed, what=self.name
         )
 
-    def _drawn(self, clients: int, seed: int) -> FloatArray:
+    def _drawn(self, clients: int, seed: int) -> tuple[FloatArray, FloatArray]:
         uniform = stream(seed, "delay", self.name, "link").random(clients)
         link = np.interp(uniform, np.linspace(0, 1, LINK_QUANTILES.size), LINK_QUANTILES)
         normal = stream(seed, "delay", self.name, "compute").standard_normal(clients)
         tail = np.exp(np.minimum(self.compute_mu + self.compute_sigma * normal, 700.0))
-        return np.asarray(link + np.minimum(self.compute_floor + tail, self.compute_cap))
+        return np.asarray(link), np.minimum(self.compute_floor + tail, self.compute_cap)
 
-    def _from_table(self, clients: int, seed: int) -> FloatArray:
+    def _from_table(self, clients: int, seed: int) -> tuple[FloatArray, FloatArray]:
         table = read_table(self.table, required=("link_s", "compute_s"))
-        seconds = table.numbers("link_s", low=0.0) + table.numbers("compute_s", low=0.0)
-        return np.asarray(seconds[dealt(seconds.size, clients, seed=seed, key=self.name)])
+        link, compute = table.numbers("link_s", low=0.0), table.numbers("compute_s", low=0.0)
+        rows = deal_rows(link.size, clients, seed=seed, key=self.name)
+        return link[rows], compute[rows]

@@ -8,22 +8,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace._base.checks import FloatArray, IntArray, frozen, is_number, shortened
+from fedpace._base.checks import FloatArray, IntArray, frozen, whole
 from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, Above, AtLeast, Between, check_option
 from fedpace._base.rng import stream
 from fedpace.core.types import DelayConfig, DelayModel
 
-WIDEST = 10.0
-"""Largest sigma of a log-normal; beyond it, single draws overflow a float."""
+Positive = Annotated[float, Above(0), FINITE]
+NonNegative = Annotated[float, AtLeast(0), FINITE]
+Sigma = Annotated[float, Between(0, 10)]
+"""Sigma of a log-normal; beyond 10, single draws overflow a float."""
+LogScale = Annotated[float, Between(-300, 300)]
+"""A logarithm: the mean of a log-normal's, or a level in dB."""
+
+
+ComputeShare = Annotated[float, Between(0, 1)]
+DEFAULT_COMPUTE_SHARE = 0.5
+"""Part of a task's seconds that grows with its work, where a delay model does not tell compute from transfer. It is an
+assumption, not a measurement."""
 
 
 @runtime_checkable
-class DelaysOfWork(DelayConfig, Protocol):
+class WorkDelays(DelayModel, Protocol):
+    """Delay models that say which part of a task's seconds grows with its work (`Task.work`)."""
+
+    def compute_seconds(self, step: int) -> FloatArray:
+        """(n,) the part of `draw(step)` that is proportional to the work; the rest is transfer and overhead."""
+        ...
+
+
+def compute_seconds(model: DelayModel, step: int) -> FloatArray:
+    """(n,) the part of the seconds that `model` draws for `step` that grows with the work of a task."""
+    if isinstance(model, WorkDelays):
+        return model.compute_seconds(step)
+    raise InputError(
+        f"{type(model).__name__} does not say which part of its seconds grows with the work of a task: give it a "
+        "method compute_seconds(step), or leave the work at 1"
+    )
+
+
+@runtime_checkable
+class DelaysBySamples(DelayConfig, Protocol):
     """Delay models that depend on each client's amount of work; hosts that know the work call `build_for`."""
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
@@ -31,48 +61,36 @@ class DelaysOfWork(DelayConfig, Protocol):
         ...
 
 
-def count_of(clients: int) -> int:
+def check_clients(clients: int) -> int:
     """Return the number of clients; raise InputError unless it is at least 1."""
-    if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
-        raise InputError(f"delays are built for at least one client, but clients={clients!r} came")
+    whole(clients, 1, "the number of clients with delays")
     return int(clients)
 
 
-def step_of(step: int) -> int:
+def check_step(step: int) -> int:
     """Return the round number, counted from 0; raise InputError if it is invalid."""
-    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
-        raise InputError(f"a step is a whole number counted from 0, but {step!r} came")
+    whole(step, 0, "a step")
     return int(step)
 
 
-def size_of(model_bytes: int) -> int:
+def check_model_bytes(model_bytes: int) -> int:
     """Return the size of a model in bytes; raise InputError if it is invalid."""
-    if isinstance(model_bytes, bool) or not isinstance(model_bytes, int | np.integer) or model_bytes < 0:
-        raise InputError(f"model_bytes is a whole number of bytes, at least 0, but {model_bytes!r} came")
+    whole(model_bytes, 0, "model_bytes")
     return int(model_bytes)
 
 
-def number(value: float, what: str, *, low: float, high: float = math.inf, above: bool = False) -> None:
-    """Raise InputError unless `value` is a finite number in [low, high], or in (low, high] if `above` is True."""
-    if is_number(value) and math.isfinite(value) and value <= high and (value > low if above else value >= low):
-        return
-    bound = f"{'above' if above else 'at least'} {low:g}"
-    upper = f" and at most {high:g}" if math.isfinite(high) else ""
-    raise InputError(f"{what} must be a finite number {bound}{upper}, but {shortened(value)} came")
-
-
-def span(value: Sequence[float], what: str, *, low: float, above: bool = False) -> tuple[float, float]:
-    """Return a range as (from, to) with from <= to; lists, as in TOML, are accepted."""
+def checked_range(value: Sequence[float], bound: Any, what: str) -> tuple[float, float]:
+    """Return a range as (from, to) with from <= to and both within `bound`; lists, as in TOML, are accepted."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise InputError(f"{what} must be two numbers [from, to], but {value!r} came")
-    number(value[0], f"the lower end of {what}", low=low, above=above)
-    number(value[1], f"the upper end of {what}", low=low, above=above)
+    check_option(bound, value[0], f"the lower end of {what}")
+    check_option(bound, value[1], f"the upper end of {what}")
     if value[0] > value[1]:
         raise InputError(f"{what} must run from the smaller to the larger number, but {value!r} came: swap them")
     return float(value[0]), float(value[1])
 
 
-def positive(seconds: FloatArray, what: str) -> FloatArray:
+def checked_delays(seconds: FloatArray, what: str) -> FloatArray:
     """Return delays as a read-only array; raise InputError unless all are finite and above 0."""
     bad = ~(np.isfinite(seconds) & (seconds > 0))
     if bad.any():
@@ -84,7 +102,7 @@ def positive(seconds: FloatArray, what: str) -> FloatArray:
     return frozen(seconds)
 
 
-def dealt(rows: int, clients: int, *, seed: int, key: str) -> IntArray:
+def deal_rows(rows: int, clients: int, *, seed: int, key: str) -> IntArray:
     """(clients,) shuffled rows of a table; every row is used once before any row is used twice.
 
     The rows of the first clients do not depend on the number of clients.
@@ -99,16 +117,24 @@ def jitter(seed: int, step: int, clients: int, sigma: float) -> FloatArray:
 
     The factors of the first clients do not depend on the number of clients.
     """
-    normal = stream(seed, "delay", "jitter", step_of(step)).standard_normal(clients)
+    normal = stream(seed, "delay", "jitter", check_step(step)).standard_normal(clients)
     return np.asarray(np.exp(sigma * normal - sigma**2 / 2))
 
 
 class MeanWithJitter:
-    """A mean per client times a log-normal factor per round; most delay models build this class."""
+    """A mean per client times a log-normal factor per round; most delay models build this class.
 
-    def __init__(self, mean: FloatArray, *, sigma: float, seed: int, what: str) -> None:
-        """Store the clients' means; `what` names the model in errors."""
-        self._mean = positive(mean, what)
+    Args:
+        mean: (n,) seconds.
+        compute: the part of `mean` that grows with the work: seconds per client.
+        sigma: of the factor.
+        seed: of the factor.
+        what: name of the model in errors.
+    """
+
+    def __init__(self, mean: FloatArray, compute: FloatArray, *, sigma: float, seed: int, what: str) -> None:
+        self._mean = checked_delays(mean, what)
+        self._compute = frozen(compute)
         self._sigma = sigma
         self._seed = seed
 
@@ -118,22 +144,40 @@ class MeanWithJitter:
 
     def draw(self, step: int) -> FloatArray:
         """(n,) seconds in round `step`."""
-        step = step_of(step)
+        step = check_step(step)
         if self._sigma == 0.0:
             return self._mean
         seconds = self._mean * jitter(self._seed, step, self._mean.size, self._sigma)
         seconds.setflags(write=False)
         return seconds
 
+    def compute_seconds(self, step: int) -> FloatArray:
+        """(n,) the part of `draw(step)` that grows with the work; the factor of the round applies to both parts."""
+        return self._compute * (jitter(self._seed, step, self._mean.size, self._sigma) if self._sigma else 1.0)
+
 
 class MeanPlusLognormal:
-    """A base per client plus log-normal seconds per round, capped; used for radio networks in a city."""
+    """A base per client plus log-normal seconds per round, capped; used for radio networks in a city.
 
-    def __init__(self, base: FloatArray, *, mu: float, sigma: float, cap: float, seed: int, what: str) -> None:
-        """Store the seconds without noise; `what` names the model in errors."""
-        self._base = positive(np.minimum(base, cap), what)
+    The cap bounds the seconds of tasks with work 1.
+
+    Args:
+        base: (n,) seconds without noise.
+        compute: the part of `base` that grows with the work: seconds per client.
+        mu: mean of the logarithm of the noise.
+        sigma: standard deviation of that logarithm.
+        cap: largest delay in seconds.
+        seed: of the noise.
+        what: name of the model in errors.
+    """
+
+    def __init__(
+        self, base: FloatArray, compute: FloatArray, *, mu: float, sigma: float, cap: float, seed: int, what: str
+    ) -> None:
+        self._base = checked_delays(np.minimum(base, cap), what)
+        self._compute = frozen(np.minimum(compute, self._base))
         self._mu, self._sigma, self._cap, self._seed = mu, sigma, cap, seed
-        self._mean = positive(self._base + self._mean_noise(cap - self._base), what)
+        self._mean = checked_delays(self._base + self._mean_noise(cap - self._base), what)
 
     def _mean_noise(self, room: FloatArray) -> FloatArray:
         """Return E[min(X, room)] of the log-normal noise X; the cap lowers the mean of clients close to it."""
@@ -153,7 +197,12 @@ class MeanPlusLognormal:
 
     def draw(self, step: int) -> FloatArray:
         """(n,) seconds in round `step`."""
-        normal = stream(self._seed, "delay", "jitter", step_of(step)).standard_normal(self._base.size)
+        normal = stream(self._seed, "delay", "jitter", check_step(step)).standard_normal(self._base.size)
         seconds = np.minimum(self._base + np.exp(self._mu + self._sigma * normal), self._cap)
         seconds.setflags(write=False)
         return seconds
+
+    def compute_seconds(self, step: int) -> FloatArray:
+        """(n,) the part of `draw(step)` that grows with the work, the same in every round."""
+        check_step(step)
+        return self._compute

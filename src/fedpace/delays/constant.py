@@ -7,28 +7,34 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedpace._base.options import Options
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of
+from fedpace.delays.base import (
+    DEFAULT_COMPUTE_SHARE,
+    ComputeShare,
+    MeanWithJitter,
+    Positive,
+    Sigma,
+    check_clients,
+    check_model_bytes,
+)
 
 
 @dataclass(frozen=True)
-class ConstantDelays:
+class ConstantDelays(Options):
     """One number for all clients; a log-normal factor per round if asked."""
 
     name: ClassVar[str] = "constant"
 
-    seconds: float = 60.0
+    seconds: Positive = 60.0
     """Mean seconds of a round."""
-    jitter: float = 0.0
+    jitter: Sigma = 0.0
     """Sigma of the log-normal factor per round, which has mean 1."""
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        number(self.seconds, "seconds", low=0.0, above=True)
-        number(self.jitter, "jitter", low=0.0, high=WIDEST)
+    compute_share: ComputeShare = DEFAULT_COMPUTE_SHARE
+    """Part of the seconds that grows with the work of a task, if a scheme sets it; an assumption."""
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients; the size of the model has no effect."""
-        size_of(model_bytes)
-        mean = np.full(count_of(clients), float(self.seconds))
-        return MeanWithJitter(mean, sigma=self.jitter, seed=seed, what=self.name)
+        check_model_bytes(model_bytes)
+        mean = np.full(check_clients(clients), float(self.seconds))
+        return MeanWithJitter(mean, self.compute_share * mean, sigma=self.jitter, seed=seed, what=self.name)

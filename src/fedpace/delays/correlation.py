@@ -15,12 +15,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
+from fedpace._base.checks import FloatArray, IntArray, between, float_array, frozen
 from fedpace._base.errors import InputError
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import number
+from fedpace.delays.base import WorkDelays
 
-WIDEST_MOMENT = 512
+MAX_MOMENT_FEATURES = 512
 """Largest number of features with full second moments: about a megabyte per client."""
 
 
@@ -41,15 +41,28 @@ class ReorderedDelays:
         return frozen(self._model.draw(step)[self.source])
 
 
+class ReorderedWorkDelays(ReorderedDelays):
+    """The same, for a model that tells compute from the rest."""
+
+    def __init__(self, model: WorkDelays, source: IntArray) -> None:
+        """Store the model and the source row of each client."""
+        super().__init__(model, source)
+        self._split = model
+
+    def compute_seconds(self, step: int) -> FloatArray:
+        """(n,) the part of `draw(step)` that grows with the work."""
+        return frozen(self._split.compute_seconds(step)[self.source])
+
+
 @runtime_checkable
-class Phones(DelayModel, Protocol):
+class DeviceDelays(DelayModel, Protocol):
     """Delay models with a device and an amount of work per client; only the devices are reassigned."""
 
-    def speeds(self) -> FloatArray:
+    def device_seconds(self) -> FloatArray:
         """(n,) seconds that each device would take for the same work."""
         ...
 
-    def dealt_anew(self, source: IntArray) -> DelayModel:
+    def reassigned(self, source: IntArray) -> DelayModel:
         """Return the same clients with reassigned devices: client i gets the device of client `source[i]`."""
         ...
 
@@ -61,9 +74,10 @@ def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> Dela
     completely. Clients with equal scores keep their relative order. If a delay consists of a device and of work, only
     the devices are reassigned, and clients keep their work.
     """
-    if isinstance(model, Phones):
-        return model.dealt_anew(reorder_by(scores, model.speeds(), strength=strength))
-    return ReorderedDelays(model, reorder_by(scores, model.expected(), strength=strength))
+    if isinstance(model, DeviceDelays):
+        return model.reassigned(reorder_by(scores, model.device_seconds(), strength=strength))
+    source = reorder_by(scores, model.expected(), strength=strength)
+    return ReorderedWorkDelays(model, source) if isinstance(model, WorkDelays) else ReorderedDelays(model, source)
 
 
 def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntArray:
@@ -72,7 +86,7 @@ def reorder_by(scores: ArrayLike, delays: ArrayLike, *, strength: float) -> IntA
     A client's key is `strength * score + sqrt(1 - strength^2) * own delay`, both as normal scores of their ranks. The
     client with the k-th smallest key gets the k-th smallest delay.
     """
-    number(strength, "strength", low=0.0, high=1.0)
+    between(strength, 0, 1, "strength")
     score = float_array(scores, "scores")
     delay = float_array(delays, "delays")
     if score.size != delay.size:
@@ -124,9 +138,9 @@ def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
         raise InputError(
             f"inputs must be samples of one width, at least one per client, but widths {sorted(widths)} came"
         )
-    if widths.pop() > WIDEST_MOMENT:
+    if widths.pop() > MAX_MOMENT_FEATURES:
         total = sum(rows.T @ rows / len(rows) for rows in flat)
-        axes = np.linalg.eigh(total)[1][:, -WIDEST_MOMENT:]
+        axes = np.linalg.eigh(total)[1][:, -MAX_MOMENT_FEATURES:]
         flat = [rows @ axes for rows in flat]
     moments = np.array([(rows.T @ rows / len(rows)).ravel() for rows in flat], dtype=np.float32)
     moments -= moments.mean(axis=0)

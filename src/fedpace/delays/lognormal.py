@@ -15,34 +15,39 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedpace._base.options import Options
 from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import WIDEST, MeanWithJitter, count_of, number, size_of
+from fedpace.delays.base import (
+    DEFAULT_COMPUTE_SHARE,
+    ComputeShare,
+    MeanWithJitter,
+    Positive,
+    Sigma,
+    check_clients,
+    check_model_bytes,
+)
 
 
 @dataclass(frozen=True)
-class LognormalDelays:
+class LognormalDelays(Options):
     """Client means are log-normal, and so is the noise of every round."""
 
     name: ClassVar[str] = "lognormal"
 
-    median: float = 100.0
+    median: Positive = 100.0
     """Median over clients of the expected seconds of a round."""
-    sigma: float = 1.5
+    sigma: Sigma = 1.5
     """Standard deviation over clients of the logarithm of the mean: 0 = all equal, 1.5 = a long tail."""
-    jitter: float = 0.3
+    jitter: Sigma = 0.3
     """Sigma of the log-normal factor per round, which has mean 1; 0 = constant."""
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        number(self.median, "median", low=0.0, above=True)
-        number(self.sigma, "sigma", low=0.0, high=WIDEST)
-        number(self.jitter, "jitter", low=0.0, high=WIDEST)
+    compute_share: ComputeShare = DEFAULT_COMPUTE_SHARE
+    """Part of the seconds that grows with the work of a task, if a scheme sets it; an assumption."""
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients; the size of the model has no effect."""
-        clients = count_of(clients)
-        size_of(model_bytes)
+        clients = check_clients(clients)
+        check_model_bytes(model_bytes)
         normal = stream(seed, "delay", self.name, "mean").standard_normal(clients)
         mean = self.median * np.exp(self.sigma * normal)
-        return MeanWithJitter(mean, sigma=self.jitter, seed=seed, what="lognormal")
+        return MeanWithJitter(mean, self.compute_share * mean, sigma=self.jitter, seed=seed, what="lognormal")

@@ -25,9 +25,10 @@ from numpy.typing import ArrayLike
 
 from fedpace._base.checks import FloatArray, IntArray, float_array, frozen
 from fedpace._base.errors import InputError
+from fedpace._base.options import check_option
 from fedpace._base.rng import seed_sequence, stream
 from fedpace.core.types import DelayConfig, DelayModel
-from fedpace.delays.base import DelaysOfWork, count_of, number, size_of, step_of
+from fedpace.delays.base import DelaysBySamples, Positive, WorkDelays, check_clients, check_model_bytes, check_step
 
 Part = Mapping[str, Any]
 
@@ -54,8 +55,14 @@ class MixtureModel:
 
     def draw(self, step: int) -> FloatArray:
         """(n,) seconds in round `step`."""
-        step = step_of(step)
+        step = check_step(step)
         return frozen(self._gather([model.draw(step) for model in self._models]))
+
+    def compute_seconds(self, step: int) -> FloatArray:
+        """(n,) the part of `draw(step)` that grows with the work, as each part of the mixture says."""
+        if missing := [type(model).__name__ for model in self._models if not isinstance(model, WorkDelays)]:
+            raise InputError(f"the part {missing[0]} of the mixture does not say which seconds grow with the work")
+        return frozen(self._gather([model.compute_seconds(step) for model in self._models]))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,15 @@ class MixtureDelays:
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients, each in one of the parts."""
-        return self._build(count_of(clients), None, model_bytes, seed)
+        return self._build(check_clients(clients), None, model_bytes, seed)
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of clients that train on this many samples per round, for parts that depend on work."""
         work = float_array(samples, "samples of the mixture")
-        return self._build(count_of(work.size), work, model_bytes, seed)
+        return self._build(check_clients(work.size), work, model_bytes, seed)
 
     def _build(self, clients: int, work: FloatArray | None, model_bytes: int, seed: int) -> DelayModel:
-        size_of(model_bytes)
+        check_model_bytes(model_bytes)
         shares = np.array([part["share"] for part in self.parts], dtype=np.float64)
         edges = np.cumsum(shares / shares.sum())[:-1]
         of = np.searchsorted(edges, stream(seed, "delay", self.name, "part").random(clients), side="right")
@@ -100,7 +107,7 @@ class MixtureDelays:
                 own = int(seed_sequence(seed, "delay", self.name, place).generate_state(1, np.uint64)[0])
                 members.append(rows)
                 config = _config(part, place)
-                if work is not None and isinstance(config, DelaysOfWork):
+                if work is not None and isinstance(config, DelaysBySamples):
                     models.append(config.build_for(work[rows], model_bytes=model_bytes, seed=own))
                 else:
                     models.append(config.build(rows.size, model_bytes=model_bytes, seed=own))
@@ -112,7 +119,7 @@ def _config(part: Part, place: int) -> DelayConfig:
     where = f"part {place} of the mixture"
     if not isinstance(part, Mapping) or "share" not in part or "name" not in part:
         raise InputError(f"{where} must be a table with 'share' and 'name', but {part!r} came")
-    number(part["share"], f"the share of {where}", low=0.0, above=True)
+    check_option(Positive, part["share"], f"the share of {where}")
     kind = _named(part["name"], where)
     options = {key: value for key, value in part.items() if key not in ("share", "name")}
     known = [item.name for item in fields(kind)]

@@ -23,17 +23,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, one_of
+from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Between, Options
 from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import WIDEST, MeanPlusLognormal, count_of, dealt, number, size_of
-from fedpace.delays.hybrid import Places, hybrid_loss
-from fedpace.delays.propagation import Rules
+from fedpace.delays.base import (
+    LogScale,
+    MeanPlusLognormal,
+    NonNegative,
+    Positive,
+    Sigma,
+    check_clients,
+    check_model_bytes,
+    deal_rows,
+)
+from fedpace.delays.propagation import Antennas, Rules, hybrid_loss
 from fedpace.delays.tables import read_table
 
 SERVER_HEIGHT = 180.0
@@ -58,14 +67,14 @@ CLUSTERS = np.array(
 
 
 @dataclass(frozen=True)
-class NycmeshDelays:
+class NycmeshDelays(Options):
     """Position -> path loss -> rate -> seconds; log-normal over rounds."""
 
     name: ClassVar[str] = "nycmesh"
 
     nodes: str = ""
     """CSV file with the positions; empty = draw from the fitted clusters."""
-    model_bytes: int = 1_600_000
+    model_bytes: Annotated[int, AtLeast(0)] = 1_600_000
     """Bytes sent in each direction; 0 = the size of the trained model."""
     rules: Rules = "ns-3"
     """Which formulas the path loss follows where ns-3 departs from the recommendations.
@@ -73,55 +82,40 @@ class NycmeshDelays:
     The calibration is for ns-3. COST 231 is meant for antennas up to 10 m; taken literally for roofs at 30 m, it lowers
     the loss so much that no tail is left.
     """
-    frequency_mhz: float = 2160.0
-    rooftop: float = 20.0
+    frequency_mhz: Positive = 2160.0
+    rooftop: Positive = 20.0
     """Height of the rooftops in metres."""
-    power_dbm: float = 16.0
-    gain_db: float = 27.0
+    power_dbm: LogScale = 16.0
+    gain_db: LogScale = 27.0
     """Gain of both antennas together. Calibrated."""
-    noise_figure_db: float = 7.0
-    shadowing_db: float = 7.0
+    noise_figure_db: LogScale = 7.0
+    shadowing_db: Annotated[float, Between(0, 100)] = 7.0
     """Standard deviation over clients of the extra loss from buildings."""
-    gap_db: float = 6.0
+    gap_db: LogScale = 6.0
     """Gap between the modulation and Shannon's bound."""
-    bandwidth_hz: float = 20e6
-    share: float = 1 / 60
+    bandwidth_hz: Positive = 20e6
+    share: Annotated[float, Between(0, 1, "(]")] = 1 / 60
     """Part of the channel that each client gets."""
-    top_rate: float = 2.048e6
+    top_rate: Positive = 2.048e6
     """Largest rate of a client in bits per second."""
-    compute: float = 30.44
+    compute: NonNegative = 30.44
     """Training seconds per round."""
-    round_mu: float = 2.0
+    round_mu: LogScale = 2.0
     """Mean of the logarithm of the random seconds added per round."""
-    round_sigma: float = 1.0
+    round_sigma: Sigma = 1.0
     """Standard deviation of that logarithm."""
-    cap: float = 1980.0
+    cap: Positive = 1980.0
     """Largest delay of a client in seconds. Calibrated."""
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        one_of(self.rules, get_args(Rules), "rules")
-        if not isinstance(self.nodes, str):
-            raise InputError(f"nodes must be the path of a CSV file or empty, but {self.nodes!r} came")
-        size_of(self.model_bytes)
-        for option in ("power_dbm", "gain_db", "noise_figure_db", "gap_db", "round_mu"):
-            number(getattr(self, option), option, low=-300.0, high=300.0)
-        for option in ("frequency_mhz", "rooftop", "bandwidth_hz", "top_rate", "cap"):
-            number(getattr(self, option), option, low=0.0, above=True)
-        number(self.share, "share", low=0.0, high=1.0, above=True)
-        number(self.shadowing_db, "shadowing_db", low=0.0, high=100.0)
-        number(self.compute, "compute", low=0.0)
-        number(self.round_sigma, "round_sigma", low=0.0, high=WIDEST)
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of `clients` clients around one server."""
-        own = size_of(model_bytes)
+        own = check_model_bytes(model_bytes)
         size = self.model_bytes or own
         where = self.positions(clients, seed=seed)
-        server = Places.outdoors(np.zeros(1), np.zeros(1), np.full(1, SERVER_HEIGHT))
+        server = Antennas.outdoors(np.zeros(1), np.zeros(1), np.full(1, SERVER_HEIGHT))
         loss = hybrid_loss(
             server,
-            Places.outdoors(where[:, 0], where[:, 1], where[:, 2]),
+            Antennas.outdoors(where[:, 0], where[:, 1], where[:, 2]),
             frequency_mhz=self.frequency_mhz,
             rooftop=self.rooftop,
             rules=self.rules,
@@ -130,7 +124,13 @@ class NycmeshDelays:
         with np.errstate(divide="ignore"):  # no signal: an infinite transfer time, which the cap limits
             seconds = self.compute + 2 * 8 * size / self.rate(loss)
         return MeanPlusLognormal(
-            seconds, mu=self.round_mu, sigma=self.round_sigma, cap=self.cap, seed=seed, what=self.name
+            seconds,
+            np.full(len(where), float(self.compute)),
+            mu=self.round_mu,
+            sigma=self.round_sigma,
+            cap=self.cap,
+            seed=seed,
+            what=self.name,
         )
 
     def rate(self, loss_db: FloatArray) -> FloatArray:
@@ -142,10 +142,10 @@ class NycmeshDelays:
 
     def positions(self, clients: int, *, seed: int) -> FloatArray:
         """(clients, 3) metres east and north of the server, and above the ground."""
-        clients = count_of(clients)
+        clients = check_clients(clients)
         if self.nodes:
             sites = read_sites(self.nodes)
-            return np.asarray(sites[dealt(len(sites), clients, seed=seed, key=self.name)])
+            return np.asarray(sites[deal_rows(len(sites), clients, seed=seed, key=self.name)])
         edges = np.cumsum(CLUSTERS[:-1, 0])
         cluster = np.searchsorted(edges, stream(seed, "delay", self.name, "cluster").random(clients))
         _, east, north, sd_east, sd_north, rho, height, sigma = (column[cluster] for column in CLUSTERS.T)

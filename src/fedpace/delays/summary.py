@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, frozen
+from fedpace._base.checks import FloatArray, IntArray, between, frozen, whole
 from fedpace._base.errors import InputError
+from fedpace._base.options import check_option
 from fedpace.core.types import DelayModel
-from fedpace.delays.base import number
+from fedpace.delays.base import NonNegative
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -61,12 +62,11 @@ def summarise(
     """Return a summary of `rounds` rounds drawn from every model; all fleets must have the same size."""
     if not models:
         raise InputError("expected at least one delay model to summarise, but none came")
-    for what, value in (("rounds", rounds), ("bins", bins)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{what} must be a whole number of at least 1, but {value!r} came")
-    number(threshold, "threshold", low=0.0)
+    whole(rounds, 1, "rounds")
+    whole(bins, 1, "bins")
+    check_option(NonNegative, threshold, "threshold")
     for level in levels:
-        number(level, "a quantile's level", low=0.0, high=1.0)
+        between(level, 0, 1, "a quantile's level")
     sizes = {model.expected().size for model in models}
     if len(sizes) > 1:
         raise InputError(f"expected fleets of one size, but {', '.join(map(str, sorted(sizes)))} clients came")

@@ -22,7 +22,7 @@ _YES, _NO = {"1", "true", "yes"}, {"0", "false", "no"}
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TableFile:
     """Columns of a file, with the cells as they are in the file."""
 
     path: Path
@@ -88,7 +88,7 @@ class Table:
         return parsed
 
 
-def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[str] = ()) -> Table:
+def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[str] = ()) -> TableFile:
     """Return the named columns of a CSV file with a header, or of a parquet file; all columns if none is named."""
     path = Path(file)
     if not path.is_file():
@@ -105,7 +105,7 @@ def read_table(file: str, *, required: Sequence[str] = (), optional: Sequence[st
         )
     if not next(iter(columns.values())):
         raise InputError(f"{path}: expected at least one row, but there is none")
-    return Table(path, columns, first)
+    return TableFile(path, columns, first)
 
 
 def _read_csv(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, list[Any]], int]:

@@ -9,18 +9,20 @@
 Only this package imports flwr. See docs/flower.md.
 """
 
+from importlib.util import find_spec
+
 from fedpace._base.errors import MissingExtraError
 
 try:
-    import flwr  # noqa: F401
-except ModuleNotFoundError as cause:
-    raise MissingExtraError("fedpace on Flower", "flower", "flwr") from cause
+    import flwr.serverapp.strategy  # noqa: F401  (the Message API, since Flower 1.21)
+except ImportError as cause:
+    found = " (an older version is here)" if find_spec("flwr") else ""
+    raise MissingExtraError(f"fedpace on Flower{found}", "flower", "flwr>=1.21") from cause
 
-from fedpace.flower import versions  # noqa: F401  (first: it says so where Flower is too old for what follows)
 from fedpace.flower.client import report_mod
 from fedpace.flower.server import PacedServer
 from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import reported_seconds
-from fedpace.hosting.release import Privacy
+from fedpace.hosting.client_facts import Privacy
 
 __all__ = ["PacedServer", "PacedStrategy", "Privacy", "report_mod", "reported_seconds"]

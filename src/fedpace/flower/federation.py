@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,16 @@ from flwr.serverapp import Grid
 
 from fedpace._base.checks import at_least
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings, ShareRule, Warmup
-from fedpace.core.stepping import ServerStep
+from fedpace.core.server_rule import ServerRule
+from fedpace.core.settings import Settings
 from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
-from fedpace.flower.roster import Eligible, Roster, eligibility, wait_for_nodes
-from fedpace.flower.transport import Messages
-from fedpace.flower.versions import nodes as connected
+from fedpace.flower.grid import GridTransport, connected_nodes
+from fedpace.flower.node_names import Eligible, NodeNames, eligibility, wait_for_nodes
 from fedpace.flower.wire import ASK_LABELS, ASK_SAMPLES, record
-from fedpace.hosting.presence import FORGET
-from fedpace.hosting.schemes import make_selector, make_server
-from fedpace.hosting.server import Clock, Host, Server
+from fedpace.hosting.membership import FORGET_SECONDS
+from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.hosting.shared_model import ArraysValidation
-from fedpace.trust.limits import CLIP, WEIGHT_RATE
 from fedpace.trust.robust import RobustRule
 
 log = logging.getLogger("flwr")
@@ -47,18 +43,14 @@ class Federation:
             asked, a quota per round as in a lazy warm-up, and a warning names each of them.
         state: folder in which every round is saved and recorded (`fedpace report` and `fedpace watch` read it), and
             from which a restarted server continues; None = save nothing.
-        seed, warmup, warmup_quota, warmup_wait, warmup_trains, moments_every: as in `fedpace.Settings`.
-        shares: as in `fedpace.Settings`; the numbers of samples come from `report_mod(samples=...)` or `labels=`,
-            before a node first trains.
+        settings: a `fedpace.Settings`; None = its fields as keyword arguments, such as `seed=1` or `deadline=60`. By
+            default all nodes train in the first round, which ends when half of them have answered
+            (`warmup="full"`, `warmup_wait=0.5`, `warmup_trains=True`). With `shares="samples"`, the numbers of samples
+            come from `report_mod(samples=...)` or `labels=`, before a node first trains.
         clock: `server`: seconds are measured by the server, from sending a message to receiving its reply. `reported`:
             seconds are those that clients report, for example from delay models, and the server does not really wait.
-        deadline: most seconds to wait for a cohort, under every scheme. If no client has answered by then, the server
-            waits for the first answer, as long as one may still come.
         loss_key: metric with the client's training loss; empty = train_loss, train-loss or loss.
         sketch: entries of an update's sketch, for schemes that compare updates.
-        trust: whether to bound the influence of each client, see docs/trust.md. It may change at a restart.
-        clip: clip updates longer than this many times the reference length of the fleet; 0 = never.
-        weight_rate: most weight of one client over time, as a multiple of its share of the objective; 0 = any.
         robust: a Byzantine-robust rule in place of the weighted mean, or its name; see docs/trust.md.
         validation: a function that trains a model on the server's own data; it takes and returns named arrays. For the
             robust rules `fltrust` and `zeno`.
@@ -72,9 +64,11 @@ class Federation:
         nodes_seconds: how long to wait at the start for as many nodes as the scheme selects. After that the server
             starts with the connected nodes, or raises an error if there are too few.
         server: the server step, or its name; None = the one that the scheme asks for.
+        track: experiment trackers that get every step while the server works: `"mlflow"`, `"wandb"`, `"tensorboard"`,
+            `"otel"`, or a list; see docs/howto/track.md. A tracker that fails does not stop the server.
         weight_key, array_key, config_key: names of the number of samples, the model and the configuration in messages.
-        options: options of the scheme, if it is given by name. If an option has the name of an argument above, pass a
-            Selector instead.
+        options: fields of `fedpace.Settings`, and options of the scheme if it is given by name. If an option of the
+            scheme has the name of an argument or of a setting, pass a Selector instead.
     """
 
     def __init__(
@@ -82,48 +76,27 @@ class Federation:
         selector: str | Selector[Any] | Policy[Any],
         *,
         state: str | Path | None = None,
-        seed: int = 0,
-        shares: ShareRule = "uniform",
-        warmup: Warmup = "lazy",
-        warmup_quota: int = 5,
-        warmup_wait: float = 1.0,
-        warmup_trains: bool = True,
+        settings: Settings | None = None,
         clock: Clock = "server",
-        deadline: float = math.inf,
         loss_key: str = "",
-        moments_every: int = 1,
         sketch: int = 256,
-        trust: bool = True,
-        clip: float = CLIP,
-        weight_rate: float = WEIGHT_RATE,
         robust: str | RobustRule | None = None,
         validation: ArraysValidation | None = None,
-        forget_seconds: float = FORGET,
+        forget_seconds: float = FORGET_SECONDS,
         eligible: Eligible = None,
         bind_names: bool = False,
         name_seconds: float = 120.0,
         nodes_seconds: float = 600.0,
-        server: str | ServerStep[Any] | None = None,
+        server: str | ServerRule[Any] | None = None,
+        track: Any = None,
         weight_key: str = "num-examples",
         array_key: str = "arrays",
         config_key: str = "config",
         **options: Any,
     ) -> None:
         at_least(nodes_seconds, 0, "nodes_seconds")
+        settings = live_settings(settings, options)
         self._scheme: Any = make_selector(selector, options, inspect.signature(Federation).parameters)
-        settings = Settings(
-            seed=seed,
-            shares=shares,
-            warmup=warmup,
-            warmup_quota=warmup_quota,
-            warmup_wait=warmup_wait,
-            warmup_trains=warmup_trains,
-            deadline=deadline,
-            moments_every=moments_every,
-            trust=trust,
-            clip=clip,
-            weight_rate=weight_rate,
-        )
         self._nodes_seconds = nodes_seconds
         self._eligible = eligibility(eligible)
         self._weight_key, self._array_key, self._config_key = weight_key, array_key, config_key
@@ -133,25 +106,30 @@ class Federation:
             Host("flower", log, REMEDIES),
             clock=clock,
             folder=None if state is None else Path(state),
-            rule=make_server(server),
+            rule=self._server_rule(server),
             robust=robust,
             validation=validation,
             sketch=sketch,
             loss_key=loss_key,
             forget_seconds=forget_seconds,
+            track=track,
         )
         saved = self._server.saved
         self._arrays = None if saved is None else record(saved.model)
         """The current version of the shared model."""
-        questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: shares == "samples"}
-        owners = {} if saved is None else {str(name): int(node) for name, node in saved.facts.get("names", {}).items()}
-        self._roster = Roster(name_seconds, config_key, questions, owners if bind_names else None)
-        self._messages = Messages(weight_key, (sketch, seed))
+        questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: settings.shares == "samples"}
+        owners = {} if saved is None else {str(name): int(node) for name, node in saved.extra.get("names", {}).items()}
+        self._node_names = NodeNames(name_seconds, config_key, questions, owners if bind_names else None)
+        self._transport = GridTransport(weight_key, (sketch, settings.seed))
 
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator: it holds the known clients and the state of the scheme."""
         return self._server.coordinator
+
+    def _server_rule(self, server: str | ServerRule[Any] | None) -> ServerRule[Any] | None:
+        """Return the server rule; None = the one that the scheme asks for."""
+        return make_server(server)
 
     def close(self) -> None:
         """Close the state folder; call it if your own loop calls the rounds instead of `start`."""
@@ -165,8 +143,8 @@ class Federation:
 
     def _present(self, grid: Grid, nodes: Iterable[int] | None = None) -> dict[str, int]:
         """Return name -> node id of the eligible nodes among `nodes` (None = all connected); new clients join."""
-        with self._server.watch("looking for nodes" if self._roster.notes else WAITING):
-            named = self._roster.names(connected(grid) if nodes is None else nodes, grid)
+        with self._server.watch("looking for nodes" if self._node_names.notes else WAITING):
+            named = self._node_names.names(connected_nodes(grid) if nodes is None else nodes, grid)
         allowed = {name: node for name, node in named.items() if self._eligible(name)}
-        self._server.presence.update({name: self._roster.notes[name] for name in allowed})
+        self._server.membership.update({name: self._node_names.notes[name] for name in allowed})
         return {name: node for name, node in allowed.items() if name in self.coordinator.ledger}

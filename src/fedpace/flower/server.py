@@ -18,16 +18,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpace._base.checks import above, at_least
+from fedpace._base.rng import stream
 from fedpace.core.tasks import Policy, Step
 from fedpace.core.types import Selector
-from fedpace.flower import versions
+from fedpace.flower.evaluation import NodeEvaluation
 from fedpace.flower.federation import Federation
+from fedpace.flower.grid import check, connected_nodes
 from fedpace.flower.wire import record, unpacked
-from fedpace.hosting.courier import POLL
+from fedpace.hosting.reply_loop import POLL_SECONDS
 
 log = logging.getLogger("flwr")
 
-LOOK = 3.0
+EVALUATING_NODES = 5
+"""Nodes that evaluate the model together, if the server does not evaluate it itself."""
+EVALUATE_EVERY = 60.0
+"""Least seconds from one evaluation on nodes to the next."""
+LOG_EVERY = 2.0
+"""Least real seconds between two lines of the log about steps."""
+NODE_POLL_SECONDS = 3.0
 """Seconds between polls for connected nodes while waiting for a step; Flower's own grid polls as often."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -47,6 +55,10 @@ class PacedServer(Federation):
         self._ttl: float | None = None
         self._nodes: dict[str, int] = {}
         self._looked = -math.inf
+        self._evaluation: NodeEvaluation
+        self._result: Result
+        self._logged = (-math.inf, 0)
+        """Real time and step of the last line of the log about steps."""
         self._content = (-1, RecordDict())
         """Version of the model in the current message content, and that content."""
 
@@ -61,7 +73,8 @@ class PacedServer(Federation):
         evaluate_fn: Evaluate | None = None,
         *,
         seconds: float = math.inf,
-        evaluate_every: float = 0.0,
+        evaluate_every: float | None = None,
+        evaluate_nodes: int | None = None,
     ) -> Result:
         """Train until the model has made `num_rounds` steps in total, including steps before a restart.
 
@@ -71,35 +84,51 @@ class PacedServer(Federation):
             num_rounds: number of steps of the model.
             timeout: seconds after which a node without a reply counts as failed.
             train_config: sent with every task; the number of the current step is added as `server-round`.
-            evaluate_config: not used, because nodes would have to wait for one another; a warning says so.
+            evaluate_config: sent with the model to nodes that evaluate; the number of steps is added as `server-round`.
             evaluate_fn: called with the step number and the model before the first step and after steps. Nodes keep
                 training meanwhile, but their replies wait.
             seconds: stop after the first step at which this many seconds have passed, including those before a restart.
-            evaluate_every: least seconds between evaluations.
+            evaluate_every: least seconds between evaluations; None = 0 for `evaluate_fn`, 60 for nodes.
+            evaluate_nodes: number of randomly drawn nodes that evaluate the model together. Each of them gets no
+                training task while it evaluates: with 5 nodes once per minute, and 6 seconds per evaluation, that costs
+                30 seconds of one node per minute. None = 5 without `evaluate_fn`, 0 with it. The means of their metrics
+                are recorded with the next step, and are in the result's `evaluate_metrics_clientapp`.
         """
-        versions.check(grid)
+        check(grid)
         above(seconds, 0, "seconds")
-        at_least(evaluate_every, 0, "evaluate_every")
-        if evaluate_config is not None:
-            log.warning("fedpace: evaluate_config is not used: without rounds nodes evaluate nothing, evaluate_fn does")
+        if evaluate_nodes is None:
+            evaluate_nodes = 0 if evaluate_fn else EVALUATING_NODES
+        at_least(evaluate_nodes, 0, "evaluate_nodes")
+        node_pause = EVALUATE_EVERY if evaluate_every is None else evaluate_every
+        pause = evaluate_every or 0.0
+        at_least(pause, 0, "evaluate_every")
+        self._evaluation = NodeEvaluation(
+            evaluate_nodes,
+            node_pause,
+            timeout,
+            ConfigRecord() if evaluate_config is None else evaluate_config,
+            weight_key=self._weight_key,
+            array_key=self._array_key,
+            config_key=self._config_key,
+        )
         self._grid, self._config = grid, ConfigRecord() if train_config is None else train_config
-        self._server.courier.patience, self._ttl = timeout, timeout if math.isfinite(timeout) else None
-        result = Result()
+        self._server.loop.reply_timeout, self._ttl = timeout, timeout if math.isfinite(timeout) else None
+        result = self._result = Result()
         result.arrays = self._arrays = initial_arrays if self._arrays is None else self._arrays
         self._server.share(unpacked(self._arrays))
         if done := self.coordinator.step:
-            log.info("fedpace: %d steps are saved: going on with step %d", done, done + 1)
-        with self._server.sitting():
+            log.info("fedpace: %d steps are saved: continuing with step %d", done, done + 1)
+        with self._server.run_context():
             if not done or self._server.files.unwritten:  # or the server was killed before it evaluated the last step
                 self._evaluate(evaluate_fn, result)
-            evaluated = self._server.courier.now
+            evaluated = self._server.loop.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
                 self._step(self._next_step())
                 result.arrays = self._arrays
                 last = self.coordinator.step == num_rounds or self.coordinator.now >= seconds
-                if last or self._server.courier.now >= evaluated + evaluate_every:
+                if last or self._server.loop.now >= evaluated + pause:
                     self._evaluate(evaluate_fn, result)
-                    evaluated = self._server.courier.now
+                    evaluated = self._server.loop.now
         return result
 
     def _next_step(self) -> Step:
@@ -109,30 +138,60 @@ class PacedServer(Federation):
             if not self._nodes:
                 self._wait_for_nodes(self._grid)
             self._looked = -math.inf
-            step = self._server.next_step(self._messages.on(self._grid, self._offer), self._available)
+            step = self._server.next_step(self._transport.on(self._grid, self._offer), self._available)
             if step is not None:
                 return step
             if not said:
-                known, online = len(self._nodes), len(versions.nodes(self._grid))
-                log.warning("fedpace: waiting: of %d nodes, %d are eligible and said who they are", online, known)
+                known, online = len(self._nodes), len(connected_nodes(self._grid))
+                log.warning("fedpace: waiting: of %d nodes, %d are eligible and have a name", online, known)
                 said = True
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
     def _step(self, step: Step) -> None:
         """Apply a step; free clients get new tasks before the step is saved."""
-        moved = self._server.take(step)
+        moved = self._server.apply(step)
         shared = self._server.shared
         self._arrays = record(shared.arrays)
-        facts = {"names": self._roster.bound or {}}
-        self._server.stepped(step, shared.arrays, moved=moved, facts=facts, transport=self._messages)
+        extra = {"names": self._node_names.bound or {}}
+        entry = self._server.stepped(step, shared.arrays, moved=moved, extra=extra, transport=self._transport)
+        if time.monotonic() >= self._logged[0] + LOG_EVERY:
+            made = entry.number - self._logged[1]
+            loss = "unknown" if entry.train_loss is None else f"{entry.train_loss:.4g}"
+            log.info(
+                "fedpace: %s, step %d at %.1f s: %d clients, training loss %s%s",
+                self._scheme.name,
+                entry.number,
+                entry.clock,
+                len(entry.clients),
+                loss,
+                f" ({made} steps since the last line)" if made > 1 and self._logged[1] else "",
+            )
+            self._logged = (time.monotonic(), entry.number)
 
     def _available(self) -> Iterable[str]:
-        """Return the names of available clients; poll again after `LOOK` seconds, or after a failed task."""
-        if self._messages.failed or time.monotonic() >= self._looked + LOOK:
-            self._messages.failed = False
+        """Return the names of available clients; poll again after NODE_POLL_SECONDS or a failed task."""
+        if self._transport.failed or time.monotonic() >= self._looked + NODE_POLL_SECONDS:
+            self._transport.failed = False
             self._nodes = self._present(self._grid)
             self._looked = time.monotonic()
-        return self._nodes
+        self._evaluate_on_nodes()
+        return self._nodes.keys() - self._evaluation.busy
+
+    def _evaluate_on_nodes(self) -> None:
+        """Let free nodes of the sample evaluate the model, and record the means when all have answered."""
+        if self._arrays is None:
+            return
+        working = {str(task.client) for task in self.coordinator.tasks}
+        step, now = self.coordinator.step, self._server.loop.now
+        rng = stream(self.coordinator.settings.seed, "evaluating nodes", step)
+        found = self._evaluation.update(
+            self._grid, self._nodes, lambda name: name not in working, self._arrays, step, now, rng
+        )
+        if found:
+            self._server.files.evaluated(found)
+            self._result.evaluate_metrics_clientapp[step] = MetricRecord({**found})
+            means = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            log.info("fedpace: nodes evaluated the model of step %d: %s", self._evaluation.step, means)
 
     def _offer(self, client: str) -> Message | None:
         """Return a message with the current model for a client; None if its node has disconnected."""

@@ -16,8 +16,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedpace.hosting.named_arrays import Arrays
 from fedpace.hosting.replies import Note, Raw, parse
-from fedpace.hosting.sketch import Arrays
 
 RECORD = "fedpace"
 """Key of fedpace's ConfigRecord in a reply."""

@@ -19,8 +19,7 @@ from fedpace._base.checks import did_you_mean
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.coordinator import Coordinator
-from fedpace.hosting.lock import LOCK
-from fedpace.hosting.state import INDEX
+from fedpace.hosting.state_folder import INDEX, LOCK
 
 PATTERN = "readmit-*.json"
 """File names of requests; unfinished files start with a dot."""

@@ -15,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray
+from fedpace._base.codec import is_text
 from fedpace._base.errors import InputError
 from fedpace._base.names import printable
-from fedpace.core.ids import is_text
-from fedpace.hosting.release import MOST_ROWS, WIDEST
-from fedpace.hosting.sketch import Arrays, is_variance
+from fedpace.hosting.client_facts import MAX_FEATURES, MAX_MOMENT_ROWS
+from fedpace.hosting.named_arrays import Arrays, is_variance
 
-MOST_COLUMNS = 2 * WIDEST
+MAX_MOMENT_COLUMNS = 2 * MAX_FEATURES
 """Largest number of columns of a moment; `report_mod` and `Reporter` obey it. A broken client must neither fill the
 server's memory nor slow down every selection."""
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 """Largest number of classes in a label histogram."""
-MOST_SKETCHED = 65_536
+MAX_SKETCH_ENTRIES = 65_536
 """Largest number of entries in the sketch of an update."""
-MOST_SECONDS = 1e8
+MAX_REPORTED_SECONDS = 1e8
 """Longest time that a client may report, about three years: it moves the virtual clock of the `reported` mode."""
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
 """Names of metrics to try for the loss if no `loss_key` is given; the first one present counts."""
 
@@ -107,12 +107,12 @@ def read_note(entries: Any) -> Note:
     if not isinstance(entries, Mapping):
         raise InputError(f"a note should be a table of entries, but a {type(entries).__name__} came")
     name = entries.get("name", "")
-    if not isinstance(name, str) or len(name) > LONGEST_NAME or not is_text(name):
-        raise InputError(f"a name should be text of at most {LONGEST_NAME} characters, which UTF-8 can hold")
+    if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH or not is_text(name):
+        raise InputError(f"a name should be text of at most {MAX_NAME_LENGTH} characters, which UTF-8 can hold")
     return Note(
         name=name,
-        seconds=_number(entries.get("seconds", math.nan), "reported seconds", MOST_SECONDS),
-        compute=_number(entries.get("compute", math.nan), "reported compute", MOST_SECONDS),
+        seconds=_number(entries.get("seconds", math.nan), "reported seconds", MAX_REPORTED_SECONDS),
+        compute=_number(entries.get("compute", math.nan), "reported compute", MAX_REPORTED_SECONDS),
         samples=_number(entries.get("samples", math.nan), "reported samples"),
         moment=_moment(entries.get("moment"), entries.get("shape")),
         update=_update(entries.get("update")),
@@ -149,7 +149,7 @@ def read_model(arrays: Any, sent: Arrays, *, is_step: bool = False) -> dict[str,
         if not np.isfinite(same).all():
             raise InputError(f"array {key!r} of the model holds NaN or infinity: training diverged")
         if same.dtype.kind in "iu" and array.dtype.kind == "f" and not (np.abs(np.float64(same) - array) <= 1).all():
-            raise InputError(f"array {key!r} of the model holds numbers that no {same.dtype} can be")
+            raise InputError(f"array {key!r} of the model holds numbers that do not fit into {same.dtype}")
         if is_variance(key) and (same < 0).any():
             raise InputError(f"array {key!r} of the model holds variances below 0")
         found[key] = same
@@ -186,9 +186,10 @@ def _moment(data: Any, shape: Any) -> FloatArray | None:
     if not isinstance(data, bytes) or len(sizes) != 2 or not all(type(size) is int for size in sizes):
         raise InputError(f"a moment should be bytes with a shape of two whole numbers, but the shape is {shape!r}")
     rows, columns = sizes
-    if not (1 <= rows <= MOST_ROWS and 1 <= columns <= MOST_COLUMNS):
+    if not (1 <= rows <= MAX_MOMENT_ROWS and 1 <= columns <= MAX_MOMENT_COLUMNS):
         raise InputError(
-            f"a moment should have 1 to {MOST_ROWS} rows and 1 to {MOST_COLUMNS} columns, but its shape is {shape!r}"
+            f"a moment should have 1 to {MAX_MOMENT_ROWS} rows and 1 to {MAX_MOMENT_COLUMNS} columns, but its shape is "
+            f"{shape!r}"
         )
     if len(data) != 4 * rows * columns:
         raise InputError(f"a moment of shape {shape} should have {4 * rows * columns} bytes, but {len(data)} came")
@@ -198,16 +199,16 @@ def _moment(data: Any, shape: Any) -> FloatArray | None:
 def _update(data: Any) -> FloatArray | None:
     if data is None:
         return None
-    if not isinstance(data, bytes) or not data or len(data) % 8 or len(data) > 8 * MOST_SKETCHED:
-        raise InputError("a sketch should be the bytes of some numbers in double precision, but other things came")
+    if not isinstance(data, bytes) or not data or len(data) % 8 or len(data) > 8 * MAX_SKETCH_ENTRIES:
+        raise InputError("a sketch should be the bytes of some numbers in double precision, but something else came")
     return _finite(np.frombuffer(data, dtype="<f8"), "a sketch")
 
 
 def _labels(values: Any) -> FloatArray | None:
     if values is None:
         return None
-    if not isinstance(values, list) or not 0 < len(values) <= MOST_CLASSES:
-        raise InputError(f"a label histogram should be a list of 1 to {MOST_CLASSES} counts, but other things came")
+    if not isinstance(values, list) or not 0 < len(values) <= MAX_CLASSES:
+        raise InputError(f"a label histogram should be a list of 1 to {MAX_CLASSES} counts, but something else came")
     counts = np.array([_number(value, "a count in the label histogram") for value in values])
     if np.isnan(counts).any():
         raise InputError("a count in the label histogram should be a number, but NaN came")

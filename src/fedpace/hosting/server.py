@@ -1,7 +1,7 @@
 """The live server: a coordinator together with model versions, a clock and a state folder.
 
     while (step := server.next_step(transport, available)) is not None:
-        moved = server.take(step)                # or aggregate server.answers(step) yourself
+        moved = server.apply(step)               # or aggregate server.bounded(step) yourself
         server.stepped(step, server.shared.arrays, moved=moved, transport=transport)
 
 A transport sends tasks and returns replies (`fedpace.flower`, `fedpace.nvflare`). As in the simulator, the coordinator
@@ -12,38 +12,131 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from scipy import optimize, special  # noqa: F401  (import them now, not in the middle of a run)
 
-from fedpace._base.checks import at_least, one_of
+from fedpace._base import registry
+from fedpace._base.checks import at_least, check_options, one_of
+from fedpace._base.errors import InputError
 from fedpace._base.names import bare
 from fedpace._base.signals import terminable
 from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.hearing import NOT_FINITE
-from fedpace.core.roster import Settings
-from fedpace.core.stepping import ServerStep, step_facts
-from fedpace.core.tasks import Due, Step, Task
+from fedpace.core.server_rule import ServerRule, step_facts
+from fedpace.core.settings import Settings
+from fedpace.core.step_bounds import NOT_FINITE
+from fedpace.core.tasks import Actions, Step, Task
 from fedpace.core.types import Need
-from fedpace.hosting import state as disk
-from fedpace.hosting.courier import Courier, Transport
-from fedpace.hosting.folder import ServerFolder, run_info
-from fedpace.hosting.presence import FORGET, Presence
-from fedpace.hosting.reader import Reader
+from fedpace.hosting.membership import FORGET_SECONDS, Membership
+from fedpace.hosting.named_arrays import Arrays, UpdateSketch
 from fedpace.hosting.readmission import Readmissions
 from fedpace.hosting.replies import Reply
+from fedpace.hosting.reply_loop import ReplyLoop, ReplyReader, Transport
 from fedpace.hosting.shared_model import ArraysValidation, SharedModel
-from fedpace.hosting.sketch import Arrays, UpdateSketch
-from fedpace.hosting.stopwatch import Stopwatch
+from fedpace.hosting.state_folder import Saved, StateFolder, run_info
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
+from fedpace.tracking import make_trackers
 from fedpace.trust.robust import RobustRule, make_robust
+
+
+def make_server(server: str | ServerRule[Any] | None) -> ServerRule[Any] | None:
+    """Return the server step with this name, or the given object; None stays None (the default of the scheme)."""
+    return registry.servers[server]() if isinstance(server, str) else server
+
+
+LIVE_DEFAULTS = Settings(warmup="full", warmup_wait=0.5, warmup_trains=True, hear_late=True)
+"""Settings of a live server. All clients train in the first round, and it ends when half of them have answered."""
+
+
+def live_settings(given: Settings | Mapping[str, Any] | None, options: dict[str, Any]) -> Settings:
+    """Return the settings of a live server, and remove the fields of Settings from `options`.
+
+    Args:
+        given: settings from the user, or some fields of them; None = the defaults of live servers.
+        options: keyword arguments from the user: fields of Settings, which override `given`, and other options.
+    """
+    names = {field.name for field in fields(Settings)}
+    keywords = {name: options.pop(name) for name in list(options) if name in names}
+    if isinstance(given, Mapping):
+        check_options(Settings, given, "settings")
+        given = replace(LIVE_DEFAULTS, **given)
+    elif given is not None and not isinstance(given, Settings):
+        raise InputError(f"settings must be a fedpace.Settings, but a {type(given).__name__} came")
+    # No framework can stop a client in mid-task.
+    return replace(LIVE_DEFAULTS if given is None else given, **keywords, hear_late=True)
+
+
+def make_selector(selector: Any, options: Mapping[str, Any], arguments: Iterable[str] = ()) -> Any:
+    """Return the scheme with this name and these options, or the given object.
+
+    Args:
+        selector: a name, a Selector or a Policy.
+        options: options of the scheme; only with a name.
+        arguments: the caller's own argument names, which the hint for a misspelt option may suggest too.
+    """
+    if not isinstance(selector, str):
+        if options:
+            raise InputError(f"{sorted(options)} came beside a ready selector: give options with a scheme's name only")
+        return selector
+    kind: Any = registry.selectors[selector]
+    others = [*arguments, *(field.name for field in fields(Settings))]
+    check_options(kind, options, selector, others=others)
+    return kind(**options)
+
+
+@dataclass
+class Spent:
+    """Time spent on one kind of work."""
+
+    times: int = 0
+    seconds: float = 0.0
+    """Wall-clock seconds, including the wait for a free core."""
+    work: float = 0.0
+    """CPU seconds of the thread."""
+    longest: float = 0.0
+    """Largest wall-clock seconds of one call."""
+    most_work: float = 0.0
+    """Largest CPU seconds of one call."""
+
+
+class Stopwatch:
+    """Adds up seconds by kind of work: `with watch("saving"): ...`."""
+
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, Spent] = defaultdict(Spent)
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Context manager: add the time spent inside to the kind of work `what`."""
+        began, worked = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            seconds, work = time.perf_counter() - began, time.thread_time() - worked
+            spent = self.spent[what]
+            spent.times += 1
+            spent.seconds += seconds
+            spent.work += work
+            spent.longest = max(spent.longest, seconds)
+            spent.most_work = max(spent.most_work, work)
+
+    def __str__(self) -> str:
+        """All kinds of work in one line, the longest first; in brackets, total and largest CPU time of one call."""
+        parts = sorted(self.spent.items(), key=lambda part: -part[1].seconds)
+        return ", ".join(
+            f"{what} {s.seconds:.2f} s in {s.times} ({s.work:.2f} s of work, {1000 * s.most_work:.1f} ms at the most)"
+            for what, s in parts
+        )
+
 
 Clock = Literal["server", "reported"]
 
@@ -81,6 +174,7 @@ class Server:
         sketch: number of entries in the sketch of an update; 0 = the whole update.
         loss_key: name of the metric with the client's training loss; empty = try the names in `LOSS_KEYS`.
         forget_seconds: remove clients that were not connected for this long.
+        track: experiment trackers, as names or objects (`fedpace.tracking`).
     """
 
     def __init__(
@@ -91,17 +185,17 @@ class Server:
         *,
         clock: Clock = "server",
         folder: Path | None = None,
-        rule: ServerStep[Any] | None = None,
+        rule: ServerRule[Any] | None = None,
         robust: RobustRule | str | None = None,
         validation: ArraysValidation | None = None,
         sketch: int = 256,
         loss_key: str = "",
-        forget_seconds: float = FORGET,
+        forget_seconds: float = FORGET_SECONDS,
+        track: Any = None,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
-        # No framework can stop a client in mid-task.
-        settings = replace(settings, hear_late=True)
+        settings = live_settings(settings, {})
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
         self.rule = server_step(scheme, rule)
@@ -112,16 +206,20 @@ class Server:
         self.width = sketch
         self._log = host.log
         settings = self.coordinator.settings
-        self.files = ServerFolder(folder, lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust))
+        self.files = StateFolder(
+            folder,
+            lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust),
+            make_trackers(track),
+        )
         self.saved = self.files.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
         coordinator = self.coordinator
-        self._reader = Reader(coordinator, host.remedies, host.log, loss_key)
-        self.courier = Courier(coordinator, self._reader, host.log, reported=clock == "reported")
+        self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
+        self.loop = ReplyLoop(coordinator, self._reader, host.log, reported=clock == "reported")
         if self.saved is not None:
-            self.courier.expect(self.saved.coming)
-        self.presence = Presence(coordinator, self._reader, host.log, forget_seconds)
+            self.loop.restore_unseen(self.saved.unseen)
+        self.membership = Membership(coordinator, self._reader, host.log, forget_seconds)
         self._readmissions = Readmissions(folder, host.log)
         self._readmissions.carry_out(coordinator)
         self.shared: SharedModel
@@ -139,9 +237,9 @@ class Server:
             self.shared = SharedModel(arrays, self.rule, robust=self._robust, validation=self._validation)
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
-                self.shared.load_state(self.saved.facts.get("server", {}), self.saved.own)
+                self.shared.load_state(self.saved.extra.get("server", {}), self.saved.extra_arrays)
         self.shared.arrays = {key: np.array(array) for key, array in arrays.items()}
-        self.courier.models[self.coordinator.step] = self.shared.arrays
+        self.loop.models[self.coordinator.step] = self.shared.arrays
         return self.shared
 
     def next_step(self, transport: Transport, available: Iterable[str] | Callable[[], Iterable[str]]) -> Step | None:
@@ -152,20 +250,20 @@ class Server:
             available: the connected clients, or a function that returns them and is called repeatedly.
         """
         fixed = None if callable(available) else list(available)
-        self.files.acquire()
+        self.files.start()
         self._readmissions.carry_out(self.coordinator)
         self._send(transport, self._next)
         # Without rounds, use the answers in hand at once if they suffice: under load they would grow stale while more
         # replies are read. Rounds read replies first, so that stragglers are known before the next choice.
-        at_once = not (self.coordinator.policy.rounds or self.courier.reported) and self.coordinator.sated
+        at_once = not (self.coordinator.policy.rounds or self.loop.reported) and self.coordinator.wait_is_over
         while True:
             if not at_once:
                 with self.watch("reading replies"):
-                    self.courier.take_in(transport)
+                    self.loop.read_replies(transport)
             at_once = False
             present = available() if callable(available) else fixed
             with self.watch("deciding"), self._fitting():
-                due = self.coordinator.due(self.courier.now, present)
+                due = self.coordinator.due(self.loop.now, present)
             if due.step is not None:
                 self._next = due.tasks
                 return due.step
@@ -173,19 +271,19 @@ class Server:
                 self._say(due)
                 self._send(transport, due.tasks)
                 if self.coordinator.policy.rounds:  # the waits of other policies already include the latency
-                    self.coordinator.wait_at_least(self.courier.latency)
+                    self.coordinator.wait_at_least(self.loop.latency)
             elif self.coordinator.tasks:
                 with self.watch("waiting"):
-                    self.courier.pass_time(transport)
+                    self.loop.wait(transport)
             else:
                 return None
 
     def answers(self, step: Step) -> list[tuple[float, Arrays, Reply]]:
         """Return (weight, model that was sent, reply) for each answer of a step."""
-        models, replies = self.courier.models, self.courier.replies
+        models, replies = self.loop.models, self.loop.replies
         return [(weight, models[task.step], replies[task.id]) for task, weight in step.answers]
 
-    def take(self, step: Step) -> bool:
+    def apply(self, step: Step) -> bool:
         """Make a step with the server rule, and return whether the model changed."""
         with self.watch("stepping"):
             applied = self.shared.apply(self.coordinator, step, *self._models(step))
@@ -208,14 +306,14 @@ class Server:
 
     def _models(self, step: Step) -> tuple[dict[int, Arrays], dict[int, Arrays]]:
         """Return task id -> trained model and task id -> sent model, for the answers of a step."""
-        models, replies = self.courier.models, self.courier.replies
+        models, replies = self.loop.models, self.loop.replies
         tasks = [task for task, _ in step.answers]
         return {t.id: replies[t.id].model or {} for t in tasks}, {t.id: models[t.step] for t in tasks}
 
     def _drop_lost(self, step: Step, left: Step) -> None:
         """Drop the replies of `step` that are not in `left`, because they are not finite."""
         for task in {task for task, _ in step.answers} - {task for task, _ in left.answers}:
-            self.courier.drop(task, NOT_FINITE)
+            self.loop.drop(task, NOT_FINITE)
 
     def stepped(
         self,
@@ -223,8 +321,8 @@ class Server:
         model: Arrays,
         *,
         moved: bool,
-        own: Any = None,
-        facts: Any = None,
+        extra_arrays: Any = None,
+        extra: Any = None,
         transport: Transport | None = None,
     ) -> Round:
         """Record that a step was made, send the next tasks, save the state, and return the record of the round.
@@ -233,28 +331,28 @@ class Server:
             step: the step that was made.
             model: the model after the step.
             moved: whether the server rule changed the model.
-            own: further arrays of the host to save.
-            facts: further JSON values of the host to save.
+            extra_arrays: further arrays of the host to save.
+            extra: further JSON values of the host to save.
             transport: sends the next tasks before the state is saved, so that clients do not wait for the disk; None =
                 `next_step` sends them.
         """
-        held = [self.courier.replies.get(task.id) for task, _ in step.answers]  # None = refused
+        held = [self.loop.replies.get(task.id) for task, _ in step.answers]  # None = refused
         losses = [reply.loss for reply in held if reply is not None and not math.isnan(reply.loss)]
         stepping = step_facts(self.shared.state)
-        before = set(self.coordinator.at.excluded)
+        before = set(self.coordinator.progress.excluded)
         with self.watch("settling"), self._fitting():
-            seconds = self.courier.events.waited if self.coordinator.policy.rounds else None
+            seconds = self.loop.events.waited if self.coordinator.policy.rounds else None
             turn = self.coordinator.stepped(seconds=seconds, facts=stepping)
         for client in sorted({*(turn.excluded or ())} - before):
-            self._log.warning(
-                "fedpace: %r is excluded: its updates opposed the validation set. %s takes that back",
+            self._log.info(
+                "fedpace: %r is excluded for a while: the validation set refused its updates. %s takes that back",
                 client,
                 self._readmissions.remedy(client),
             )
         for client, factor in turn.clipped.items():
             self._log.info("fedpace: the update of %r was clipped to %.2g of its length", client, factor)
-        self.courier.models[self.coordinator.step] = model
-        self.courier.tidy()
+        self.loop.models[self.coordinator.step] = model
+        self.loop.discard_unused()
         if transport is not None:
             self._send(transport, self._next)
         entry = recorded(
@@ -268,15 +366,16 @@ class Server:
         self._ended = self.coordinator.now
         with self.watch("saving"):
             scalars, vectors = self.shared.saved_state()
-            remembered = {"server": scalars, **(facts or {})}
-            arrays = {**(own or {}), **vectors}
-            self.files.save(disk.Saved(self.coordinator, model, entry, remembered, arrays, self.courier.coming))
+            remembered = {"server": scalars, **(extra or {})}
+            arrays = {**(extra_arrays or {}), **vectors}
+            self.files.save(Saved(self.coordinator, model, entry, remembered, arrays, self.loop.unseen))
             self._readmissions.saved()
         return entry
 
     @contextmanager
-    def sitting(self) -> Iterator[None]:
+    def run_context(self) -> Iterator[None]:
         """Context manager for a run of the server: at its end it records the status and logs the time spent."""
+        self.files.start()
         status = "interrupted"
         try:
             with terminable():
@@ -284,24 +383,27 @@ class Server:
             status = "finished"
         finally:
             self.files.close(status)
-            self._log.info("fedpace: the server's seconds: %s", self.watch)
+            self._log.info("fedpace: where the server's time went: %s", self.watch)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
     def _send(self, transport: Transport, tasks: tuple[Task, ...]) -> None:
         with self.watch("sending"):
-            self.courier.send(transport, tasks)
+            self.loop.send(transport, tasks)
         self._next = ()
 
-    def _say(self, due: Due) -> None:
+    def _say(self, due: Actions) -> None:
         """Log which clients get which tasks."""
-        kinds = {"train": "train", "measure": "only report", "probe": "are asked first"}
+        kinds = {"train": "train", "measure": "measure", "probe": "are probed"}
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
             if asked:
                 names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if kind == "train" else "") for t in asked)
-                self._log.info("fedpace: %d of %d clients %s: %s", len(asked), len(self.coordinator), words, names)
-        if due.tasks[0].kind == "train" and (status := self.coordinator.at.turn.why.status) != "ok":
+                of, step, scheme = len(self.coordinator), self.coordinator.step + 1, self.coordinator.policy.name
+                self._log.info(
+                    "fedpace: %s, step %d: %d of %d clients %s: %s", scheme, step, len(asked), of, words, names
+                )
+        if due.tasks[0].kind == "train" and (status := self.coordinator.log.why.status) != "ok":
             self._log.info("fedpace: %s", status)
 
     @contextmanager

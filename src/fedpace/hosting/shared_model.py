@@ -1,13 +1,13 @@
 """The shared model of a server with named arrays, its server step, and the saving of the rule's state.
 
-The server rule sees the parameters as one flat vector (`fedpace.core.stepping`). Buffers (`sketch.is_buffer`) are
+The server rule sees the parameters as one flat vector (`fedpace.core.server_rule`). Buffers (`sketch.is_buffer`) are
 always the weighted mean of the clients' buffers, because an extrapolated variance could fall below 0; integers are
 rounded. If a client's model lacks an array, or has it in another shape, the array that was sent to the client counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Applied, Trained
-from fedpace.core.stepping import Answers, Gather, ServerStep, ShareOf, Source
+from fedpace.core.server_rule import Answers, Gather, ServerRule
 from fedpace.core.tasks import Step
-from fedpace.core.types import Mode
-from fedpace.hosting.sketch import Arrays, buffer_lengths, flat, is_buffer
+from fedpace.hosting.named_arrays import Arrays, buffer_lengths, flat, is_buffer
 from fedpace.trust.robust import RobustRule, make_robust
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class SharedModel:
     def __init__(
         self,
         arrays: Arrays,
-        rule: ServerStep[Any],
+        rule: ServerRule[Any],
         *,
         robust: RobustRule | str | None = None,
         validation: ArraysValidation | None = None,
@@ -124,7 +123,10 @@ class SharedModel:
             total = sum(weight for _, weight in applied.step.answers)
             average = applied.step.mode == "average" and total > 0
             weighted = [
-                (weight / total if average else weight, self._near(trained, sent, task.id, applied.buffer_factors))
+                (
+                    weight / total if average else weight,
+                    self._buffers_clipped(trained, sent, task.id, applied.buffer_factors),
+                )
                 for task, weight in applied.step.answers
             ]
             self._put(applied.model, mean_buffers(self.arrays, weighted))
@@ -154,7 +156,7 @@ class SharedModel:
             models = {task: current + step.scale * (vector - current) for task, vector in models.items()}
         found: dict[int, dict[str, NDArray[Any]]] = {}
         for task, vector in models.items():
-            model = dict(self._near(trained, sent, task, buffers))
+            model = dict(self._buffers_clipped(trained, sent, task, buffers))
             found[task] = model if vector is before[task] else {**model, **self._named(vector)}
         return step, found
 
@@ -167,7 +169,7 @@ class SharedModel:
             answers.append(Trained(task, flat_model, self._flat(start), moved))
         return answers
 
-    def _near(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
+    def _buffers_clipped(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
         """Return a client's model with the change of its buffers clipped by its factor in `factors`."""
         model = trained[task]
         if task not in factors:
@@ -181,53 +183,14 @@ class SharedModel:
                 found[key] = _as_kind(base + factors[task] * (_fitting(model, key, base) - base), like)
         return found
 
-    def step(
-        self,
-        answers: Iterable[tuple[float, Arrays]],
-        mode: Mode = "average",
-        *,
-        sent: Arrays | Sequence[Arrays] | None = None,
-        sources: Sequence[Source] = (),
-        version: int = 0,
-        awaited: frozenset[int] | None = None,
-        share_of: ShareOf | None = None,
-    ) -> dict[str, NDArray[Any]]:
-        """Make one step without a coordinator, and return the new model; it is unchanged if all weights are 0.
-
-        Nothing is clipped, and the robust rule is not used: `apply` does both.
-
-        Args:
-            answers: (weight, trained model) of each client. Mode `average` scales the weights to sum 1. Arrays that are
-                missing or have another shape count as they were sent. All values must be finite.
-            mode: aggregation mode of the cohort.
-            sent: the model that clients received, one for all or one for each; None = the current model.
-            sources: origin of each answer, for rules with a memory of each client.
-            version: version of the current model, on the same scale as in `sources`.
-            awaited: versions that clients still train from; None = unknown.
-            share_of: gives the current weight of a client in the objective; None = unknown.
-        """
-        weighted = [(float(weight), trained) for weight, trained in answers]
-        starts = [self.arrays] * len(weighted) if sent is None else sent
-        starts = [starts] * len(weighted) if isinstance(starts, Mapping) else starts
-        if mode == "average":
-            total = sum(weight for weight, _ in weighted)
-            weighted = [(weight / total if total > 0 else 0.0, trained) for weight, trained in weighted]
-        gather = Gather(self.rule, self._zero(), mean=mode == "average" and all(s is self.arrays for s in starts))
-        for place, ((weight, trained), start) in enumerate(zip(weighted, starts, strict=True)):
-            source = sources[place] if sources else None
-            flat_model = self._flat(trained, start)
-            if not np.isfinite(flat_model).all():
-                raise InputError(f"the model of answer {place} is not finite: leave it out, or let apply() do so")
-            gather.add(flat_model, self._flat(start), weight, source)
-        combined = gather.answers(version, awaited, share_of)
-        return self.arrays if combined is None else self._move(combined, mean_buffers(self.arrays, weighted))
-
-    def carry_on(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
+    def apply_to_average(self, averaged: Arrays, answers: Iterable[tuple[float, Arrays]]) -> dict[str, NDArray[Any]]:
         """Apply the server rule to an average that the framework has computed, and return the new model.
+
+        Rules that need each client's update (`takes` holds `rows` or `sources`) cannot be used like this.
 
         Args:
             averaged: the averaged model; its buffers and new arrays are copied as they are.
-            answers: the averaged answers, as for `step`; some rules measure how far clients disagree.
+            answers: (weight, trained model) of each client; some rules measure how far clients disagree.
         """
         current = self._flat(self.arrays)
         gather = Gather(self.rule, self._zero(), mean=False)
@@ -235,18 +198,15 @@ class SharedModel:
         total = sum(weight for weight, _ in weighted)
         for weight, trained in weighted:
             gather.add(self._flat(trained), current, weight / total if total else weight)
-        combined = gather.answers()
-        if combined is None:
+        gathered = gather.answers()
+        if gathered is None:
             return self.arrays
-        step = self._flat(averaged) - current
-        mean = current + step if self.rule.takes & {"models", "mixture"} else None
-        whole = Answers(step, combined.weights, mean, combined.mean_square, combined.rows)
-        stepped = set(self._stepped())
-        return self._move(whole, {key: np.asarray(array) for key, array in averaged.items() if key not in stepped})
-
-    def _move(self, answers: Answers, others: Arrays) -> dict[str, NDArray[Any]]:
-        vector, self.state = self.rule.apply(self.state, self._flat(self.arrays), answers)
-        return self._put(vector, others)
+        update = self._flat(averaged) - current
+        mean = current + update if self.rule.takes & {"models", "mixture"} else None
+        answered = Answers(update, gathered.weights, mean, gathered.mean_square)
+        vector, self.state = self.rule.apply(self.state, current, answered)
+        parameters = set(self._parameters())
+        return self._put(vector, {key: np.asarray(array) for key, array in averaged.items() if key not in parameters})
 
     def _put(self, vector: FloatArray, others: Arrays) -> dict[str, NDArray[Any]]:
         """Set the current model from a flat vector of parameters and from other arrays, and return it."""
@@ -259,23 +219,23 @@ class SharedModel:
         """Return a flat vector of parameters as named arrays."""
         found: dict[str, NDArray[Any]] = {}
         start = 0
-        for key in self._stepped():
+        for key in self._parameters():
             like = self.arrays[key]
             found[key] = np.asarray(vector[start : start + like.size].reshape(like.shape), dtype=like.dtype)
             start += like.size
         return found
 
-    def _stepped(self) -> list[str]:
+    def _parameters(self) -> list[str]:
         """Return the names of the arrays that the server rule changes: all except buffers."""
         return [key for key, array in self.arrays.items() if not is_buffer(key, array)]
 
     def _flat(self, arrays: Arrays, otherwise: Arrays | None = None) -> FloatArray:
         """Return the parameters as one flat vector; missing arrays come from `otherwise` (None = the current model)."""
-        names, like = self._stepped(), otherwise or self.arrays
+        names, like = self._parameters(), otherwise or self.arrays
         return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
     def _zero(self) -> FloatArray:
-        return np.zeros(sum(self.arrays[key].size for key in self._stepped()))
+        return np.zeros(sum(self.arrays[key].size for key in self._parameters()))
 
     # -- saving ----------------------------------------------------------------------------------------------
 
@@ -290,5 +250,5 @@ class SharedModel:
             return
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
         if any(vector.shape[-1:] != self._zero().shape for vector in vectors.values()):
-            raise InputError(f"the saved state of {self.rule.name} belongs to another model: start anew")
+            raise InputError(f"the saved state of {self.rule.name} belongs to another model: use another folder")
         self.aggregator.load(saved["state"], vectors)

@@ -1,4 +1,4 @@
-"""`OwnModel` describes a user's torch module for records, and builds it."""
+"""`UserModel` describes a user's torch module for records, and builds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class UserModel:
     """A user's torch module. The fields describe it in records; create one with `fedpace.models._wrapped.wrap`."""
 
     name: ClassVar[str] = "own"
@@ -26,6 +26,6 @@ class OwnModel:
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return a copy of the module, or a new one if the user gave a class or function."""
-        from fedpace.models._wrapped import build_own
+        from fedpace.models._wrapped import build_user_model
 
-        return build_own(self, input_shape, generator)
+        return build_user_model(self, input_shape, generator)

@@ -16,10 +16,10 @@ from torch import nn
 
 from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.models._modules import FeatureModel
-from fedpace.models._own import OwnModel
+from fedpace.models._own import UserModel
 
-Source = nn.Module | Callable[[], nn.Module]
-TRIED = 2
+ModuleSource = nn.Module | Callable[[], nn.Module]
+TRIAL_SAMPLES = 2
 """Number of samples on which a module is tried."""
 
 
@@ -61,16 +61,16 @@ class WrappedModel(FeatureModel):
         return dict(self.body.state_dict())
 
 
-def build_own(own: OwnModel, input_shape: tuple[int, ...], generator: torch.Generator) -> WrappedModel:
+def build_user_model(own: UserModel, input_shape: tuple[int, ...], generator: torch.Generator) -> WrappedModel:
     """Return a copy of the module, or a new one if the user gave a class or function."""
-    source: Source = own.__dict__["source"]
-    made = _made(source, int(torch.randint(2**62, (), generator=generator)))
+    source: ModuleSource = own.__dict__["source"]
+    made = _instantiate(source, int(torch.randint(2**62, (), generator=generator)))
     if not isinstance(source, nn.Module):
-        _tried(made, input_shape, own.tokens)  # lazy layers take their sizes from this call
+        _trial_run(made, input_shape, own.tokens)  # lazy layers take their sizes from this call
     return WrappedModel(made, made.get_submodule(own.head))
 
 
-def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = None) -> OwnModel:
+def wrap(source: ModuleSource, input_shape: tuple[int, ...], *, head: str | None = None) -> UserModel:
     """Return `source` as a model for inputs of this shape, after trying it on a few inputs.
 
     Args:
@@ -78,13 +78,13 @@ def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = Non
         input_shape: shape of one sample.
         head: name of the layer whose inputs are the features; None = the last linear layer that is used.
     """
-    made = _made(source, 0)
+    made = _instantiate(source, 0)
     name = type(made).__name__
     tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in made.modules())
     if head is not None and head not in dict(made.named_modules()):
         layers = ", ".join(part for part, _ in made.named_modules() if part)
         raise InputError(f"{name} has no layer {head!r}; it has {layers or 'none'}")
-    outputs, used, probabilities = _tried(made, input_shape, tokens)
+    outputs, used, probabilities = _trial_run(made, input_shape, tokens)
     if probabilities:
         warnings.warn(
             f"{name} returns probabilities, but the loss makes them itself from what the last linear layer returns: "
@@ -100,13 +100,13 @@ def wrap(source: Source, input_shape: tuple[int, ...], *, head: str | None = Non
         head = used[-1]
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise InputError(f"no parameter of {name} needs a gradient: there is nothing to train")
-    found = OwnModel(name, head, outputs, sum(p.numel() for p in made.parameters()), tokens)
+    found = UserModel(name, head, outputs, sum(p.numel() for p in made.parameters()), tokens)
     # Keep a copy, so that later changes of the user's module do not affect runs.
     found.__dict__["source"] = made if isinstance(source, nn.Module) else source
     return found
 
 
-def _made(source: Source, seed: int) -> nn.Module:
+def _instantiate(source: ModuleSource, seed: int) -> nn.Module:
     if isinstance(source, nn.Module):
         made = copy.deepcopy(source)
     elif callable(source):
@@ -129,7 +129,7 @@ def _made(source: Source, seed: int) -> nn.Module:
 
 
 @torch.no_grad()
-def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, list[str], bool]:
+def _trial_run(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, list[str], bool]:
     """Return the number of outputs, the linear layers in the order of use, and whether outputs are probabilities."""
     used: list[str] = []
     hooks = []
@@ -138,7 +138,7 @@ def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tup
             hooks.append(part.register_forward_pre_hook(lambda *_, name=name: used.append(name)))
     before = module.training
     module.eval()
-    inputs = torch.zeros((TRIED, *input_shape), dtype=torch.long if tokens else torch.float32)
+    inputs = torch.zeros((TRIAL_SAMPLES, *input_shape), dtype=torch.long if tokens else torch.float32)
     try:
         with torch.random.fork_rng(devices=[]):
             outputs: Any = module(inputs)
@@ -153,12 +153,14 @@ def _tried(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tup
             hook.remove()
         module.train(before)
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else None
-    if shape is None or shape[0] != TRIED or len(shape) > 2:
-        came = f"a {type(outputs).__name__}" if shape is None else f"a tensor of shape {shape} for {TRIED} samples"
+    if shape is None or shape[0] != TRIAL_SAMPLES or len(shape) > 2:
+        came = (
+            f"a {type(outputs).__name__}" if shape is None else f"a tensor of shape {shape} for {TRIAL_SAMPLES} samples"
+        )
         raise InputError(
             f"{type(module).__name__} must return one row of outputs per sample, (n, classes) or (n, 1), but it "
             f"returned {came}"
         )
     columns = shape[1] if len(shape) == 2 else 1
-    sums = outputs.reshape(TRIED, -1).sum(1)
+    sums = outputs.reshape(TRIAL_SAMPLES, -1).sum(1)
     return columns, used, columns > 1 and bool((outputs >= 0).all() and torch.allclose(sums, torch.ones_like(sums)))

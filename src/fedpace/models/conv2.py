@@ -7,10 +7,11 @@ MNIST. Its FEMNIST network is LEAF's: `channels = [32, 64]`, `padding = 2`, `hid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Options
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ KERNEL = 5
 
 
 @dataclass(frozen=True)
-class Conv2:
+class Conv2(Options):
     """Two 5x5 convolutions with max-pooling, one hidden layer, a head.
 
     Args:
@@ -33,21 +34,20 @@ class Conv2:
     name: ClassVar[str] = "conv2"
 
     channels: tuple[int, int] = (20, 50)
-    padding: int = 0
-    hidden: int = 500
+    padding: Annotated[int, AtLeast(0)] = 0
+    hidden: Annotated[int, AtLeast(1)] = 500
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         for channels in self.channels:
             at_least(channels, 1, "channels of conv2")
-        at_least(self.padding, 0, "padding of conv2")
-        at_least(self.hidden, 1, "hidden of conv2")
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model for images of (channels, height, width)."""
         from torch import nn
 
-        from fedpace.models._layers import ChannelsLast, conv_layer
+        from fedpace.models._modules import ChannelsLast, conv_layer
         from fedpace.models.base import FeatureModel, linear_layer
 
         if len(input_shape) != 3:

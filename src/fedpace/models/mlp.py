@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedpace._base.checks import at_least
+from fedpace._base.options import AtLeast, Options
 from fedpace.models.base import Dense, LinearLayers
 
 
 @dataclass(frozen=True)
-class Mlp(LinearLayers):
+class Mlp(Options, LinearLayers):
     """Hidden layers with ReLU, then a linear head.
 
     Args:
@@ -21,13 +21,8 @@ class Mlp(LinearLayers):
 
     name: ClassVar[str] = "mlp"
 
-    hidden: int = 64
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.hidden, 1, "hidden of mlp")
-        at_least(self.layers, 1, "layers of mlp")
+    hidden: Annotated[int, AtLeast(1)] = 64
+    layers: Annotated[int, AtLeast(1)] = 1
 
     def dense(self, input_shape: tuple[int, ...], outputs: int) -> tuple[Dense, ...]:
         """Return the hidden layers and the head."""

@@ -11,10 +11,10 @@ Our choices, because the paper only says ResNet18:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Options
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ BLOCKS = 2
 
 
 @dataclass(frozen=True)
-class Resnet18:
+class Resnet18(Options):
     """ResNet18 for small images, with group normalisation.
 
     `width = 16` is the thin one for CPUs.
@@ -39,13 +39,12 @@ class Resnet18:
 
     name: ClassVar[str] = "resnet18"
 
-    width: int = 64
-    groups: int = 8
+    width: Annotated[int, AtLeast(1)] = 64
+    groups: Annotated[int, AtLeast(1)] = 8
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.width, 1, "width of resnet18")
-        at_least(self.groups, 1, "groups of resnet18")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if self.width % self.groups:
             raise InputError(f"groups of resnet18 must divide width = {self.width}, but {self.groups} came")
 
@@ -53,7 +52,7 @@ class Resnet18:
         """Return the model for images of (channels, height, width)."""
         from torch import nn
 
-        from fedpace.models._layers import Block, he_conv_layer
+        from fedpace.models._modules import Block, he_conv_layer
         from fedpace.models.base import FeatureModel, linear_layer
 
         if len(input_shape) != 3:

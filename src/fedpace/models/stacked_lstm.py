@@ -7,10 +7,10 @@ the top layer's state after the last character, which is the input of the head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
+from fedpace._base.options import AtLeast, Options
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StackedLstm:
+class StackedLstm(Options):
     """Embedding, stacked LSTM, linear head: the next character.
 
     Args:
@@ -30,18 +30,13 @@ class StackedLstm:
 
     name: ClassVar[str] = "stacked-lstm"
 
-    embedding: int = 8
-    hidden: int = 100
-    layers: int = 2
-
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        for option in ("embedding", "hidden", "layers"):
-            at_least(getattr(self, option), 1, f"{option} of stacked-lstm")
+    embedding: Annotated[int, AtLeast(1)] = 8
+    hidden: Annotated[int, AtLeast(1)] = 100
+    layers: Annotated[int, AtLeast(1)] = 2
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model; inputs and predictions use the same alphabet of `outputs` characters."""
-        from fedpace.models._layers import LastState, embedding_layer, lstm_layers
+        from fedpace.models._modules import LastState, embedding_layer, lstm_layers
         from fedpace.models.base import FeatureModel, linear_layer
 
         if len(input_shape) != 1:

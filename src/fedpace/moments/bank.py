@@ -5,40 +5,227 @@ has a heterogeneity. With `reference="refresh"`, A is always the mean of the cur
 recomputes every pair. With `reference="frozen"`, the first A stays until `refresh()`, so that a change recomputes only
 that client's pairs (docs/errata.md, C4, leaves the choice open).
 
-A client without a moment costs only a list entry, because matrices cover the known clients. With more than
-`fedpace.moments.known.SKETCH_ABOVE` known clients, the bank switches to sketches for distances and prefixes by itself.
+In a large fleet, many clients have joined but few have answered. Matrices over pairs of clients therefore cover the
+known clients only; `heterogeneity` and `gram` expand them to all rows on request. Limits, as numbers of known clients:
+
+- up to `MAX_EXACT_CLIENTS`, everything is exact, except `directions` (`MAX_ROOT_CLIENTS`);
+- above it, distances come from sketches of the moments (`fedpace.moments.sketched`), at the cost of one matrix product;
+- above `MAX_MATRIX_CLIENTS`, asking for a matrix raises an error; `best_prefix` and `directions` need none.
+
 `MomentBank.sketched` stores sketches instead of factors from the start, for up to millions of clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, float_array, frozen, one_of, shares_among
+from fedpace._base.checks import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    at_least,
+    float_array,
+    frozen,
+    of_ordinary_size,
+    one_of,
+    shares_among,
+)
 from fedpace._base.checks import shares as checked_shares
 from fedpace._base.errors import InputError
-from fedpace.core.protocols import RIDGE
-from fedpace.moments.checked import checked_moment
-from fedpace.moments.distances import Distances
-from fedpace.moments.known import SKETCH_ABOVE, check_matrix, spread
-from fedpace.moments.rescaling import RescaledPrefix, rescaled
-from fedpace.numerics.gram import sketched_products, square_root, whitened_gram
-from fedpace.numerics.heterogeneity import mean_moment, whiten
-from fedpace.numerics.prefix import best_prefix, candidate_rows
+from fedpace.moments.store import RIDGE, Moments
+from fedpace.numerics.heterogeneity import (
+    mean_moment,
+    regularised_inverse,
+    sketched_products,
+    square_root,
+    whiten,
+    whitened_gram,
+)
+from fedpace.numerics.prefix import PrefixSolution, best_prefix, candidate_rows
+from fedpace.numerics.whitened import Whitened
 
 if TYPE_CHECKING:
-    from fedpace.moments.fleet import SketchedBank
+    from fedpace.moments.sketched import SketchedBank
+
+MAX_MEAN_B = 1 / math.sqrt(2)
+
+
+@dataclass(frozen=True, eq=False)
+class RescaledPrefix(PrefixSolution):
+    """The result of a bank's `best_prefix`: a PrefixSolution with clients as rows of the bank.
+
+    The paper requires max_i sum_j w_j B_ij < 1/sqrt(2), which its own data violate, and does not say how it rescales
+    (docs/errata.md, A9). We scale B down, never up, to a given target, and report the factor.
+    """
+
+    largest_mean: float
+    """max_i sum_j share_j B_ij before scaling, the quantity that the paper's Assumption 3 bounds."""
+    scale: float
+    """Factor applied to B; 1 = not scaled."""
+
+    @classmethod
+    def of(cls, found: PrefixSolution, rows: IntArray, *, largest_mean: float, scale: float) -> RescaledPrefix:
+        """Return a solution among `rows` translated to rows of the bank."""
+        weights: FloatArray = found.weights
+        return cls(
+            clients=frozen(rows[found.clients], found.clients.dtype),
+            weights=weights,
+            heterogeneity=found.heterogeneity,
+            bound=found.bound,
+            objective=found.objective,
+            delay=found.delay,
+            largest_mean=largest_mean,
+            scale=scale,
+        )
+
+
+def rescale_factor(largest_mean: float, target: float) -> float:
+    """Return the factor that brings the largest mean down to `target`; 1 if `target` is 0 or already met."""
+    if not 0 <= target < MAX_MEAN_B:
+        raise InputError(
+            f"target must be at least 0 and below 1/sqrt(2) = {MAX_MEAN_B:.4f} (Assumption 3), but {target!r} came; "
+            "0 leaves B as it is"
+        )
+    return 1.0 if target == 0 or largest_mean <= target else target / largest_mean
+
+
+def checked_moment(factor: ArrayLike, row: int, width: int | None) -> FloatArray:
+    """Return client `row`'s factor as a finite matrix; raise InputError if its width differs from the others'."""
+    matrix = float_array(factor, f"the moment of client {row}", ndim=2)
+    if matrix.shape[1] == 0:
+        raise InputError(f"the moment of client {row} must have at least one column, but shape {matrix.shape} came")
+    if width is not None and matrix.shape[1] != width:
+        raise InputError(
+            f"the moment of client {row} must have {width} columns, as those of the other clients, "
+            f"but it has {matrix.shape[1]}"
+        )
+    of_ordinary_size(matrix, f"the moment of client {row}")
+    return matrix
+
+
+MAX_EXACT_CLIENTS = 5000
+"""Largest number of known clients with exact pairwise distances; beyond, 12 million norms would take minutes."""
+MAX_MATRIX_CLIENTS = 20_000
+"""Largest number of rows of a pairwise matrix: 3.2 GB."""
+
+
+def check_matrix(count: int, what: str) -> None:
+    """Raise InputError if a pairwise matrix of this many clients is too large."""
+    if count > MAX_MATRIX_CLIENTS:
+        raise InputError(
+            f"the {what} of {count:,} clients is a matrix of {8e-9 * count**2:,.1f} GB, and the limit is "
+            f"{MAX_MATRIX_CLIENTS:,} clients: ask `known_heterogeneity` or `known_gram`, which leave out clients "
+            "without a moment, or `best_prefix` or `directions`, which need no matrix"
+        )
+
+
+def expand_to_all(among: FloatArray, rows: IntArray, count: int, what: str) -> FloatArray:
+    """Return a matrix over `rows` expanded to all `count` rows, read-only, with NaN elsewhere."""
+    if rows.size == count:
+        return among
+    check_matrix(count, what)
+    result = np.full((count, count), np.nan)
+    result[np.ix_(rows, rows)] = among
+    result.setflags(write=False)
+    return result
+
+
+def known_heterogeneity(moments: Moments, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
+    """Return B among the known clients, in row order; also works for custom stores that lack this method."""
+    return _known(moments, "heterogeneity", ridge, shares)
+
+
+def known_gram(moments: Moments, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
+    """Return the whitened Gram matrix among the known clients, in row order; also works for custom stores."""
+    return _known(moments, "gram", ridge, shares)
+
+
+def _known(moments: Moments, what: str, ridge: float, shares: FloatArray | None) -> FloatArray:
+    method = getattr(moments, f"known_{what}", None)
+    if method is not None:
+        return np.asarray(method(ridge=ridge, shares=shares))
+    rows = np.flatnonzero(moments.known)
+    return np.asarray(getattr(moments, what)(ridge=ridge, shares=shares)[np.ix_(rows, rows)])
+
+
+class Distances:
+    """B between the rows that have a factor, under a given A, updated pair by pair.
+
+    Rows without a factor take no space in the matrix. If A changes with every new moment, every B_ij changes too. The
+    paper updates "B_ij for participating clients" only, which is correct if A is frozen (docs/errata.md, C4). With a
+    frozen A, s new moments among m require only s (m - s) + s (s - 1) / 2 pairs.
+    """
+
+    def __init__(
+        self, factors: Sequence[FloatArray | None], reference: FloatArray, *, ridge: float, tol: float
+    ) -> None:
+        self.reference, self.ridge = reference, ridge
+        self._tol = tol
+        self._nothing = np.zeros((0, len(reference)))
+        self._known = [factor is not None for factor in factors]
+        self._whitened = Whitened(
+            [self._nothing if factor is None else factor for factor in factors],
+            regularised_inverse(reference, ridge=ridge),
+        )
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)  # bank row of each matrix row
+        self._matrix: FloatArray = np.zeros((0, 0))
+        self._stale = {row for row, known in enumerate(self._known) if known}
+        self.pairs_computed = 0
+
+    def append(self, count: int) -> None:
+        """Add rows without a factor."""
+        self._known.extend([False] * count)
+        self._whitened.factors.extend([self._nothing] * count)
+
+    def keep(self, rows: IntArray) -> None:
+        """Drop all rows except `rows`."""
+        stay = np.isin(self._rows, rows)
+        self._rows = np.searchsorted(rows, self._rows[stay])
+        self._matrix = self._matrix[np.ix_(stay, stay)]
+        self._stale = {place for place, row in enumerate(rows.tolist()) if row in self._stale}
+        self._known = [self._known[row] for row in rows]
+        self._whitened.keep(rows)
+
+    def put(self, row: int, factor: FloatArray) -> None:
+        """Replace a row's factor."""
+        self._known[row] = True
+        self._whitened.replace(row, factor)
+        self._stale.add(row)
+
+    def matrix(self) -> FloatArray:
+        """Return B between the rows with a factor, read-only, after recomputing the pairs of changed rows."""
+        if self._stale:
+            stale = np.array(sorted(self._stale))
+            known = np.flatnonzero(self._known)
+            old = np.setdiff1d(known, stale)
+            left, right = np.triu_indices(len(stale), 1)
+            first = np.concatenate([np.repeat(stale, len(old)), stale[left]])
+            second = np.concatenate([np.tile(old, len(stale)), stale[right]])
+            matrix = np.zeros((len(known), len(known)))
+            before = np.searchsorted(known, self._rows)
+            matrix[np.ix_(before, before)] = self._matrix
+            one, other = np.searchsorted(known, first), np.searchsorted(known, second)
+            matrix[one, other] = matrix[other, one] = self._whitened.norms(first, second, tol=self._tol)
+            changed = np.searchsorted(known, stale)
+            matrix[changed, changed] = 0.0
+            self.pairs_computed += len(first)
+            self._rows, self._matrix, self._stale = known, matrix, set()
+        self._matrix.setflags(write=False)
+        return self._matrix
+
 
 Reference = Literal["refresh", "frozen"]
 GramKey = tuple[int, float, bytes, bool]
 
-EXACT_LIMIT = 2000
+MAX_ROOT_CLIENTS = 2000
 """Largest number of known clients for which `directions` takes the root of the Gram matrix; beyond, it is too slow."""
-EXACT_ENTRIES = 50_000_000
+MAX_ROOT_ENTRIES = 50_000_000
 """Largest number of rows times known clients for which `directions` takes the root. The root can have that many entries
 (400 MB); sketches have 512 per client."""
 
@@ -81,7 +268,7 @@ class MomentBank:
         seed: int = 0,
     ) -> SketchedBank:
         """Return a bank that stores `dimension` numbers per client, for up to millions of clients (`SketchedBank`)."""
-        from fedpace.moments.fleet import SketchedBank
+        from fedpace.moments.sketched import SketchedBank
 
         return SketchedBank(count, ridge=ridge, dimension=dimension, prototypes=prototypes, pilot=pilot, seed=seed)
 
@@ -156,14 +343,14 @@ class MomentBank:
         return self._over_all("heterogeneity", self.known_heterogeneity(ridge=ridge, shares=shares))
 
     def known_heterogeneity(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(m, m) B among the m known clients, in row order; from sketches if m exceeds `SKETCH_ABOVE`.
+        """(m, m) B among the m known clients, in row order; from sketches if m exceeds `MAX_EXACT_CLIENTS`.
 
         The array is read-only and cached until something changes.
         """
         rows = np.flatnonzero(self.known)
         if not rows.size:
             return frozen(np.zeros((0, 0)))
-        if rows.size > SKETCH_ABOVE:
+        if rows.size > MAX_EXACT_CLIENTS:
             return self._sketched(ridge).known_heterogeneity(ridge=ridge)
         weights = checked_shares(shares, len(self))
         key = (self._version, weights.tobytes())
@@ -186,7 +373,7 @@ class MomentBank:
         return self._over_all("Gram matrix", self.known_gram(ridge=ridge, shares=shares))
 
     def known_gram(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(m, m) whitened Gram matrix among the m known clients; from sketches if m exceeds `SKETCH_ABOVE`.
+        """(m, m) whitened Gram matrix among the m known clients; from sketches if m exceeds `MAX_EXACT_CLIENTS`.
 
         The array is read-only and cached until something changes.
         """
@@ -195,7 +382,7 @@ class MomentBank:
             return self._gram[1]
         result = np.zeros((0, 0))
         rows = np.flatnonzero(self.known)
-        if rows.size > SKETCH_ABOVE:
+        if rows.size > MAX_EXACT_CLIENTS:
             check_matrix(rows.size, "Gram matrix")
             points = self._sketches(rows, ridge, shares)
             result = points @ points.T
@@ -211,7 +398,7 @@ class MomentBank:
     def _over_all(self, what: str, among: FloatArray) -> FloatArray:
         before = self._spread.get(what)
         if before is None or before[0] is not among or len(before[1]) != len(self):
-            self._spread[what] = before = (among, spread(among, np.flatnonzero(self.known), len(self), what))
+            self._spread[what] = before = (among, expand_to_all(among, np.flatnonzero(self.known), len(self), what))
         return before[1]
 
     def _sketched(self, ridge: float) -> SketchedBank:
@@ -226,17 +413,17 @@ class MomentBank:
         return self._fleet[1]
 
     def directions(self, *, ridge: float, shares: ArrayLike | None = None) -> FloatArray:
-        """(n, r) rows with the inner products of `gram`: exact for up to `EXACT_LIMIT` known clients, else sketches.
+        """(n, r) rows with the inner products of `gram`: exact for up to `MAX_ROOT_CLIENTS`, else sketches.
 
-        With very many rows, sketches start at fewer known clients (`EXACT_ENTRIES`). The array is read-only and cached
-        until something changes.
+        With very many rows, sketches start at fewer known clients (`MAX_ROOT_ENTRIES`). The array is read-only and
+        cached until something changes.
         """
         key = self._gram_key(ridge, shares)
         if self._directions is None or self._directions[0] != key:
             rows = np.flatnonzero(self.known)
             if not rows.size:
                 found = np.zeros((0, 0))
-            elif rows.size <= EXACT_LIMIT and rows.size * len(self) <= EXACT_ENTRIES:
+            elif rows.size <= MAX_ROOT_CLIENTS and rows.size * len(self) <= MAX_ROOT_ENTRIES:
                 found = square_root(self.known_gram(ridge=ridge, shares=shares))
             else:
                 found = self._sketches(rows, ridge, shares)
@@ -270,7 +457,7 @@ class MomentBank:
     ) -> RescaledPrefix:
         """Return the best prefix among the known clients (`fedpace.numerics.best_prefix`), after rescaling B.
 
-        With more than `SKETCH_ABOVE` known clients, the result is approximate (`SketchedBank.best_prefix`).
+        With more than `MAX_EXACT_CLIENTS` known clients, the result is approximate (`SketchedBank.best_prefix`).
 
         Args:
             delay: (n,) seconds; NaN is allowed for clients that are not candidates.
@@ -284,7 +471,7 @@ class MomentBank:
         if tau.size != len(self):
             raise InputError(f"expected {len(self)} delays, one per client, but {tau.size} came")
         rows = np.flatnonzero(self.known)
-        if rows.size > SKETCH_ABOVE:
+        if rows.size > MAX_EXACT_CLIENTS:
             return self._sketched(ridge).best_prefix(
                 tau, ridge=ridge, shares=shares, candidates=candidates, target=target, max_clients=max_clients
             )
@@ -293,7 +480,7 @@ class MomentBank:
         matrix = self.known_heterogeneity(ridge=ridge, shares=shares)
         within = shares_among(checked_shares(shares, len(self)), rows)
         largest = float((matrix @ within).max(initial=0.0))
-        scale = rescaled(largest, target)
+        scale = rescale_factor(largest, target)
         found = best_prefix(
             matrix * scale,
             tau[rows],

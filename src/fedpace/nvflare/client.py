@@ -17,9 +17,8 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from fedpace._base.checks import at_least
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.hosting.notes import pack_update
-from fedpace.hosting.release import Privacy, moment_rows, packed_moment
-from fedpace.hosting.sketch import UpdateSketch
+from fedpace.hosting.client_facts import Privacy, moment_rows, pack_update, packed_moment
+from fedpace.hosting.named_arrays import UpdateSketch
 
 NOTE = "fedpace"
 """Key of fedpace's note in a model's meta, in both directions."""

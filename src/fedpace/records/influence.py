@@ -86,7 +86,7 @@ class Influence:
             more = f", ... ({len(some):,} in all)" if len(some) > NAMED else ""
             said.append(f"excluded: {', '.join(some[:NAMED])}{more}")
         elif self.clients and any(client.exclusions for client in self.clients.values()):
-            said.append("nobody is excluded any more")
+            said.append("no client is excluded any more")
         return ", ".join(said)
 
     def _of(self, name: str) -> Bounded:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.core.codec import gathered
+from fedpace._base.codec import gathered
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.progress import Turn
+from fedpace.core.step_log import StepLog
 from fedpace.core.types import ClientId
 
 
@@ -70,7 +70,7 @@ class Round:
 
 def recorded(
     coordinator: Coordinator,
-    turn: Turn,
+    turn: StepLog,
     *,
     since: float,
     losses: Sequence[float],

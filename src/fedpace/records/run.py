@@ -10,8 +10,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import types
+import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +23,14 @@ import numpy as np
 
 from fedpace._base.errors import InputError
 from fedpace._base.files import check_file, read_json
-from fedpace.core.migrations import current_name
-from fedpace.records.fitting import check_types
 from fedpace.records.holding import Direction, Looks, held_from
 from fedpace.records.round import Round
 
 FORMAT = 1
 INFO = "run.json"
 ROUNDS = "rounds.jsonl"
+TRACKING = "tracking.json"
+"""Keys by which experiment trackers find the run again (`fedpace.tracking`)."""
 LARGEST = 2**32
 """Largest `rounds.jsonl` that is read, in bytes."""
 
@@ -247,7 +250,7 @@ def parse_round(line: str | bytes) -> Round:
     raw: dict[str, Any] = json.loads(line)
     fields: dict[str, Any] = {}
     for name, value in raw.items():
-        fields[current_name(name)] = tuple(value) if isinstance(value, list) else value
+        fields[name] = tuple(value) if isinstance(value, list) else value
     made = Round(**fields)
     check_types(made)
     if len(made.weights) != len(made.clients):
@@ -295,3 +298,39 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
+
+
+_known: dict[type, dict[str, Any]] = {}
+
+
+def check_types(instance: Any) -> None:
+    """Raise `InputError` if a field of the dataclass instance does not match its type hint."""
+    hints = _hints(type(instance))
+    for item in fields(instance):
+        value = getattr(instance, item.name)
+        if not _fits(hints[item.name], value):
+            raise InputError(f"{item.name} cannot be {str(value)[:60]!r}")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    if cls not in _known:
+        _known[cls] = typing.get_type_hints(cls)
+    return _known[cls]
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(part, value) for part in parts)
+    if origin is typing.Literal:
+        return isinstance(value, str) and value in parts
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(parts[0], item) for item in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and abs(value) < 1e300 and not math.isnan(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(hint, type) or hint is object or isinstance(value, hint)

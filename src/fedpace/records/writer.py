@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import platform
 import sys
@@ -17,11 +18,11 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from fedpace._base.errors import FedpaceError, InputError, StorageError
 from fedpace._base.files import FULL, json_bytes, keeping, storage_error, write_atomically
 from fedpace.records.checkout import commit
-from fedpace.records.locking import locked
 from fedpace.records.round import Round
 from fedpace.records.run import (
     INFO,
@@ -145,10 +146,11 @@ class RunWriter:
             os.ftruncate(self._file, self._length)
             self._write_info()
 
-    def add(self, current: Round) -> None:
-        """Append a round and flush it to disk; if it is already recorded, check that it is the same."""
+    def add(self, current: Round) -> bool:
+        """Append a round and flush it to disk; return False if it was recorded before; then check that it is equal."""
         line = round_line(current).encode()
-        if self._again:
+        new = not self._again
+        if not new:
             recorded = self._again.popleft()
             if not same_round(recorded, line):
                 raise InputError(
@@ -161,6 +163,7 @@ class RunWriter:
             self._append(line + b"\n")
         self._digests.append(line_digest(line))
         self._written += 1
+        return new
 
     def _append(self, line: bytes) -> None:
         with keeping(self.folder / ROUNDS):
@@ -177,6 +180,12 @@ class RunWriter:
     def finish(self, status: str, message: str = "") -> None:
         """Set the final status and message of the run."""
         self.info = dataclasses.replace(self.info, status=status, message=message)
+
+    def describe(self, **changes: Any) -> None:
+        """Change fields of `run.json`, such as the metric of a run that turns out to report only a loss."""
+        self.info = dataclasses.replace(self.info, **changes)
+        with keeping(self.folder / INFO):
+            self._write_info()
 
     def abandon(self) -> None:
         """Close the files without writing, because the folder was removed or belongs to another run."""
@@ -239,3 +248,20 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+PATIENCE = 2.0
+"""Seconds to wait for a lock, because the workers of a killed process take a moment to end."""
+
+
+def locked(file: int) -> bool:
+    """Lock an open file until it is closed or this process ends; return False if another process holds the lock."""
+    patience = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > patience:
+                return False
+        time.sleep(0.05)

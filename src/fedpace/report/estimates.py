@@ -46,6 +46,17 @@ def metric_estimate(values: Sequence[float], metric: str) -> Estimate | None:
     return Estimate(found.mean, max(found.low, 0.0), min(found.high, 1.0), found.count)
 
 
+def time_estimate(values: Sequence[float]) -> Estimate | None:
+    """Return geometric mean and interval of times or client work, which vary by factors.
+
+    A time of 0 (the initial model meets the target) has no logarithm: then the arithmetic mean is returned, without an
+    interval.
+    """
+    if values and min(values) > 0:
+        return geometric_estimate(values)
+    return Estimate(float(np.mean(values)), None, None, len(values)) if values else None
+
+
 def positive_estimate(values: Sequence[float]) -> Estimate | None:
     """Return mean and interval of values that cannot be negative, such as times, which vary by factors.
 
@@ -63,6 +74,9 @@ def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
 
     Computed on logarithms, so that twice as fast and half as fast cancel, and inverse ratios have the inverse interval.
     """
+    if len(set(ratios)) == 1:  # exactly this value, without the rounding of logarithms
+        ends = ratios[0] if len(ratios) >= LEAST else None
+        return Estimate(ratios[0], ends, ends, len(ratios))
     logs = estimate([math.log(ratio) for ratio in ratios])
     if logs is None:
         return None

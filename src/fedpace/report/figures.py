@@ -1,262 +1,572 @@
-"""The page's figures as plotly JSON, in plain dictionaries, so that plotly's Python classes are not needed.
+"""The charts of a comparison, each described once: `picture` draws them with matplotlib, `plotly_figures` for the page.
 
-The page's script sets the colours of text and grid, because it knows whether the screen is light or dark.
+A `Chart` has two axes and a list of `Series`; curves of several seeds are merged into one (`Curve`).
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from fedpace._base.checks import FloatArray
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.curves import (
-    Curve,
-    by_scheme,
-    cohort_over_rounds,
-    left_edge,
-    metric_over_rounds,
-    metric_over_time,
-    metric_over_work,
-)
-from fedpace.report.style import Look, delays_of, histogram, log_time, looks
-from fedpace.report.tables import Comparison, SchemeSummary
+from fedpace.report.cohort_map import participation
+from fedpace.report.comparison import Comparison, SchemeSummary, group, work_so_far
+from fedpace.report.style import BAR, Look, scheme_looks
 
-Figure = dict[str, Any]
+Side = Literal["top", "bottom", "right", "left"]
+Over = Literal["time", "rounds", "work"]
+MAX_POINTS = 600
+"""Most points of a curve: more than a screen shows, and few enough to keep the page small."""
+MAX_NAMED = 10
+"""Most marks with their names beside them; above it the legend tells them apart."""
+LONG_SPAN = 30.0
+"""Ratio of the slowest to the fastest scheme above which a linear axis shows the fastest as a vertical line."""
+UNEVEN = 4
+"""Ratio of the most rounds to the usual number of rounds above which the axis is logarithmic."""
+STOPPED = "triangle-right-open"
+"""Mark of a run that was stopped at an easier target: its time lies to the right, at an unknown distance."""
 
 
 @dataclass(frozen=True)
 class Axis:
+    """An axis: its title, and how its values are spaced and labelled."""
+
+    title: str
+    log: bool = False
+    zero: bool = False
+    """Whether a linear axis starts at 0."""
+    span: tuple[float, float] | None = None
+    """First and last value; None = as the data need."""
+    ticks: tuple[tuple[float, str], ...] = ()
+    """Values and labels of ticks; empty = chosen by the library."""
+    percent: bool = False
+    whole: bool = False
+    """Whether values are counts, of which there are no halves."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that are drawn in one style."""
+
+    x: FloatArray
+    y: FloatArray
+    shape: Literal["steps", "line", "marks", "area"] = "line"
+    scheme: str = ""
+    """Label of the scheme; empty = belongs to no scheme."""
+    legend: str = ""
+    """Text in the chart's own legend; empty = not listed."""
+    colour: str = ""
+    """Empty = the colour of the text."""
+    dash: str = "solid"
+    symbol: str = ""
+    """Mark at every point, by plotly's name; empty = none."""
+    size: float = 9
+    opacity: float = 1.0
+    low: FloatArray | None = None
+    high: FloatArray | None = None
+    """Ends of the band around the line."""
+    name: str = ""
+    """Text beside a mark, or beside a line where it covers least."""
+    hover: str = ""
+    """Text at the mouse, as plotly's template; empty = none."""
+    seeds: tuple[int, ...] = ()
+    """Seed of each point, for `hover`."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, independent of the library that draws it."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    rule: tuple[float, str] | None = None
+    """Value of a horizontal line, and its text."""
+    note: str = ""
+    """What the marks mean."""
+    height: int = 400
+    """Pixels on the page."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A step curve: `mean[i]` holds from `x[i]` until `x[i + 1]`."""
+
+    x: FloatArray
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def at(self, x: float | None) -> tuple[float, float]:
+        """Return the point of the curve at `x`; None = its end."""
+        if x is None:
+            return float(self.x[-1]), float(self.mean[-1])
+        return x, float(self.mean[max(0, int(np.searchsorted(self.x, x, side="right")) - 1)])
+
+
+# -- charts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Over:
     """What a metric is drawn over."""
 
-    name: str
     title: str
-    unit: str
-    """Of a point's hover text."""
-    merge: Callable[[Sequence[RunRecord]], Curve | None]
+    hover: str
+    position: Callable[[RunRecord], FloatArray | None]
+    """Position of every round; None = not recorded."""
     arrival: Callable[[SchemeSummary], float | None]
     """Where a scheme that always reached its target held it."""
 
 
-UNEVEN = 4
-"""So many times as many rounds as the usual scheme's need an axis that leaves room for both."""
-STOPPED = "triangle-right-open"
-"""The mark of a run that was stopped at an easier target: its time lies to the right, nobody knows where."""
-AXES = (
-    Axis("time", "{clock} in seconds", "%{x:,.4~r} s", metric_over_time,
-         lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean),
-    Axis("rounds", "rounds", "round %{x:.0f}", metric_over_rounds, lambda scheme: scheme.rounds_to_target),
-    Axis("work", "client work in seconds, all clients together", "%{x:,.4~r} s of client work", metric_over_work,
-         lambda scheme: None if scheme.cost.work is None else scheme.cost.work.mean),
-)  # fmt: skip
+_OVER: dict[Over, _Over] = {
+    "time": _Over(
+        "{clock} in seconds", "%{x:,.4~r} s", lambda run: np.array([r.clock for r in run.rounds], dtype=np.float64),
+        lambda scheme: None if scheme.time_to_target is None else scheme.time_to_target.mean,
+    ),
+    "rounds": _Over(
+        "rounds", "round %{x:.0f}", lambda run: np.array([r.number for r in run.rounds], dtype=np.float64),
+        lambda scheme: scheme.rounds_to_target,
+    ),
+    "work": _Over(
+        "client work in seconds, all clients together", "%{x:,.4~r} s of client work",
+        lambda run: None if (spent := work_so_far(run)) is None else np.array(spent),
+        lambda scheme: None if scheme.cost.work is None else scheme.cost.work.mean,
+    ),
+}  # fmt: skip
 
 
-def metric_figure(runs: Sequence[RunRecord], comparison: Comparison, *, over: str) -> Figure | None:
-    """Return the metric over virtual `time`, `rounds` or client `work`; None where no run says."""
-    axis = next(axis for axis in AXES if axis.name == over)
-    curves = [(scheme, axis.merge(members)) for scheme, members in by_scheme(runs, comparison)]
+def metric_chart(runs: Sequence[RunRecord], comparison: Comparison, over: Over = "time") -> Chart | None:
+    """Return the metric over time, rounds or client work; the training loss if no run was evaluated.
+
+    None if no run records what the chart needs.
+    """
+    axis = _OVER[over]
+    value = "metric" if any(run.evaluated for run in runs) else "train_loss"
+    curves = [(scheme, merged(members, axis.position, value)) for scheme, members in by_scheme(runs, comparison)]
     drawn = [curve for _, curve in curves if curve is not None]
-    if over == "work" and not drawn:
+    if not drawn:
         return None
-    logarithmic = over != "rounds" and log_time(runs, comparison) and any((curve.x > 0).any() for curve in drawn)
-    edge = left_edge(drawn) if logarithmic else 0.0
-    traces: list[Figure] = []
-    style = looks(comparison)
+    log = over != "rounds" and log_time(runs, comparison) and any((curve.x > 0).any() for curve in drawn)
+    edge = left_edge(drawn) if log else 0.0
+    target = comparison.target if value == "metric" else None
+    look = looks(comparison)
+    lines: list[Series] = []
+    ends: list[Series] = []
     for scheme, curve in curves:
-        if curve is not None:
-            hover = f"%{{y:.4~r}} at {axis.unit}"
-            look, end = style[scheme.label], comparison.target is not None
-            at = axis.arrival(scheme) if scheme.always_reached else None
-            traces += _band_and_line(scheme, curve, look, hover, edge, end=end, at=at)
-    layout = plain_layout(axis.title.format(clock=comparison.clock), escaped(comparison.metric))
-    if logarithmic:
-        layout["xaxis"] |= log_axis(edge, max(float(curve.x[-1]) for curve in drawn))
-    if comparison.target is not None:
-        layout["shapes"] = [
-            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": comparison.target, "y1": comparison.target,
-             "line": {"dash": "dash", "width": 1.2}}
-        ]  # fmt: skip
-        layout["annotations"] = [
-            {"text": f"target {numbers.given(comparison.target)}", "xref": "paper", "x": 0, "xanchor": "left",
-             "y": comparison.target, "yanchor": "bottom", "showarrow": False}
-        ]  # fmt: skip
-    return {"data": traces, "layout": layout}
+        if curve is None:
+            continue
+        style = look[scheme.label]
+        line = _step_line(scheme, curve, style, f"%{{y:.4~r}} at {axis.hover}", edge)
+        lines.append(replace(line, name=numbers.shortened(scheme.label, 24)))
+        arrived = target is not None and scheme.always_reached
+        x, y = curve.at(axis.arrival(scheme) if arrived else None)
+        symbol = "circle" if arrived or target is None else STOPPED if scheme.censored else "x"
+        ends.append(
+            Series(
+                np.array([max(x, edge)]), np.array([y]), "marks", scheme.label, colour=style.colour, symbol=symbol,
+                size=9 if target is not None else 6,
+            )
+        )  # fmt: skip
+    marks = ["dot: target held"]
+    if any(scheme.censored for scheme in comparison.schemes):
+        marks.append("triangle: stopped at an easier target")
+    if any(not (scheme.always_reached or scheme.censored) for scheme in comparison.schemes):
+        marks.append("cross: not held in every run")
+    name = comparison.metric if value == "metric" else "training loss"
+    return Chart(
+        f"{name.capitalize()} over {comparison.clock if over == 'time' else axis.title.partition(' in ')[0]}",
+        Axis(axis.title.format(clock=comparison.clock), log=log, zero=not log),
+        Axis(name),
+        (*lines, *ends),
+        rule=None if target is None else (target, f"target {numbers.given(target)}"),
+        note="" if target is None else " · ".join(marks),
+    )
 
 
-def times_figure(comparison: Comparison) -> Figure:
-    """Return the time to target of every seed, and where runs gave up."""
-    style = looks(comparison)
-    traces: list[Figure] = []
+def times_chart(comparison: Comparison) -> Chart:
+    """Return the time to target of every seed, a row per scheme, and where runs ended without reaching it."""
+    look = looks(comparison)
+    series: list[Series] = []
+    shown: list[float] = []
     for row, scheme in enumerate(comparison.schemes):
-        colour = style[scheme.label].colour
-        name = escaped(scheme.label)
-        arrived = [result for result in scheme.results if result.seconds is not None]
-        late = [result for result in scheme.results if result.seconds is None and not result.censored]
-        stopped = [result for result in scheme.results if result.censored]
-        crossed = [result for result in scheme.results if result.first_seconds is not None]
-        if comparison.hold > 1 and crossed:
-            traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "legendgroup": name, "y": [row] * len(crossed),
-                 "x": [result.first_seconds for result in crossed], "cliponaxis": False,
-                 "marker": {"color": colour, "size": 8, "symbol": "line-ns-open", "opacity": 0.85},
-                 "customdata": [result.seed for result in crossed],
-                 "hovertemplate": f"seed %{{customdata}}: first met at %{{x:,.4~r}} s<extra>{name}</extra>"}
-            )  # fmt: skip
-        for results, symbol, verdict in (
-            (arrived, "circle", "reached at"),
-            (late, "x", "not reached until"),
-            (stopped, STOPPED, "stopped at an easier target, at"),
+        colour = look[scheme.label].colour
+        crossed = [(r, r.first_seconds) for r in scheme.results if r.first_seconds is not None and comparison.hold > 1]
+        reached = [(r, r.seconds) for r in scheme.results if r.seconds is not None]
+        late = [(r, r.ended) for r in scheme.results if r.seconds is None and not r.censored]
+        stopped = [(r, r.ended) for r in scheme.results if r.censored]
+        for results, symbol, size, said in (
+            (crossed, "line-ns-open", 8, "first met at"),
+            (reached, "circle", 11, "reached at"),
+            (late, "x", 11, "not reached until"),
+            (stopped, STOPPED, 11, "stopped at an easier target, at"),
         ):
-            if not results:
-                continue
-            marker = {"color": colour, "size": 11, "symbol": symbol, "opacity": 0.85}
-            traces.append(
-                {"type": "scatter", "mode": "markers", "name": name, "legendgroup": name, "y": [row] * len(results),
-                 "x": [result.ended if result.seconds is None else result.seconds for result in results],
-                 "marker": marker, "cliponaxis": False, "customdata": [result.seed for result in results],
-                 "hovertemplate": f"seed %{{customdata}}: {verdict} %{{x:,.4~r}} s<extra>{name}</extra>"}
+            if results:
+                x = [seconds for _, seconds in results]
+                shown += x
+                series.append(
+                    Series(
+                        np.array(x), np.full(len(x), float(row)), "marks", scheme.label, colour=colour, symbol=symbol,
+                        size=size, opacity=0.85, hover=f"seed %{{customdata}}: {said} %{{x:,.4~r}} s",
+                        seeds=tuple(result.seed for result, _ in results),
+                    )
+                )  # fmt: skip
+    rows = len(comparison.schemes)
+    log = bool(shown) and min(shown) > 0 and max(shown) > 10 * min(shown)
+    ticks = tuple((float(row), numbers.shortened(s.label, 30)) for row, s in enumerate(comparison.schemes))
+    return Chart(
+        "Time to target, seed by seed",
+        Axis(f"{comparison.clock} in seconds", log=log, zero=not log),
+        Axis("", span=(rows - 0.5, -0.5), ticks=ticks),
+        tuple(series),
+        height=130 + 46 * rows,
+    )
+
+
+def work_chart(comparison: Comparison, *, seeds: bool = True) -> Chart | None:
+    """Return client work against time: a large mark per scheme and, with `seeds`, a small one per seed.
+
+    Both are counted until the target is held, or to the end of a run that does not hold it: then the mark is hollow.
+    None if no run records its work.
+    """
+    look = looks(comparison)
+    series: list[Series] = []
+    until = "to the target" if comparison.target is not None else "of the run"
+    hollow = False
+    for scheme in comparison.schemes:
+        work = scheme.cost.work
+        if work is None:
+            continue
+        style = look[scheme.label]
+        held = scheme.always_reached or comparison.target is None
+        hollow = hollow or not held
+        known = [(r, r.ended if r.seconds is None else r.seconds, r.cost.work) for r in scheme.results if r.cost.work]
+        x, y = (np.array([point[place] for point in known], dtype=np.float64) for place in (1, 2))
+        if seeds and len(known) > 1:
+            series.append(
+                Series(
+                    x, y, "marks", scheme.label, colour=style.colour, symbol=style.symbol, size=6, opacity=0.45,
+                    hover="seed %{customdata}: %{x:,.4~r} s, %{y:,.4~r} s of client work",
+                    seeds=tuple(result.seed for result, _, _ in known),
+                )
             )  # fmt: skip
-    layout = plain_layout(f"{comparison.clock} in seconds", "")
-    ends = [r.ended for scheme in comparison.schemes for r in scheme.results if r.ended > 0]
-    wide = bool(ends) and max(ends) > 10 * min(ends) and all(r > 0 for r in _drawn_times(comparison))
-    shown = _drawn_times(comparison)
-    layout["xaxis"] |= log_axis(min(shown), max(shown)) if wide else {"rangemode": "tozero"}
-    layout["yaxis"] |= {
-        "range": [len(comparison.schemes) - 0.5, -0.5],
-        "tickvals": list(range(len(comparison.schemes))),
-        "ticktext": [escaped(numbers.shortened(scheme.label, 30)) for scheme in comparison.schemes],
-    }
-    layout["height"] = 130 + 46 * len(comparison.schemes)
-    return {"data": traces, "layout": layout}
+        series.append(
+            Series(
+                _mean_time(x), np.array([work.mean]), "marks", scheme.label, colour=style.colour,
+                symbol=style.symbol + ("" if held else "-open"), size=14, name=numbers.shortened(scheme.label, 24),
+                hover="%{x:,.4~r} s, %{y:,.4~r} s of client work",
+            )
+        )  # fmt: skip
+    if not series:
+        return None
+    spaced = [_spaced(np.concatenate([getattr(each, name) for each in series])) for name in "xy"]
+    return Chart(
+        "What it cost",
+        Axis(f"{comparison.clock} {until} in seconds", log=spaced[0], zero=not spaced[0]),
+        Axis(f"client work {until} in seconds", log=spaced[1], zero=not spaced[1]),
+        tuple(series),
+        note="better: down and left" + (" · hollow: not held in every run" if hollow else ""),
+    )
 
 
-def cohort_figure(runs: Sequence[RunRecord], comparison: Comparison) -> Figure:
-    """Return how many clients were chosen, round by round."""
-    style = looks(comparison)
-    traces: list[Figure] = []
+def cohort_chart(runs: Sequence[RunRecord], comparison: Comparison) -> Chart | None:
+    """Return the number of different clients in each round or step; None if there was no round."""
+    look = looks(comparison)
+    series = [
+        _step_line(scheme, curve, look[scheme.label], "%{y:.4~r} clients in round %{x:.0f}", 0.0)
+        for scheme, members in by_scheme(runs, comparison)
+        if (curve := cohort_over_rounds(members)) is not None
+    ]
+    if not series:
+        return None
+    lengths = sorted(float(each.x[-1]) for each in series)
+    log = lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1)  # else short rounds leave the others no room
+    return Chart(
+        "Clients per round", Axis("round", log=log), Axis("clients", zero=True, whole=True), tuple(series)
+    )  # fmt: skip
+
+
+def speed_chart(runs: Sequence[RunRecord], comparison: Comparison, of: Literal["share", "metric"]) -> Chart | None:
+    """Return, per tenth of the clients by speed, the `share` of the replies or the `metric`; None if not recorded."""
+    look = looks(comparison)
+    series = []
     for scheme, members in by_scheme(runs, comparison):
-        curve = cohort_over_rounds(members)
-        if curve is not None:
-            hover = "%{y:.4~r} clients in round %{x:.0f}"
-            traces += _band_and_line(scheme, curve, style[scheme.label], hover, 0.0, end=False)
-    layout = plain_layout("round", "clients chosen")
-    lengths = sorted(max(trace["x"]) for trace in traces if trace.get("name"))
-    if lengths and lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1):
-        layout["xaxis"] |= log_axis(1.0, lengths[-1])  # a scheme with many short rounds would leave the others no room
-    _count_axis(layout, max((max(trace["y"]) for trace in traces), default=0.0))
-    return {"data": traces, "layout": layout}
+        found = [values for run in members if (values := participation(run) if of == "share" else _by_speed(run))]
+        if len({len(values) for values in found}) != 1:
+            continue
+        mean = np.mean(found, axis=0)
+        style = look[scheme.label]
+        series.append(
+            Series(
+                np.arange(1.0, len(mean) + 1), mean, "line", scheme.label, colour=style.colour, dash=style.dash,
+                symbol=style.symbol, size=6, hover="%{y:.3~r} in tenth %{x}",
+            )
+        )  # fmt: skip
+    if not series:
+        return None
+    title = "share of the replies" if of == "share" else f"final {comparison.metric}"
+    y = Axis(title, zero=of == "share", percent=of == "share")
+    return Chart("Fast and slow clients", Axis("tenth of the clients, fastest first", whole=True), y, tuple(series))
 
 
-def delays_figure(runs: Sequence[RunRecord]) -> Figure | None:
-    """Return the histogram of the clients' delays; None when none were recorded."""
+def delays_chart(runs: Sequence[RunRecord]) -> Chart | None:
+    """Return the histogram of the clients' delays under the first seed; None if they are not recorded."""
     delays = delays_of(runs)
     if not len(delays):
         return None
-    counts, edges, logarithmic = histogram(delays)
-    top = float(counts.max())
-    # Drawn as one outline: bars have no widths of their own on a logarithmic axis.
-    x = np.repeat(edges, 2)
-    y = np.concatenate([[0.0], np.repeat(counts, 2), [0.0]])
-    traces: list[Figure] = [
-        {"type": "scatter", "mode": "lines", "x": x.tolist(), "y": y.tolist(), "fill": "tozeroy", "hoverinfo": "skip",
-         "line": {"color": "#8896a5", "width": 1}, "fillcolor": "rgba(136,150,165,0.55)", "showlegend": False}
-    ]  # fmt: skip
-    for share, name, dash in ((0.5, "median", "solid"), (0.9, "90 % of clients within", "dash")):
-        value = float(np.quantile(delays, share))
-        traces.append(
-            {"type": "scatter", "mode": "lines", "x": [value, value], "y": [0, top * 1.06], "hoverinfo": "name",
-             "name": f"{name} {numbers.seconds(value)}", "line": {"dash": dash, "width": 2}, "meta": "ink"}
-        )  # fmt: skip
-    layout = plain_layout("mean seconds of a client's round", "clients", legend=True)
-    if logarithmic:
-        layout["xaxis"] |= log_axis(float(edges[0]), float(edges[-1]))
-    elif len(counts) == 1:
-        layout["xaxis"]["range"] = [2 * float(edges[0]) - float(edges[1]), 2 * float(edges[1]) - float(edges[0])]
-    _count_axis(layout, top)
-    return {"data": traces, "layout": layout}
+    counts, edges, log = histogram(delays)
+    middle, late = (float(value) for value in np.quantile(delays, [0.5, 0.9]))
+    marks = {f"median {numbers.seconds(middle)}": middle, f"90 % of clients within {numbers.seconds(late)}": late}
+    pad = float(edges[1] - edges[0]) if len(counts) == 1 else 0.0
+    span = (float(edges[0]) - pad, float(edges[1]) + pad) if pad else None
+    x = Axis("mean seconds of a client's round", log=log, span=span)
+    return histogram_chart("Delays of the clients", counts, edges, marks, x, Axis("clients", zero=True, whole=True))
 
 
-def _band_and_line(
-    scheme: SchemeSummary, curve: Curve, look: Look, hover: str, edge: float, *, end: bool, at: float | None = None
-) -> list[Figure]:
-    """A step line over the seeds' mean, above a band from their least to their greatest; `at`: where it arrived."""
-    name = escaped(scheme.label)
-    x = compact(np.maximum(curve.x, edge))
-    # A line through one point cannot be seen.
-    mode = "lines" if len(x) > 1 else "markers"
-    shared: Figure = {"type": "scatter", "x": x, "legendgroup": name}
-    line = {"color": look.colour, "shape": "hv"}
-    traces: list[Figure] = []
-    if scheme.runs > 1:
-        bare = {"mode": "lines", "line": line | {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        traces.append(shared | bare | {"y": compact(curve.low)})
-        traces.append(shared | bare | {"y": compact(curve.high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
-    traces.append(
-        shared
-        | {"mode": mode, "y": compact(curve.mean), "name": name, "line": line | {"width": 2.2, "dash": look.dash},
-           "marker": {"color": look.colour},
-           "hovertemplate": f"{hover}<extra>{name}</extra>"}
+def histogram_chart(
+    title: str, counts: FloatArray, edges: FloatArray, marks: dict[str, float], x: Axis, y: Axis
+) -> Chart:
+    """Return a histogram with vertical lines at `marks` (legend text -> value)."""
+    top = 1.06 * float(counts.max())
+    # One outline: bars have no widths of their own on a logarithmic axis.
+    outline = np.concatenate([[0.0], np.repeat(counts, 2), [0.0]])
+    series = [Series(np.repeat(edges, 2), outline, "area", colour=BAR)]
+    for (text, value), dash in zip(marks.items(), ("solid", "dash", "dot"), strict=False):
+        series.append(Series(np.array([value, value]), np.array([0.0, top]), "line", legend=text, dash=dash))
+    return Chart(title, x, y, tuple(series))
+
+
+def _step_line(scheme: SchemeSummary, curve: Curve, look: Look, hover: str, edge: float) -> Series:
+    several = scheme.runs > 1
+    return Series(
+        np.maximum(curve.x, edge), curve.mean, "steps", scheme.label, colour=look.colour, dash=look.dash, hover=hover,
+        low=curve.low if several else None, high=curve.high if several else None,
+        symbol="circle" if len(curve.x) == 1 else "",  # a line through one point cannot be seen
     )  # fmt: skip
-    if end:
-        symbol = "circle" if scheme.always_reached else STOPPED if scheme.censored else "x"
-        end_x, end_y = curve.arrival(at)
-        last = {
-            "x": [max(end_x, edge)],
-            "y": [end_y],
-            "marker": {"color": look.colour, "size": 9, "symbol": symbol},
-        }
-        traces.append(shared | {"mode": "markers", "hoverinfo": "skip", "showlegend": False} | last)
-    return traces
 
 
-def plain_layout(x: str, y: str, *, legend: bool = False) -> Figure:
-    """Return a layout; which colours stand for which schemes is said once, above all figures."""
+# -- seeds merged into curves ----------------------------------------------------------------------------------------
+
+
+def merged(
+    runs: Sequence[RunRecord], position: Callable[[RunRecord], FloatArray | None], value: str = "metric"
+) -> Curve | None:
+    """Return the mean of a value of the rounds over the seeds of a scheme; None if no run records it."""
+    found = []
+    for run in _sound(runs, value):
+        x = position(run)
+        if x is not None:
+            y = [getattr(current, value) for current in run.rounds]
+            known = np.array([each is not None for each in y])
+            found.append((x[known], np.array([each for each in y if each is not None], dtype=np.float64)))
+    if not found:
+        return None
+    # A run that has ended keeps its last value, because its model can be used.
+    grid = _thinned(np.unique(np.concatenate([x for x, _ in found])))
+    values = np.vstack([y[np.maximum(np.searchsorted(x, grid, side="right") - 1, 0)] for x, y in found])
+    return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def metric_over_time(runs: Sequence[RunRecord]) -> Curve | None:
+    """Return the metric of a scheme's runs over seconds."""
+    return merged(runs, _OVER["time"].position)
+
+
+def cohort_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
+    """Return how many different clients took part in each round, over the runs that had that round."""
+    sizes = [[len(set(map(str, r.clients))) for r in run.rounds if r.number > 0] for run in runs]
+    longest = max((len(size) for size in sizes), default=0)
+    if longest == 0:
+        return None
+    rounds = _thinned(np.arange(longest, dtype=np.float64)).astype(np.int64)
+    at = [np.array([size[i] for size in sizes if i < len(size)], dtype=np.float64) for i in rounds]
+    return Curve(
+        x=rounds.astype(np.float64) + 1,
+        mean=np.array([values.mean() for values in at]),
+        low=np.array([values.min() for values in at]),
+        high=np.array([values.max() for values in at]),
+    )
+
+
+def by_scheme(runs: Sequence[RunRecord], comparison: Comparison) -> list[tuple[SchemeSummary, list[RunRecord]]]:
+    """Return the schemes in the order of the comparison, each with its runs."""
+    groups = group(runs)
+    return [(scheme, groups[scheme.label]) for scheme in comparison.schemes]
+
+
+def looks(comparison: Comparison) -> dict[str, Look]:
+    """Return how each scheme of a comparison is drawn."""
+    return scheme_looks((scheme.label, scheme.selector) for scheme in comparison.schemes)
+
+
+def _sound(runs: Sequence[RunRecord], value: str) -> list[RunRecord]:
+    """Leave diverged runs out of a mean, unless all diverged: their last good value is not their result."""
+    known = [run for run in runs if any(getattr(current, value) is not None for current in run.rounds)]
+    return [run for run in known if run.info.status != "diverged"] or known
+
+
+def _by_speed(run: RunRecord) -> list[float] | None:
+    judged = [current.by_speed for current in run.rounds if current.by_speed]
+    return list(judged[-1]) if judged and run.info.status != "diverged" else None
+
+
+def _mean_time(times: FloatArray) -> FloatArray:
+    """Return the geometric mean as an array of one value; the arithmetic mean if a time is 0."""
+    return np.array([np.exp(np.log(times).mean()) if (times > 0).all() else times.mean()])
+
+
+def _thinned(grid: FloatArray) -> FloatArray:
+    """Return at most MAX_POINTS of the grid, with both ends; dense where rounds are dense."""
+    if len(grid) <= MAX_POINTS:
+        return grid
+    return grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(np.int64)]
+
+
+# -- axes ------------------------------------------------------------------------------------------------------------
+
+
+def left_edge(curves: Sequence[Curve]) -> float:
+    """Return a positive value that stands for 0 on a logarithmic axis: somewhat before the first event."""
+    firsts = [float(curve.x[curve.x > 0].min()) for curve in curves if (curve.x > 0).any()]
+    return min(firsts) / 1.5 if firsts else 1.0
+
+
+def delays_of(runs: Sequence[RunRecord]) -> FloatArray:
+    """Return the clients' mean delays under the first seed, without those of clients that never answer."""
+    # Read back from JSON, an infinite delay is null.
+    recorded = [np.nan if delay is None else delay for delay in runs[0].info.expected_delays]
+    delays = np.array(recorded, dtype=np.float64)
+    return delays[np.isfinite(delays)]
+
+
+def long_tailed(delays: FloatArray) -> bool:
+    """Return whether slow clients are so much slower than the usual one that a linear axis hides the usual one."""
+    positive = delays[delays > 0]
+    if len(positive) < 2:
+        return False
+    median = float(np.median(positive))
+    return bool(np.quantile(positive, 0.95) > 4 * median or positive.max() > 20 * median)
+
+
+def log_time(runs: Sequence[RunRecord], comparison: Comparison) -> bool:
+    """Return whether time needs a logarithmic axis."""
+    ends = [result.ended for scheme in comparison.schemes for result in scheme.results if result.ended > 0]
+    spread = bool(ends) and max(ends) > LONG_SPAN * min(ends)
+    return bool(ends) and (spread or long_tailed(delays_of(runs)))
+
+
+def histogram(delays: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
+    """Return counts, edges and whether the edges are spaced logarithmically."""
+    log = long_tailed(delays) and bool((delays > 0).all())
+    bins = int(np.clip(2 * np.sqrt(len(delays)), 8, 40))
+    low, high = float(delays.min()), float(delays.max())
+    if high - low <= 1e-9 * max(abs(high), 1e-300):
+        # All alike: one bar of a visible width around the value.
+        pad = 0.05 * abs(high) or 0.5
+        edges = np.array([low - pad, high + pad])
+        log = False
+    elif log:
+        edges = np.geomspace(low, high, bins + 1)
+    else:
+        edges = np.linspace(low, high, bins + 1)
+    # Rounding may put the extremes outside of edges that were made from them.
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
+    counts, _ = np.histogram(delays, bins=edges)
+    return counts.astype(np.float64), edges, log
+
+
+def _spaced(values: FloatArray) -> bool:
+    """Return whether values need a logarithmic axis."""
+    return bool((values > 0).all() and values.max() > 5 * values.min())
+
+
+# -- names beside marks ----------------------------------------------------------------------------------------------
+
+MARK = 0.02
+"""Half of a mark's width and height, as a share of the axes."""
+MAX_ANCHORS = 80
+"""Most points of a curve that are tried for its name."""
+NAME_APART = 0.03
+"""Distance between curves below which a name could belong to either, as a share of the axes."""
+MAX_COVERED = 0.03
+"""Cost of a place above which a curve gets no name; each covered point of a curve costs 0.01."""
+_Box = tuple[float, float, float, float]
+"""Left, low, right and high, as shares of the axes."""
+
+
+def line_names(paths: Sequence[FloatArray], names: Sequence[str], letter: float) -> list[tuple[int, Side] | None]:
+    """Return for each curve the point and the side where its name covers no curve and no earlier name.
+
+    Args:
+        paths: (points, 2) positions along each curve, dense, as shares of the axes.
+        names: names of the curves.
+        letter: width of a letter, as a share of the axes' width.
+
+    None if there is no free place: then the legend has to tell.
+    """
+    taken: list[_Box] = []
+    found: list[tuple[int, Side] | None] = []
+    every = np.vstack(paths)
+    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
+        others = np.vstack([np.empty((0, 2)), *(other for place, other in enumerate(paths) if place != number)])
+        best: tuple[float, int, Side, _Box] | None = None
+        for place in range(0, len(path), max(1, len(path) // MAX_ANCHORS)):
+            x, y = float(path[place, 0]), float(path[place, 1])
+            # Where curves are close to each other, a name could belong to any of them.
+            close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
+            for side, box in _name_boxes(x, y, letter * len(name), 0.008).items():
+                left, low, right, high = box
+                inside = (every > (left, low)).all(axis=1) & (every < (right, high)).all(axis=1)
+                cost = 0.01 * (close + int(inside.sum())) + 100 * _covered(box, taken)
+                if best is None or cost < best[0]:
+                    best = (cost, place, side, box)
+        if best is None or best[0] > MAX_COVERED:
+            found.append(None)
+            continue
+        taken.append(best[3])
+        found.append((best[1], best[2]))
+    return found
+
+
+def _name_boxes(x: float, y: float, wide: float, gap: float = 0.03) -> dict[Side, _Box]:
+    """Return the box of a name of this width on each side of a point, at a distance of `gap`."""
     return {
-        "autosize": True,
-        "height": 400,
-        "margin": {"l": 60, "r": 16, "t": 12, "b": 48},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
-        "xaxis": {"title": {"text": x}, "zeroline": False, "automargin": True, "tickformat": ",.10~g"},
-        "yaxis": {"title": {"text": y, "standoff": 12}, "zeroline": False, "automargin": True},
-        "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
-        "hovermode": "closest",
+        "top": (x - wide / 2, y + gap, x + wide / 2, y + gap + 0.04),
+        "bottom": (x - wide / 2, y - gap - 0.04, x + wide / 2, y - gap),
+        "right": (x + gap, y - 0.02, x + gap + wide, y + 0.02),
+        "left": (x - gap - wide, y - 0.02, x - gap, y + 0.02),
     }
 
 
-def compact(values: Iterable[float]) -> list[float]:
-    """Return numbers with as many digits as a screen can show: the page carries tens of thousands of them."""
-    return [float(f"{value:.5g}") for value in values]
+def name_sides(places: Sequence[tuple[float, float]], names: Sequence[str], letter: float) -> list[Side]:
+    """Return the side of each mark on which its name covers least of the marks and of the earlier names.
+
+    Args:
+        places: positions of the marks, as shares of the axes.
+        names: names of the marks.
+        letter: width of a letter, as a share of the axes' width.
+    """
+    taken: list[_Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in places]
+    found: list[Side] = []
+    for (x, y), name in zip(places, names, strict=True):
+        side, box = min(_name_boxes(x, y, letter * len(name)).items(), key=lambda entry: _covered(entry[1], taken))
+        taken.append(box)
+        found.append(side)
+    return found
 
 
-def escaped(text: str) -> str:
-    """Text that plotly shows as it is: it reads a subset of HTML, `%{x}` as a value, and dollars as mathematics."""
-    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;")
-
-
-def log_axis(low: float, high: float) -> Figure:
-    """Label 1, 2 and 5 of every decade of a short span: left alone, plotly writes 2, 3 ... 9 one over the other."""
-    return {"type": "log"} | ({"dtick": "D2"} if high < 2000 * low else {})
-
-
-def _count_axis(layout: Figure, top: float) -> None:
-    layout["yaxis"]["rangemode"] = "tozero"
-    if top <= 8:
-        layout["yaxis"]["dtick"] = 1  # there is no half client
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.16)"
-
-
-def _drawn_times(comparison: Comparison) -> list[float]:
-    results = [result for scheme in comparison.schemes for result in scheme.results]
-    firsts = [result.first_seconds for result in results if result.first_seconds is not None]
-    return firsts + [result.ended if result.seconds is None else result.seconds for result in results]
+def _covered(box: _Box, taken: list[_Box]) -> float:
+    """Return how much of a box is covered by others or lies outside of the axes."""
+    left, low, right, high = box
+    outside = max(0.0, -left) + max(0.0, right - 1.0) + max(0.0, -low) + max(0.0, high - 1.0)
+    over = [
+        max(0.0, min(right, other[2]) - max(left, other[0])) * max(0.0, min(high, other[3]) - max(low, other[1]))
+        for other in taken
+    ]
+    return outside + sum(over)

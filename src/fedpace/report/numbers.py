@@ -24,19 +24,19 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration; one without an end is of somebody who never answers."""
+    """Return a duration; `never` if it is infinite."""
     if math.isinf(value):
         return "never"
     return f"{digits(value)} s"
 
 
 def metric(value: float) -> str:
-    """Return an accuracy or a loss: one digit more, since schemes end close to each other."""
+    """Return an accuracy or a loss, with one digit more than times, because schemes end close to each other."""
     return digits(value, 4) if abs(value) >= 1 else f"{value:.3f}" if abs(value) >= 1e-2 else digits(value)
 
 
 def given(value: float) -> str:
-    """Return a number that somebody typed, as they would have."""
+    """Return a number that a user typed, in the same form."""
     return f"{value:,.10g}"
 
 
@@ -63,7 +63,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of something."""
+    """Return a share as a percentage."""
     if share == 0 or share >= 0.0995:
         return f"{100 * share:.0f} %"
     return f"{100 * share:.1f} %"
@@ -79,7 +79,7 @@ def size(count: float) -> str:
 
 
 def wrapped(name: str, width: int) -> str:
-    """Return a long name on several lines, broken at its dashes, so that the parts do not read like names."""
+    """Return a long name on several lines, broken at its dashes; later lines are indented."""
     lines = textwrap.wrap(name, width, subsequent_indent="  ", break_on_hyphens=True, drop_whitespace=False)
     return "\n".join(lines) or name
 
@@ -90,5 +90,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names as a sentence has them."""
+    """Return names as in a sentence: `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,51 +1,63 @@
-"""Writes the comparison as one self-contained HTML file, without network, server or other files."""
+"""Writes the comparison as one self-contained HTML file, without network, server or other files.
+
+From top to bottom: what was run, the result in sentences, the curves, the table, and further figures.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.files import write_atomically
+from fedpace.records.influence import Bounded, Influence, called
 from fedpace.records.run import RunRecord, plain
-from fedpace.report import figures
-from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
+from fedpace.report import figures, numbers
 from fedpace.report.cohort_map import cohort_map
-from fedpace.report.cost_figures import front_figure, speed_figure
-from fedpace.report.curves import by_scheme
-from fedpace.report.influence import influence_panel
-from fedpace.report.page_parts import chips, configuration, escape, instant, provenance, switch, table
-from fedpace.report.style import BANDED, looks
-from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison
+from fedpace.report.comparison import Comparison
+from fedpace.report.figures import Axis, Chart, Over, by_scheme, looks
+from fedpace.report.plotly_figures import PlotlyFigure, escaped, plain_layout, plotly_figure
+from fedpace.report.style import MAX_BANDED, Look
+from fedpace.report.summary import BOUNDED, influence_sentence, sentences
+from fedpace.report.tables import Cell, Column, ReportTable, caption, cost_table, scheme_table
 
 # The browser itself refuses whatever a page under this policy would fetch.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 MAP_HEIGHT = 440
 UNITS = re.compile(r"(?<=\d) (?=s\b|%)|(?<=[≥≤]) ")
-"""Between a number and its unit or sign, where no line may end."""
-TOGETHER = "\u00a0"
-OVER = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
+"""Blanks between a number and its unit or sign, where no line may end."""
+NO_BREAK = "\u00a0"
+OVER: dict[Over, str] = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
+MAX_BOUNDED = 50
+"""Most clients that the panel of bounded influence lists."""
+BOUNDED_HINT = (
+    "Rounds in which the update of a client was clipped because it was too long, its weight was capped, or a robust "
+    "rule left its update out of the step. Excluded clients get no tasks for a while: the server's "
+    "validation set refused their updates."
+)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A figure with its heading. One of several views holds a figure for each."""
+    """A figure with its heading, and tables around it."""
 
     name: str
     heading: str
     hint: str
     figure: Any
+    """Plotly's figure, or a mapping from view to figure; None = the page's script builds it."""
     controls: str = ""
+    under: str = ""
+    """Controls below the figure; the hint then stands below them."""
     above: str = ""
     below: str = ""
-    """A table that goes with it."""
 
 
 def write_page(
@@ -67,29 +79,31 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
         if (found := cohort_map(members[0])) is not None
     }
     sections = _sections(runs, comparison, list(maps))
+    results = html_table(scheme_table(comparison).keeping(lambda c: not c.detail), looks(comparison), "Schemes")
+    curves = [section for section in sections if section.name == "metric"]
     body = "\n".join(
         [
-            f"<header><h1>{escape(title)}</h1>"
-            f"<p class='facts'>{UNITS.sub(TOGETHER, escape(caption(comparison)))}</p></header>",
-            _summary(sentences(comparison)),
-            table(comparison, columns(comparison, wide=True), "Schemes", legend(comparison)),
-            chips(comparison),
-            *map(_drawn, sections),
+            _header(comparison, title),
+            _summary([*sentences(comparison), *filter(None, [influence_sentence(runs)])]),
+            _chips(comparison),
+            *map(_section, curves),
+            results,
+            *(_section(section) for section in sections if section not in curves),
             *filter(None, [influence_panel(runs, comparison)]),
-            configuration(runs),
-            provenance(runs),
+            _configuration(runs),
+            _provenance(runs),
         ]
     )
     data = {
         "schemes": [
-            {"label": scheme.label, "group": figures.escaped(scheme.label), "colour": look.colour, "dash": look.dash}
-            for scheme in comparison.schemes
-            for look in [looks(comparison)[scheme.label]]
+            {"label": label, "group": escaped(label), "colour": look.colour, "dash": look.dash}
+            for label, look in looks(comparison).items()
         ],
-        "map_height": MAP_HEIGHT,
+        "layout": plain_layout(Chart("", Axis(""), Axis(""), (), height=MAP_HEIGHT)),
         "maps": {label: dataclasses.asdict(found) for label, found in maps.items()},
+        "most_banded": MAX_BANDED,
     }
-    drawn = {section.name: section.figure for section in sections}
+    drawn = {section.name: section.figure for section in sections if section.name}
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -117,82 +131,225 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 """
 
 
+def html_table(table: ReportTable, styles: Mapping[str, Look], title: str, *, sortable: bool = True) -> str:
+    """Return a table as HTML; the first cell of a row is its scheme's label. `sortable` needs the page's script."""
+    heads = "".join(_heading(column, sortable) for column in table.columns)
+    rows = []
+    for first, *others in table.rows:
+        look = styles[first.text]
+        swatch = f"<span class='swatch {look.dash}' style='border-color:{look.colour}'></span>"
+        cells = f"<th scope='row' class='text {first.tone}'><div class='name'>{swatch}{_cell(first)}</div></th>"
+        cells += "".join(f"<td class='{cell.tone}'{_order(cell, sortable)}>{_cell(cell)}</td>" for cell in others)
+        rows.append(f"<tr>{cells}</tr>")
+    # A region that scrolls must be reachable by keyboard, and named.
+    return (
+        f"<div class='scroll' role='region' tabindex='0' aria-label='{escape(title)}'>"
+        f"<table{' class=sortable' if sortable else ''}>"
+        f"<caption>{escape(title)}</caption><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<p class='hint'>{escape(' '.join(table.notes))}</p>"
+    )
+
+
+def influence_panel(runs: Sequence[RunRecord], comparison: Comparison) -> str:
+    """Return the panel of clients whose influence was bounded, as HTML; empty if there are none."""
+    order = [scheme.label for scheme in comparison.schemes]
+    rows = []
+    for run in runs:
+        found = Influence(run.rounds)
+        rows += [(run, name, client, found.excluded.get(name)) for name, client in found.clients.items()]
+    if not rows:
+        return ""
+    shown = sorted(rows, key=lambda row: (row[3] is None, -row[2].times))[:MAX_BOUNDED]
+    shown.sort(key=lambda row: (order.index(row[0].info.label), row[0].info.seed))
+    schemes, seeds = len(order) > 1, len({run.info.seed for run in runs}) > 1
+    heads = [*(["Scheme"] if schemes else []), *(["Seed"] if seeds else []), "Client"]
+    lines = []
+    for run, name, client, since in shown:
+        first = [*([run.info.label] if schemes else []), *([str(run.info.seed)] if seeds else [])]
+        first.append(called(name, run.info.names))
+        # The scheme is the row's first cell: its column may wrap, the numbers' must not.
+        cells = "".join(f"<th scope='row' class='text'>{escape(text)}</th>" for text in first)
+        lines.append(f"<tr>{cells}{''.join(f'<td>{cell}</td>' for cell in _bounds(client, since))}</tr>")
+    head = "".join(f"<th scope='col' class='text'>{text}</th>" for text in heads)
+    head += "".join(f"<th scope='col'>{text}</th>" for text in ("Clipped", "Capped", "Left out", "Excluded"))
+    few = f" Shown: the {MAX_BOUNDED} of {len(rows):,} clients with most bounds." if len(rows) > MAX_BOUNDED else ""
+    hosted = any("host" in run.info.experiment for run, _, _, since in rows if since)
+    back = " `fedpace readmit FOLDER CLIENT` takes an exclusion back." if hosted else ""
+    return (
+        f"<section id='influence'><div class='head'><h2>{BOUNDED}</h2></div>"
+        f"<p class='hint'>{escape(BOUNDED_HINT + back + few)}</p>"
+        f"<div class='scroll' role='region' tabindex='0' aria-label='{BOUNDED}'><table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></section>"
+    )
+
+
+def escape(text: str) -> str:
+    """Return text that HTML shows unchanged."""
+    return html.escape(text, quote=True)
+
+
+# -- parts of the page -----------------------------------------------------------------------------------------------
+
+
+def _header(comparison: Comparison, title: str) -> str:
+    lines = [line[:1].upper() + line[1:] for line in (comparison.setting, caption(comparison)) if line]
+    facts = "".join(f"<p class='facts'>{UNITS.sub(NO_BREAK, escape(line))}</p>" for line in lines)
+    return f"<header><h1>{escape(title)}</h1>{facts}</header>"
+
+
 def _summary(said: list[str]) -> str:
-    """Return the outcome: what everybody wants to know first is the largest, and what qualifies it stands below."""
+    """Return the result: the first sentence in large letters, and below it those that qualify it."""
     first, *others = said
     rest = f"<p class='summary'>{escape(' '.join(others))}</p>" if others else ""
-    return UNITS.sub(TOGETHER, f"<p class='lead'>{escape(first)}</p>{rest}")
+    return UNITS.sub(NO_BREAK, f"<p class='lead'>{escape(first)}</p>{rest}")
 
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
-    several = any(scheme.runs > 1 for scheme in comparison.schemes)
-    band = ""
-    if several:
-        band = "Lines: means over seeds; bands: from the lowest seed to the highest. "
-        if len(comparison.schemes) > BANDED:
-            band += f"Bands are drawn for {BANDED} schemes or fewer: hide some above. "
-    ends = "" if comparison.target is None else "A cross marks a scheme that did not reach the target in every run. "
-    stopped = ""
-    if any(scheme.censored for scheme in comparison.schemes):
-        stopped = "An open triangle: runs were stopped at the easier target that they were run for. "
-    metric = {over: figures.metric_figure(runs, comparison, over=over) for over in OVER}
-    views = {over: figure for over, figure in metric.items() if figure is not None}
+    """Return the figures that have something to show."""
     found = [
-        Section(
-            "metric",
-            comparison.metric.capitalize(),
-            f"{band}A run that has ended keeps its last value. {ends}{stopped}Drag to zoom, double-click to zoom out.",
-            views,
-            switch("metric", {over: OVER[over].format(clock=comparison.clock) for over in views}, "horizontal axis")
-            + instant(comparison.metric, comparison.clock),
-        )
+        *_metric_section(runs, comparison),
+        *_time_sections(comparison),
+        *_client_sections(runs, comparison, mapped),
     ]
-    # One mark in an empty figure says no more than the table does.
-    if comparison.target is not None and sum(scheme.runs for scheme in comparison.schemes) > 1:
-        hint = f"One mark per seed; a cross where a run ended without reaching the target. {stopped}"
-        if comparison.hold > 1:
-            hint += "A dot is where the target is held, a small stroke where it was first met."
-        found.append(Section("times", "Time to target, seed by seed", hint, figures.times_figure(comparison)))
-        front = front_figure(comparison)
-        if front is not None:
-            hint = "Both until the target is held; schemes that always held it. Down and left is better."
-            found.append(Section("front", "Client work against time", hint, front))
-    if costs := cost_columns(comparison):
-        # Beside its figure; without one behind the curves, so that the first figure is not a screen further down.
-        above = table(comparison, costs, "Cost beside time", cost_legend(comparison))
-        place = next((at for at, section in enumerate(found) if section.name == "front"), None)
-        if place is None:
-            found[-1] = replace(found[-1], below=above)
-        else:
-            found[place] = replace(found[place], above=above)
-    if mapped:
-        hint = (
-            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the stronger the colour, the "
-            "more a client weighed. Without rounds: the clients whose replies made a step. A cross marks a task that "
-            "failed or was given up. First seed."
-        )
-        found.append(Section("map", "Who was chosen", hint, None, _choice(mapped, comparison.best)))
-    speeds = {of: speed_figure(runs, comparison, of=of) for of in ("share", "metric")}
-    views = {of: figure for of, figure in speeds.items() if figure is not None}
-    if views:
-        hint = (
-            "Clients in ten groups by expected delay. A scheme that uses the slow ones less may serve them worse: "
-            f"{comparison.metric} shows whether it does."
-        )
-        names = {"share": "replies", "metric": comparison.metric}
-        controls = switch("speed", {of: names[of] for of in views}, "what is shown by speed")
-        found.append(Section("speed", "Fast clients and slow", hint, views, controls))
-    hint = "Clients chosen in each round, over the runs that had that round."
-    found.append(Section("cohort", "Cohort size", hint, figures.cohort_figure(runs, comparison)))
-    delays = figures.delays_figure(runs)
+    delays = figures.delays_chart(runs)
     if delays is not None:
         hint = f"Mean delay of each client under seed {runs[0].info.seed}."
-        found.append(Section("delays", "Delays of the clients", hint, delays))
+        found.append(Section("delays", delays.title, hint, plotly_figure(delays)))
     return found
 
 
+def _metric_section(runs: Sequence[RunRecord], comparison: Comparison) -> list[Section]:
+    charts = {over: figures.metric_chart(runs, comparison, over) for over in OVER}
+    views = {over: plotly_figure(chart) for over, chart in charts.items() if chart is not None}
+    if not views:
+        return []
+    name = (charts["time"] or next(chart for chart in charts.values() if chart)).y.title
+    hint = ""
+    if any(scheme.runs > 1 for scheme in comparison.schemes):
+        hint = "Lines: means over seeds; bands: from the lowest seed to the highest. "
+        if len(comparison.schemes) > MAX_BANDED:
+            hint += f"Bands are drawn for {MAX_BANDED} schemes or fewer: hide some above. "
+    if name != comparison.metric:
+        hint += f"No run records {comparison.metric}, so this is the mean training loss of each round's clients. "
+    hint += "A run that has ended keeps its last value. "
+    if comparison.target is not None and name == comparison.metric:
+        hint += "A dot marks where the target is held, a cross a scheme that did not hold it in every run. "
+    if any(scheme.censored for scheme in comparison.schemes):
+        hint += "An open triangle: runs were stopped at the easier target that they were run for. "
+    controls = _switch("metric", {over: OVER[over].format(clock=comparison.clock) for over in views}, "horizontal axis")
+    hint += "Drag to zoom, double-click to zoom out."
+    under = _instant(name, comparison.clock) if "time" in views else ""
+    return [Section("metric", name.capitalize(), hint, views, controls, under)]
+
+
+def _time_sections(comparison: Comparison) -> list[Section]:
+    """Return the figures of times and costs; the table of costs stands beside its figure."""
+    styles, costs = looks(comparison), cost_table(comparison)
+    table = "" if costs is None else html_table(costs, styles, "Cost beside time")
+    found = []
+    # One mark in an empty figure says no more than the table does.
+    if comparison.target is not None and sum(scheme.runs for scheme in comparison.schemes) > 1:
+        hint = "One mark per seed; a cross where a run ended without reaching the target. "
+        if comparison.hold > 1:
+            hint += "A dot is where the target is held, a small stroke where it was first met."
+        times = figures.times_chart(comparison)
+        found.append(Section("times", times.title, hint, plotly_figure(times)))
+    work = figures.work_chart(comparison)
+    if work is not None and comparison.target is not None:
+        hint = f"Both until the target is held; {work.note}."
+        found.append(Section("front", "Client work against time", hint, plotly_figure(work), above=table))
+        table = ""
+    if table and found:
+        found[-1] = dataclasses.replace(found[-1], below=table)
+    elif table:
+        found.append(Section("", "", "", None, below=table))
+    return found
+
+
+def _client_sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
+    """Return the figures about clients: the map of cohorts, replies by speed, and clients per round."""
+    found = []
+    if mapped:
+        hint = (
+            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the stronger the colour, the "
+            "larger the weight of the client. Without rounds: the clients whose replies made a step. A cross marks a "
+            "task that failed or was given up. First seed."
+        )
+        found.append(Section("map", "Selected clients", hint, None, _choice(mapped, comparison.best)))
+    charts = {of: figures.speed_chart(runs, comparison, of) for of in ("share", "metric")}
+    views = {of: plotly_figure(chart) for of, chart in charts.items() if chart is not None}
+    if views:
+        hint = (
+            "Clients in ten groups by expected delay. A scheme that uses slow clients less may serve them worse: "
+            f"{comparison.metric} shows whether it does."
+        )
+        names = {"share": "replies", "metric": comparison.metric}
+        controls = _switch("speed", {of: names[of] for of in views}, "what is shown by speed")
+        found.append(Section("speed", "Fast and slow clients", hint, views, controls))
+    cohort = figures.cohort_chart(runs, comparison)
+    if cohort is not None:
+        hint = (
+            "Number of different clients in each round; without rounds, of the clients whose replies made a step. Mean "
+            "over the runs that had that round."
+        )
+        found.append(Section("cohort", cohort.title, hint, plotly_figure(cohort)))
+    return found
+
+
+def _section(section: Section) -> str:
+    if not section.name:
+        return section.above + section.below
+    figure: PlotlyFigure = section.figure or {}
+    layout = (figure if "layout" in figure else next(iter(figure.values()), {})).get("layout", {})
+    height = layout.get("height", MAP_HEIGHT)  # kept free before the figure is there, so that nothing jumps
+    hint = f"<p class='hint'>{escape(section.hint.strip())}</p>"
+    return (
+        f"{section.above}<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
+        f"{'' if section.under else hint}"
+        f"<div class='figure' id='figure-{section.name}' role='img' aria-label='{escape(section.heading)}' "
+        f"style='min-height:{height}px'></div>"
+        f"{section.under + hint if section.under else ''}</section>{section.below}"
+    )
+
+
+def _chips(comparison: Comparison) -> str:
+    """Return a button per scheme that shows or hides it in all figures; none for a single scheme."""
+    if len(comparison.schemes) == 1:
+        return ""
+    buttons = "".join(
+        f"<button type='button' data-scheme='{number}' aria-pressed='true'>"
+        f"<span class='swatch {look.dash}' style='border-color:{look.colour}'></span>"
+        f"<span>{escape(label)}</span></button>"
+        for number, (label, look) in enumerate(looks(comparison).items())
+    )
+    every = "<button type='button' id='all-schemes'>show all</button>"
+    return f"<div class='chips' role='group' aria-label='schemes in the figures'>{buttons}{every}</div>"
+
+
+def _switch(name: str, views: Mapping[str, str], label: str) -> str:
+    """Return buttons of which one is pressed; none if there is only one view."""
+    if len(views) < 2:
+        return ""
+    buttons = "".join(
+        f"<button type='button' data-figure='{name}' data-view='{view}' "
+        f"aria-pressed='{'true' if position == 0 else 'false'}'>{escape(text)}</button>"
+        for position, (view, text) in enumerate(views.items())
+    )
+    return f"<div class='switch' role='group' aria-label='{escape(label)}'>{buttons}</div>"
+
+
+def _instant(metric: str, clock: str) -> str:
+    """Return the field that asks for the metric of every scheme at a time."""
+    return (
+        f"<div class='instant'><label for='at'>{escape(metric.capitalize())} after</label> "
+        "<input id='at' type='number' min='0' step='any' inputmode='decimal'> "
+        f"<label for='at-range'>s of {clock}</label> <input id='at-range' type='range' min='0' max='1000' "
+        "aria-label='time'><ul id='at-values' aria-live='polite'></ul></div>"
+    )
+
+
 def _choice(labels: list[str], best: str | None) -> str:
-    """Return a list of schemes to choose from; the fastest comes up first."""
+    """Return a list of schemes to choose from, with the fastest selected."""
     options = "".join(
         f"<option value='{escape(label)}'{' selected' if label == best else ''}>{escape(label)}</option>"
         for label in labels
@@ -200,21 +357,61 @@ def _choice(labels: list[str], best: str | None) -> str:
     return f"<label class='choice'>Scheme <select id='map-scheme'>{options}</select></label>"
 
 
-def _drawn(section: Section) -> str:
-    figure = section.figure or {}
-    layout = (figure if "layout" in figure else next(iter(figure.values()), {})).get("layout", {})
-    height = layout.get("height", MAP_HEIGHT)  # kept free before the figure is there, so that nothing jumps
-    return (
-        f"{section.above}<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
-        f"<p class='hint'>{escape(section.hint.strip())}</p>"
-        f"<div class='figure' id='figure-{section.name}' role='img' aria-label='{escape(section.heading)}' "
-        f"style='min-height:{height}px'></div>"
-        f"</section>{section.below}"
-    )
+def _heading(column: Column, sortable: bool) -> str:
+    text = f"{escape(column.heading)}{f'<br>{escape(column.sub)}' if column.sub else ''}"
+    kind = "" if column.number else " class=text"
+    if not sortable:
+        return f"<th scope='col'{kind}>{text}</th>"
+    return f"<th scope='col'{kind} aria-sort='none'><button type='button' class='sort'>{text}</button></th>"
+
+
+def _order(cell: Cell, sortable: bool) -> str:
+    return f" data-order='{cell.order:.6g}'" if sortable and cell.order is not None else ""
+
+
+def _cell(cell: Cell) -> str:
+    note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
+    return f"<span>{escape(cell.text)}{note}</span>"
+
+
+def _bounds(client: Bounded, since: int | None) -> list[str]:
+    clipped = f"<small>to {numbers.percent(client.shortest)}</small>" if client.clipped else ""
+    weight = client.least_weight
+    capped = "" if weight is None else f"<small>to {numbers.percent(weight)}</small>"
+    excluded = "readmitted" if client.exclusions else ""
+    if since is not None:
+        excluded = f"<span class='failed'>since round {since:,}</span>"
+    return [f"{client.clipped or ''}{clipped}", f"{client.capped or ''}{capped}", f"{client.left_out or ''}", excluded]
+
+
+def _configuration(runs: Sequence[RunRecord]) -> str:
+    """Return every distinct configuration, because a folder may hold runs of several."""
+    texts = dict.fromkeys(json.dumps(plain(run.info.experiment), indent=2, ensure_ascii=False) for run in runs)
+    blocks = "".join(f"<pre tabindex='0'>{escape(text)}</pre>" for text in texts)
+    return f"<details><summary>Configuration</summary>{blocks}</details>"
+
+
+def _provenance(runs: Sequence[RunRecord]) -> str:
+    """Return seeds, versions, commit, start and duration of the runs."""
+    rows = []
+    for name, values in (
+        ("Seeds", [str(run.info.seed) for run in runs]),
+        ("Versions", [", ".join(f"{name} {version}" for name, version in run.info.versions.items()) for run in runs]),
+        ("Commit", [run.info.commit or "" for run in runs]),
+        ("Started", [min(run.info.started for run in runs)]),
+    ):
+        distinct = [value for value in dict.fromkeys(values) if value]
+        if distinct:
+            joint = ", " if name == "Seeds" else "; "
+            rows.append(f"<dt>{name}</dt><dd>{escape(joint.join(distinct))}</dd>")
+    wall = sum(run.info.wall_seconds or 0.0 for run in runs)
+    if wall:
+        rows.append(f"<dt>Computed in</dt><dd>{wall:,.1f} s of real time, {len(runs)} runs together</dd>")
+    return f"<footer><dl>{''.join(rows)}</dl></footer>"
 
 
 def _script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element it stands in."""
     text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,28 +1,30 @@
-"""Colours, dashes and axes that the picture and the page share, so that a scheme looks the same in both."""
+"""Colours, dashes and marks of the schemes, the same in every figure.
+
+Each scheme of the package has one colour and dash everywhere: `pace-async` is always blue, and `random`, the usual
+baseline, is always grey. Other schemes, and second variants of a scheme in one comparison, take looks that are still
+free.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-import numpy as np
-
-from fedpace._base.checks import FloatArray
-from fedpace.records.run import RunRecord
-from fedpace.report.tables import Comparison
 
 PALETTE = ("#0072b2", "#ff5a00", "#a50fff", "#b4875a", "#ff2de1", "#d2001e")
 """Found by search: each has a contrast of 3 or more on the light and on the dark page, and any two, the neutral one
 included, are told apart with every common colour blindness (tests/report/test_style.py measures both)."""
 NEUTRAL = "#7f7f7f"
-"""Of the baseline, which the others are seen against."""
-BANDED = 6
-"""Schemes up to which bands over seeds are drawn: more of them over each other show nothing."""
+"""Colour of `random`, which the others are compared with."""
+INK, FAINT, BAR = "#222222", "#d9d9d9", "#9aa7b5"
+"""Colours of text, of grid lines and of bars."""
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""By plotly's names."""
-
-SPAN = 30.0
-"""Fastest to slowest scheme: beyond it, a linear axis shows the fastest as a vertical line."""
+"""Names of dashes, as plotly has them."""
+SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}
+"""Dash -> mark, for figures without lines."""
+MAX_BANDED = 6
+"""Most schemes for which bands over seeds are drawn: more bands over each other show nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,59 +34,41 @@ class Look:
     colour: str
     dash: str
 
+    @property
+    def symbol(self) -> str:
+        """The mark of the scheme."""
+        return SYMBOLS[self.dash]
 
-def looks(comparison: Comparison) -> dict[str, Look]:
-    """Return how each scheme is drawn: colours first, then dashes once the colours are used up."""
+
+LOOKS = tuple(Look(colour, dash) for dash in DASHES for colour in PALETTE)
+BASELINE = Look(NEUTRAL, DASHES[0])
+SCHEMES = (
+    "pace-async", "pace", "fedbuff", "fed-cs", "delayhet-submodular", "delayhet-sampling",
+    "oort", "fedasync", "flanp", "divfl", "power-of-choice", "tifl",
+    "refl", "pisces", "ca2fl", "haccs", "moment-match", "delayhet-transport",
+    "approx-opt-sampling", "optimal-client-sampling", "clustered-sampling", "fed-cbs", "folb", "moment-sampling",
+)  # fmt: skip
+"""Schemes with a fixed look, in the order of `LOOKS`."""
+FIXED = dict(zip(SCHEMES, LOOKS, strict=True)) | {"random": BASELINE}
+
+
+def scheme_looks(schemes: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """Return the look of each label, given (label, selector) of the schemes in one figure."""
+    listed = list(schemes)
     found: dict[str, Look] = {}
-    for scheme in comparison.schemes:
-        if scheme.label == comparison.baseline:
-            found[scheme.label] = Look(NEUTRAL, DASHES[0])
-            continue
-        position = len(found) - (comparison.baseline in found)
-        cycle, colour = divmod(position, len(PALETTE))
-        found[scheme.label] = Look(PALETTE[colour], DASHES[cycle % len(DASHES)])
-    return found
+    for label, selector in listed:
+        if f"{label}(".startswith(f"{selector}(") and selector in FIXED and FIXED[selector] not in found.values():
+            found[label] = FIXED[selector]
+    for label, _ in listed:
+        if label not in found:
+            found[label] = _free(label, found)
+    return {label: found[label] for label, _ in listed}
 
 
-def delays_of(runs: Sequence[RunRecord]) -> FloatArray:
-    """Return the clients' mean delays under the first seed, without those that never answer."""
-    # Read back from JSON, an infinite delay is null.
-    recorded = [np.nan if delay is None else delay for delay in runs[0].info.expected_delays]
-    delays = np.array(recorded, dtype=np.float64)
-    return delays[np.isfinite(delays)]
-
-
-def long_tailed(delays: FloatArray) -> bool:
-    """Whether the slow clients are so much slower than the usual one that a linear axis hides the usual one."""
-    positive = delays[delays > 0]
-    if len(positive) < 2:
-        return False
-    median = float(np.median(positive))
-    return bool(np.quantile(positive, 0.95) > 4 * median or positive.max() > 20 * median)
-
-
-def log_time(runs: Sequence[RunRecord], comparison: Comparison) -> bool:
-    """Whether virtual time needs a logarithmic axis."""
-    ends = [result.ended for scheme in comparison.schemes for result in scheme.results if result.ended > 0]
-    spread = bool(ends) and max(ends) > SPAN * min(ends)
-    return bool(ends) and (spread or long_tailed(delays_of(runs)))
-
-
-def histogram(delays: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
-    """Return counts, edges and whether the edges are spaced logarithmically."""
-    logarithmic = long_tailed(delays) and bool((delays > 0).all())
-    bins = int(np.clip(2 * np.sqrt(len(delays)), 8, 40))
-    low, high = float(delays.min()), float(delays.max())
-    if high - low <= 1e-9 * max(abs(high), 1e-300):
-        # All alike: one bar of a visible width around the value.
-        pad = 0.05 * abs(high) or 0.5
-        edges = np.array([low - pad, high + pad])
-        logarithmic = False
-    elif logarithmic:
-        edges = np.geomspace(low, high, bins + 1)
-    else:
-        edges = np.linspace(low, high, bins + 1)
-    # Rounding may put the extremes outside of edges that were made from them.
-    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    counts, _ = np.histogram(delays, bins=edges)
-    return counts.astype(np.float64), edges, logarithmic
+def _free(label: str, taken: dict[str, Look]) -> Look:
+    """Return a look that no other label has, preferably of a colour that no other label has."""
+    used, colours = Counter(taken.values()), Counter(look.colour for look in taken.values())
+    start = zlib.crc32(label.encode())
+    # The colour of pace-async comes last, so that it stands for nothing else as long as possible.
+    order = {look: (look.colour == PALETTE[0], (place - start) % len(PALETTE)) for place, look in enumerate(LOOKS)}
+    return min(LOOKS, key=lambda look: (used[look], colours[look.colour], DASHES.index(look.dash), order[look]))

@@ -1,10 +1,16 @@
-"""Summarises the comparison in a paragraph that claims no more than the numbers show."""
+"""Summarises the comparison in sentences that claim no more than the numbers show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fedpace.records.influence import Influence
+from fedpace.records.run import RunRecord
 from fedpace.report import numbers
+from fedpace.report.comparison import Comparison, SchemeSummary
 from fedpace.report.estimates import LEAST, Estimate, geometric_estimate
-from fedpace.report.tables import Comparison, SchemeSummary
+
+BOUNDED = "Bounded influence"
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -24,7 +30,7 @@ def _fastest(comparison: Comparison) -> list[str]:
     target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
     if comparison.best is None:
         if any(scheme.censored for scheme in comparison.schemes):
-            return [f"Who is the fastest to {target} cannot be said from these runs."]
+            return [f"These runs cannot show which scheme is the fastest to {target}."]
         if not any(scheme.reached for scheme in comparison.schemes):
             met = any(scheme.crossed for scheme in comparison.schemes)
             return [f"No scheme {'held' if met else 'reached'} {target} in any run."]
@@ -46,21 +52,20 @@ def _fastest(comparison: Comparison) -> list[str]:
     took = f"{numbers.seconds(time.mean)} of {comparison.clock}"
     interval = numbers.between(time)
     if time.count > 1:
-        took += f" on average over {time.count} seeds"
-    if interval:
-        took += f" (95 % interval {interval} s)"
+        took += f" (geometric mean of {time.count} seeds"
+        took += f", 95 % interval {interval} s)" if interval else ")"
     if len(comparison.schemes) == 1:
         return [f"{best.label} {reached} {target} in {took}."]
     if len(ranked) == 1:
         return [f"{best.label} was the only scheme to {reach} {target} in every run: it took {took}."]
     if _unsettled(_runner_up(comparison)):
-        # Said first and in the largest letters, "the fastest" would be taken for a result.
+        # In the first sentence, "the fastest" would be read as a result.
         return [f"No scheme is clearly the fastest to {reach} {target}; {best.label} took the least: {took}."]
     return [f"{best.label} was the fastest to {reach} {target}: it took {took}."]
 
 
 def _against_next(comparison: Comparison) -> list[str]:
-    """How far ahead of the next: what a choice between good schemes is about, where the baseline is a bad one."""
+    """Return how far the fastest scheme is ahead of the next, because a bad baseline says little about that."""
     following = _runner_up(comparison)
     if following is None or following[0] == comparison.baseline:
         return []
@@ -71,9 +76,8 @@ def _against_next(comparison: Comparison) -> list[str]:
 
 
 def _runner_up(comparison: Comparison) -> tuple[str, Estimate] | None:
-    """Return who comes next by mean time, and how many times as long it takes, seed by seed."""
-    times = {s.label: s.time_to_target.mean for s in comparison.schemes if s.always_reached and s.time_to_target}
-    ranked = sorted(times, key=times.__getitem__)
+    """Return the second of the ranking, and the ratio of its time to that of the first, seed by seed."""
+    ranked = comparison.ranking
     if comparison.best is None or len(ranked) < 2:
         return None
     first = {result.seed: result.seconds for result in comparison[ranked[0]].results}
@@ -83,14 +87,14 @@ def _runner_up(comparison: Comparison) -> tuple[str, Estimate] | None:
 
 
 def _unsettled(following: tuple[str, Estimate] | None) -> str:
-    """Return what is to be said where the seeds do not settle who of the first two is faster; else nothing."""
+    """Return a remark if the seeds do not show which of the first two schemes is faster; otherwise an empty text."""
     return "" if following is None else _settled(following[1])
 
 
 def _settled(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None or not ratio.low <= 1 <= ratio.high:
         return ""
-    return "; the interval contains 1, so these seeds do not settle which of the two is faster"
+    return "; the interval contains 1, so these seeds do not show which of the two is faster"
 
 
 def _against_baseline(comparison: Comparison) -> list[str]:
@@ -123,12 +127,12 @@ def _not_reached(comparison: Comparison) -> list[str]:
     if stopped := [f"{_runs(s.censored, s)} of {s.label}" for s in comparison.schemes if s.censored]:
         target = numbers.given(comparison.target or 0.0)
         said.append(
-            f"{numbers.listed(stopped)} ended with the easier target that they were run for, so when they would have "
-            f"held this one is not known: `fedpace compare --target {target}` would tell."
+            f"{numbers.listed(stopped)} ended with the easier target that they were run for, so it is not known when "
+            f"they would have held this one: run `fedpace compare --target {target}`."
         )
     if never and len(never) < len(comparison.schemes):
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
-    if comparison.best is not None:  # else the first sentence says that nobody is ranked
+    if comparison.best is not None:  # else the first sentence says that no scheme is ranked
         said.extend(
             f"{scheme.label} reached it in {scheme.reached} of {scheme.runs} runs "
             f"{'so far' if scheme.unfinished else 'only'}, so it is not ranked by time."
@@ -172,3 +176,24 @@ def _caveats(comparison: Comparison) -> list[str]:
 
 def _runs(count: int, scheme: SchemeSummary) -> str:
     return f"{count} of {numbers.counted(scheme.runs, 'run')}"
+
+
+def influence_sentence(runs: Sequence[RunRecord]) -> str:
+    """Return one sentence on the clients whose influence was bounded; empty if there are none."""
+    found = [(run, each) for run in runs if (each := Influence(run.rounds))]
+    if not found:
+        return ""
+    if len(runs) == 1:
+        ((run, each),) = found
+        return f"{BOUNDED}: {each.line(run.info.names)}."
+    said = []
+    for kind, noun, end in (
+        ("clipped", "update", "clipped"),
+        ("capped", "weight", "capped"),
+        ("left_out", "update", "left out"),
+    ):
+        if count := sum(each.total(kind) for _, each in found):
+            said.append(f"{numbers.counted(count, noun)} {end}")
+    if excluded := sum(len(each.excluded) for _, each in found):
+        said.append(f"{numbers.counted(excluded, 'client')} excluded")
+    return f"{BOUNDED}, {numbers.counted(len(runs), 'run')}: {', '.join(said) or 'no client is excluded any more'}."

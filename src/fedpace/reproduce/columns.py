@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedpace.core.naming import scheme_table
+from fedpace._base.registry import scheme_table
 from fedpace.reproduce import paper
-from fedpace.reproduce.tasks import Task
+from fedpace.reproduce.paper import PaperTask
 
 Camp = Literal["paper", "baseline", "exact", "ours", "added"]
 CHARGED: dict[str, Any] = {"clock": {"charge_warmup": True}, "fleet": {"warmup_wait": 0.25}}
@@ -18,7 +18,7 @@ RESCALED = 0.7
 
 
 @dataclass(frozen=True)
-class Column:
+class SchemeColumn:
     """A scheme of the tables.
 
     The paper's clock charges neither the warm-up nor probes. `charged` schemes pay for their warm-up, beside others
@@ -33,7 +33,7 @@ class Column:
     patience: int = 1
     """Times as many rounds as others are allowed: the steps of schemes without rounds are much shorter."""
 
-    def table(self, task: Task, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def table(self, task: PaperTask, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the scheme as an experiment holds it; `options` are those that were tuned."""
         found = {"name": self.label, **self.selector, "label": self.label}
         if found.get("k") == "K":
@@ -50,28 +50,30 @@ class Column:
         return CHARGED if self.charged else {}
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column(
+COLUMNS: tuple[SchemeColumn, ...] = (
+    SchemeColumn(
         "delayhet-submodular",
         "Submodular",
         "paper",
         {"solver": "min-norm", "target_heterogeneity": RESCALED},
     ),
-    Column("delayhet-sampling", "Sampling", "paper", {"k": "K"}),
-    Column("random", "Random", "baseline", {"k": "K"}),
-    Column("flanp", "FLANP", "baseline"),
-    Column("divfl", "DivFL", "baseline", {"k": "K"}),
-    Column("power-of-choice", "Power-of-Choice", "baseline", {"k": "K"}),
-    Column("approx-opt-sampling", "ApproxOpt", "baseline", {"k": "K"}),
-    Column("exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}),
-    Column("pace", "pace, charged", "ours", charged=True),
-    Column("pace-free", "pace, warm-up free", "ours", {"name": "pace"}),
-    Column("pace-async", "pace-async", "ours", patience=5),
-    Column("fedbuff", "FedBuff", "added", {"buffer": "K"}, patience=5),
+    SchemeColumn("delayhet-sampling", "Sampling", "paper", {"k": "K"}),
+    SchemeColumn("random", "Random", "baseline", {"k": "K"}),
+    SchemeColumn("flanp", "FLANP", "baseline"),
+    SchemeColumn("divfl", "DivFL", "baseline", {"k": "K"}),
+    SchemeColumn("power-of-choice", "Power-of-Choice", "baseline", {"k": "K"}),
+    SchemeColumn("approx-opt-sampling", "ApproxOpt", "baseline", {"k": "K"}),
+    SchemeColumn(
+        "exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}
+    ),
+    SchemeColumn("pace", "pace, charged", "ours", charged=True),
+    SchemeColumn("pace-free", "pace, warm-up free", "ours", {"name": "pace"}),
+    SchemeColumn("pace-async", "pace-async", "ours", patience=5),
+    SchemeColumn("fedbuff", "FedBuff", "added", {"buffer": "K"}, patience=5),
 )
-assert tuple(column.label for column in COLUMNS[: len(paper.COLUMNS)]) == paper.COLUMNS
+assert tuple(column.label for column in COLUMNS[: len(paper.PRINTED)]) == paper.PRINTED
 
-TUNED: dict[str, Any] = {
+TUNED_OPTIONS: dict[str, Any] = {
     "flanp": lambda k: ({"k": k, "period": 5}, {"k": 2 * k, "period": 20}, {"k": 1, "period": 20}),
     "approx-opt-sampling": lambda k: ({"c": 1.0}, {"c": 5.0}, {"c": 0.2}),
 }
@@ -79,7 +81,7 @@ TUNED: dict[str, Any] = {
 authors' code; ApproxOptSampling's constant, for which the paper made a random search. The first is that of `paper`."""
 
 
-def chosen(selectors: Sequence[str] | None) -> tuple[Column, ...]:
+def chosen(selectors: Sequence[str] | None) -> tuple[SchemeColumn, ...]:
     """Return the columns: all, or those named; other registered schemes may be named too, with options."""
     if selectors is None:
         return COLUMNS
@@ -91,5 +93,5 @@ def chosen(selectors: Sequence[str] | None) -> tuple[Column, ...]:
             continue
         table = scheme_table(text, "--selectors")
         label = str(table.pop("label", table["name"]))
-        found.append(Column(label, label, "added", table))
+        found.append(SchemeColumn(label, label, "added", table))
     return tuple(found)

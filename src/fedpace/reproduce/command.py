@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,21 +13,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedpace._base.errors import InputError
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.files import keeping, write_atomically
 from fedpace.progress import RunProgress
-from fedpace.reproduce import overhead, rendering, tables
-from fedpace.reproduce.headline import headline_table
-from fedpace.reproduce.outcomes import Results, Wanted, collect
-from fedpace.reproduce.pictures import write_pictures
-from fedpace.reproduce.plans import PLANS, Request, planned
-from fedpace.reproduce.playing import jobs_of, play
-from fedpace.reproduce.runs import RUNS
-from fedpace.reproduce.tables import Table
-from fedpace.reproduce.tasks import Profile
-from fedpace.reproduce.tuned import FILE, Tuned
+from fedpace.records.run import RunRecord
+from fedpace.report.files import write_reports
+from fedpace.report.tables import ReportTable, latex, markdown, terminal_pieces
+from fedpace.reproduce import overhead, tables
+from fedpace.reproduce.outcomes import ReproducedResults, collect
+from fedpace.reproduce.paper import TUNED_FILE, Profile, Tuned
+from fedpace.reproduce.runs import PLANS, RUNS, Note, Request, Wanted, jobs_of, planned, play
 from fedpace.reproduce.tuning import tune
-from fedpace.sim.engines.threads import one_thread_from_now_on
+from fedpace.sim.engines.threads import limit_to_one_thread
 
 RESULTS = "results.json"
 """In a folder of runs: what is there."""
@@ -54,8 +51,8 @@ class Command:
     as_json: bool = False
 
     def run(self) -> None:
-        """Do it."""
-        one_thread_from_now_on()  # small models: more threads cost more than they give
+        """Run what is missing, then write and print the tables."""
+        limit_to_one_thread()  # small models: more threads cost more than they give
         if self.tune:
             self._tune()
         if self.show and not (self.out / RUNS).is_dir():
@@ -72,7 +69,7 @@ class Command:
             sys.stdout.write(json.dumps(results.content(), indent=1, allow_nan=False) + "\n")
             return
         for table in shown:
-            for piece in rendering.terminal(table, self._console.width):
+            for piece in terminal_pieces(table, self._console.width):
                 self._console.print(piece)
             for note in table.notes:
                 self._console.print(note, highlight=False, markup=False)
@@ -81,7 +78,7 @@ class Command:
     @cached_property
     def request(self) -> Request:
         """What is asked for, with what was tuned: in the folder, or with the package."""
-        mine = self.out / FILE
+        mine = self.out / TUNED_FILE
         tuned = Tuned.read(mine) if mine.exists() else Tuned.packaged()
         return Request(self.profile, self.only, self.seeds, self.selectors, tuned)
 
@@ -98,7 +95,7 @@ class Command:
         names = [part for name in self._asked for part in NEEDS.get(name, (name,))]
         return planned(self.request, list(dict.fromkeys(names)))
 
-    def _fresh(self) -> Results:
+    def _fresh(self) -> ReproducedResults:
         """Run what is missing, unless nothing is to be run, and return what is there."""
         before = self._packaged() if self.missing else None
         runs = [each.run for each in self._wanted if before is None or before.known(each) is None]
@@ -110,22 +107,24 @@ class Command:
             with self._stoppable(), RunProgress(left, self._console, quiet=self.as_json) as progress:
                 play(runs, self.out, progress.watch, progress.done, note=self._say)
         results = collect(self.profile, self._wanted, self.out, before)
-        for earlier in (Results.read(self.out / RESULTS) if (self.out / RESULTS).exists() else None, before):
+        for earlier in (ReproducedResults.read(self.out / RESULTS) if (self.out / RESULTS).exists() else None, before):
             if earlier is not None and earlier.profile == self.profile:  # what was asked for earlier is kept beside it
                 results.facts = {**earlier.facts, **results.facts}
                 results.entries = {**earlier.entries, **results.entries}
         return results
 
-    def _packaged(self) -> Results:
+    def _packaged(self) -> ReproducedResults:
         """Return what comes with fedpace."""
         name = PACKAGED.get(self.profile)
         if name is None:
             raise InputError(
                 f"no results of profile {self.profile} come with fedpace: those of {' and '.join(PACKAGED)} do"
             )
-        return Results.parse(json.loads(files("fedpace.reproduce").joinpath(name).read_text(encoding="utf-8")), name)
+        return ReproducedResults.parse(
+            json.loads(files("fedpace.reproduce").joinpath(name).read_text(encoding="utf-8")), name
+        )
 
-    def _tables(self, results: Results) -> list[Table]:
+    def _tables(self, results: ReproducedResults) -> list[ReportTable]:
         request, found = self.request, []
         for name in self._asked:
             if name in ("table1", "table2"):
@@ -137,20 +136,20 @@ class Command:
             elif name == "constants":
                 found.append(tables.constant_table(request, results))
             elif name == "headline":
-                found.append(headline_table(request, results))
+                found.append(tables.headline_table(request, results))
             elif name == "overhead":
                 found.append(overhead.table(results.facts["overhead"]))
         return found
 
-    def _write(self, results: Results, shown: list[Table]) -> None:
+    def _write(self, results: ReproducedResults, shown: list[ReportTable]) -> None:
         """Write everything that was asked for beside the runs."""
         with keeping(self.out):
             results.write(self.out / RESULTS)
             # Pictures alone leave the tables of an earlier call as they are.
-            for suffix, render in ((".md", rendering.markdown), (".tex", rendering.latex)) if shown else ():
+            for suffix, render in ((".md", markdown), (".tex", latex)) if shown else ():
                 text = "\n".join(render(table) for table in shown)
                 write_atomically(self.out / f"tables{suffix}", text.encode())
-            write_atomically(self.out / "runs.csv", rendering.comma_separated(self.request, results).encode())
+            write_atomically(self.out / "runs.csv", tables.comma_separated(self.request, results).encode())
             if "figures" in self._asked:
                 for folder in write_pictures(self._wanted, self.out, self._say):
                     self._say(f"Drawn: {folder}")
@@ -158,7 +157,7 @@ class Command:
         self._say(f"Written into {self.out}: {', '.join(names)}")
 
     def _tune(self) -> None:
-        mine = self.out / FILE
+        mine = self.out / TUNED_FILE
         names = tuple(task.name for task in self.request.tasks)
         with self._stoppable():
             tune(names, self.out, Tuned.read(mine), None, self._say, lambda found: found.write(mine))
@@ -169,9 +168,47 @@ class Command:
         try:
             yield
         except KeyboardInterrupt:
-            self._say("interrupted: what was recorded is kept, and the same command goes on")
+            self._say("interrupted: the recorded rounds are kept, and the same command resumes")
             raise
 
     def _say(self, text: str) -> None:
         if not self.as_json:
             self._console.print(text, highlight=False, markup=False)
+
+
+FIGURES = "figures"
+SHOWN = (
+    "table1/femnist",
+    "table1/shakespeare",
+    "table2/dirichlet-fashion-mnist",
+    "table2/rotated-cifar10",
+    "motivation/data",
+    "motivation/latency",
+    "motivation/both",
+)
+"""Those of the paper."""
+
+
+def write_pictures(wanted: Sequence[Wanted], store: Path, note: Note) -> list[Path]:
+    """Draw what has been run; return the folders, one per figure."""
+    cells: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        cells.setdefault(each.place.rpartition("/")[0], []).append(each)
+    written = []
+    for cell in SHOWN:
+        records = [record for each in cells.get(cell, ()) if (record := _ended(each, store)) is not None]
+        if not records:
+            continue
+        folder = store / FIGURES / cell.replace("/", "-")
+        try:
+            write_reports(records, folder)
+        except FedpaceError as error:  # pictures need packages that tables do not
+            note(f"{cell} was not drawn: {error}")
+            continue
+        written.append(folder)
+    return written
+
+
+def _ended(each: Wanted, store: Path) -> RunRecord | None:
+    record = each.run.record(store)
+    return record if record is not None and record.info.ended else None

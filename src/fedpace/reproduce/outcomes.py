@@ -14,13 +14,13 @@ from fedpace._base.files import json_bytes, read_json, write_atomically
 from fedpace.records.holding import meets
 from fedpace.records.run import RunRecord
 from fedpace.report.estimates import Estimate, positive_estimate
-from fedpace.reproduce.runs import Run
+from fedpace.reproduce.runs import Wanted
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeedOutcome:
     """One run that has ended."""
 
     seconds: float | None
@@ -34,10 +34,10 @@ class Outcome:
     status: str
     """Of the record: `reached`, `finished` (the limit of rounds) or `diverged`."""
     key: str = ""
-    """`Run.key` of the run that it came out of."""
+    """`PaperRun.key` of the run."""
 
     @staticmethod
-    def of(record: RunRecord, target: float | None = None, key: str = "") -> Outcome:
+    def of(record: RunRecord, target: float | None = None, key: str = "") -> SeedOutcome:
         """Return what a record says of its target, or of an easier one."""
         reached = record.reached
         if target is not None:
@@ -45,8 +45,8 @@ class Outcome:
             reached = next(met, None)
         played = [now for now in record.rounds if now.number > 0]
         last = reached or record.rounds[-1]
-        until = [len(now.clients) for now in played if now.number <= last.number]
-        return Outcome(
+        until = [len(set(map(str, now.clients))) for now in played if now.number <= last.number]
+        return SeedOutcome(
             seconds=None if reached is None else round(reached.clock, 1),
             rounds=last.number,
             ended=round(record.rounds[-1].clock, 1),
@@ -62,7 +62,7 @@ class Entry:
 
     wanted: int
     """Seeds that were asked for."""
-    outcomes: Mapping[int, Outcome]
+    outcomes: Mapping[int, SeedOutcome]
 
     @property
     def times(self) -> list[float]:
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def run(self) -> bool:
-        """Whether anything was."""
+        """Whether any seed was run."""
         return bool(self.outcomes)
 
     @property
@@ -91,8 +91,8 @@ class Entry:
         return None if found is None else found.mean
 
 
-class Results:
-    """Entries by the name of what they are of: `Run.place`, such as `table1/quadratic/random`."""
+class ReproducedResults:
+    """Entries by their place in the tables, such as `table1/quadratic/random`."""
 
     def __init__(self, profile: str, entries: Mapping[str, Entry], facts: Mapping[str, Any] | None = None) -> None:
         self.profile = profile
@@ -101,11 +101,11 @@ class Results:
         """What else was measured, such as the overhead."""
 
     def __getitem__(self, place: str) -> Entry:
-        """Return an entry; one that nobody ran is empty."""
+        """Return an entry; it is empty if nothing was run."""
         return self.entries.get(place, Entry(0, {}))
 
-    def known(self, wanted: Wanted) -> Outcome | None:
-        """Return what came out of just this run, as far as its configuration tells; None = it is not here."""
+    def known(self, wanted: Wanted) -> SeedOutcome | None:
+        """Return the outcome of a run with exactly this configuration; None = there is none."""
         found = self[wanted.place].outcomes.get(wanted.run.seed)
         return found if found is not None and found.key == wanted.run.key else None
 
@@ -126,49 +126,41 @@ class Results:
         write_atomically(path, json_bytes(self.content()))
 
     @staticmethod
-    def parse(raw: Any, source: str) -> Results:
+    def parse(raw: Any, source: str) -> ReproducedResults:
         """Read what `write` wrote."""
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise InputError(f"{source} does not hold results of `fedpace reproduce` of format {FORMAT}")
         try:
             entries = {
-                place: Entry(each["wanted"], {int(s): Outcome(**o) for s, o in each["seeds"].items()})
+                place: Entry(each["wanted"], {int(s): SeedOutcome(**o) for s, o in each["seeds"].items()})
                 for place, each in raw["entries"].items()
             }
-            return Results(raw["profile"], entries, raw.get("facts"))
+            return ReproducedResults(raw["profile"], entries, raw.get("facts"))
         except (KeyError, TypeError, ValueError, AttributeError) as cause:
             raise InputError(f"{source} is damaged: {cause}") from cause
 
     @staticmethod
-    def read(path: Path) -> Results:
+    def read(path: Path) -> ReproducedResults:
         """Read a file of results."""
-        return Results.parse(read_json(path), str(path))
+        return ReproducedResults.parse(read_json(path), str(path))
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A run under the name of where it is shown; one run may be shown in several places."""
-
-    place: str
-    run: Run
-    target: float | None = None
-    """An easier target than that of the run, to be read off it."""
-
-
-def collect(profile: str, wanted: Iterable[Wanted], store: Path, before: Results | None = None) -> Results:
+def collect(
+    profile: str, wanted: Iterable[Wanted], store: Path, before: ReproducedResults | None = None
+) -> ReproducedResults:
     """Return what is in the folder of runs, whether or not all of it has been run.
 
     Runs that are not there are looked up in `before`, results of an earlier time.
     """
     listed: Sequence[Wanted] = list(wanted)
     counts: dict[str, int] = {}
-    found: dict[str, dict[int, Outcome]] = {}
+    found: dict[str, dict[int, SeedOutcome]] = {}
     for each in listed:
         counts[each.place] = counts.get(each.place, 0) + 1
         record = each.run.record(store)
         mine = found.setdefault(each.place, {})
         if record is not None and record.info.ended:
-            mine[each.run.seed] = Outcome.of(record, each.target, each.run.key)
+            mine[each.run.seed] = SeedOutcome.of(record, each.target, each.run.key)
         elif before is not None and (known := before.known(each)) is not None:
             mine[each.run.seed] = known
-    return Results(profile, {place: Entry(counts[place], outcomes) for place, outcomes in found.items()})
+    return ReproducedResults(profile, {place: Entry(counts[place], outcomes) for place, outcomes in found.items()})

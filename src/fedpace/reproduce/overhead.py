@@ -21,9 +21,10 @@ from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.moments import MomentBank
 from fedpace.numerics.heterogeneity import whiten
 from fedpace.report.numbers import digits
+from fedpace.report.tables import Cell, ReportTable
 from fedpace.reproduce.columns import RESCALED
 from fedpace.reproduce.paper import PAPER
-from fedpace.reproduce.tables import Cell, Table
+from fedpace.reproduce.tables import headings
 from fedpace.selectors.approx_opt_sampling import ApproxOptSampling
 from fedpace.selectors.delayhet_sampling import DelayhetSampling
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
@@ -105,7 +106,7 @@ def _seconds(work: Callable[[], Any]) -> float:
     return round(time.process_time() - began, 4)
 
 
-def table(measured: Mapping[str, Any]) -> Table:
+def table(measured: Mapping[str, Any]) -> ReportTable:
     """Return the overhead beside the paper's."""
     printed = PAPER.tables["table3"]["server_overhead_seconds_one_round"]
     rows = []
@@ -116,7 +117,7 @@ def table(measured: Mapping[str, Any]) -> Table:
             ours = {"delayhet-submodular": "exact", "approx-opt-sampling": "approx-opt-sampling, exact"}.get(step, step)
             said = f"paper {digits(float(printed[name][step]))}"
             same = "" if ours == other else f"its procedure {digits(found[other])}"
-            cells.append(Cell(digits(found[ours]), same, said))
+            cells.append(Cell(digits(found[ours]), same, published=said))
         before = found["feature-heterogeneity, pair by pair"] + found["delayhet-submodular"]
         after = found["feature-heterogeneity"] + found["exact"]
         rows.append(
@@ -127,9 +128,9 @@ def table(measured: Mapping[str, Any]) -> Table:
                 Cell(f"{before / max(after, 1e-9):.0f}x"),
             )
         )
-    return Table(
+    return ReportTable(
         "Server overhead: seconds in the first round",
-        ("Data set", "m, d", "Heterogeneity", "Submodular", "Sampling", "ApproxOpt", "Submodular, all of it"),
+        headings("Data set", "m, d", "Heterogeneity", "Submodular", "Sampling", "ApproxOpt", "Submodular, all of it"),
         tuple(rows),
         (
             "CPU seconds of one core here, a GPU and 12 cores in the paper. First line: ours; then the paper's "

@@ -1,24 +1,30 @@
-"""One run of the tables, and the folder where runs are kept by the hash of all that decides their outcome.
+"""The runs of the paper's tables: what each table needs, and how to run what is missing.
 
-A run that is there is never repeated, whatever table asks for it, and one that was stopped goes on from its last
-checkpoint. Schemes that look neither at delays nor at time are trained once, and clocked under the other delay model.
+A run is stored in a folder that is named by the hash of its configuration, so it is never repeated, whatever table
+asks for it, and an interrupted run continues from its last checkpoint. Schemes that use neither delays nor time are
+trained once, and reclocked under the other delay model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import Experiment, parse_experiment
+from fedpace.core.types import configuration
 from fedpace.records.run import INFO, RunRecord, read_run
-from fedpace.reproduce.columns import Column
-from fedpace.reproduce.tasks import DELAYS, Task, merged
-from fedpace.runner import Job
+from fedpace.reproduce import columns, paper
+from fedpace.reproduce.columns import SchemeColumn
+from fedpace.reproduce.paper import PAPER_DELAYS, PaperTask, Profile, Tuned, merged, task, task_names
+from fedpace.runner import Execution, Job, SharedData, Watcher, run_job
+from fedpace.runner.jobs import with_data
+from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.reclock import depends_on_delays
 
 RUNS = "runs"
@@ -27,12 +33,12 @@ HASH = 16
 
 
 @dataclass(frozen=True)
-class Run:
+class PaperRun:
     """A scheme on a data set under a delay model and a seed."""
 
-    task: Task
+    task: PaperTask
     delays: str
-    column: Column
+    column: SchemeColumn
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the scheme, that were tuned."""
@@ -60,7 +66,8 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """The same as the runner takes it."""
-        return parse_experiment(self.table, f"{self.task.name} ({self.task.profile})")
+        table = {"clock": {"charge_warmup": False}, **self.table}  # the paper does not charge its warm-up
+        return parse_experiment(table, f"{self.task.name} ({self.task.profile})")
 
     @cached_property
     def key(self) -> str:
@@ -70,7 +77,7 @@ class Run:
         """
         return hashlib.sha256(json.dumps(self.table, sort_keys=True).encode()).hexdigest()[:HASH]
 
-    def job(self, store: Path, others: Sequence[Run] = ()) -> Job:
+    def job(self, store: Path, others: Sequence[PaperRun] = ()) -> Job:
         """Return the run as the runner takes it; `others` are the same under other delays, to be clocked from it."""
         where = f"{self.task.name}, {self.delays}"
         return Job(
@@ -95,11 +102,230 @@ class Run:
         return read_run(folder) if (folder / INFO).exists() else None
 
 
-def together(runs: Sequence[Run]) -> list[list[Run]]:
+def together(runs: Sequence[PaperRun]) -> list[list[PaperRun]]:
     """Return the runs in their order, those that differ only in their delays and look at none in one list."""
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[PaperRun]] = {}
     for run in runs:
         alone = run.ignores_delays and not run.delay_options
-        key = (replace(run, delays=DELAYS[0]).key, "") if alone else (run.key, run.delays)
+        key = (replace(run, delays=PAPER_DELAYS[0]).key, "") if alone else (run.key, run.delays)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
+
+
+SEEDS = (0, 1, 2)
+DELAYS = {"table1": "synthetic", "table2": "nycmesh"}
+ROTATIONS = (30, 45, 60)
+LINKS = (1, 5, 10)
+"""Megabytes a second of the fastest link."""
+TARGETS = {"0.64": -0.03, "0.67": 0.0, "0.70": 0.03}
+"""The paper's targets on Dirichlet CIFAR-10, as distances from that of table 1."""
+COHORTS = (5, 10, 20, 30)
+"""K of the sensitivity on Quadratic, for 100 clients."""
+RESCALINGS = (0.3, 0.5, 0.7)
+ITERATIONS = (5, 20, 100)
+CASES = {
+    "data": ("constant", {}),
+    "latency": ("nycmesh", {"data": {"smallest_eigenvalue": 5.5, "largest_eigenvalue": 5.5}}),
+    "both": ("nycmesh", {}),
+}
+"""The motivation figure: delays, and what changes in Quadratic; equal eigenvalues make all clients alike."""
+MOTIVATION = ("delayhet-submodular", "random", "flanp", "divfl", "power-of-choice", "approx-opt-sampling")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run under the name of where it is shown; one run may be shown in several places."""
+
+    place: str
+    run: PaperRun
+    target: float | None = None
+    """An easier target than that of the run, to be read off it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The tables, data sets, seeds and columns that were requested."""
+
+    profile: Profile = "quick"
+    only: tuple[str, ...] = ()
+    """Data sets; empty = all."""
+    seeds: tuple[int, ...] = SEEDS
+    selectors: tuple[str, ...] | None = None
+    """Columns of tables 1 and 2; None = all of ours."""
+    tuned: Tuned | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for unknown data sets and invalid seeds."""
+        for name in self.only:
+            task(name, self.profile, self.tuned)
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds must be different integers of at least 0, but {list(self.seeds)} came")
+
+    @property
+    def tasks(self) -> list[PaperTask]:
+        """Return the data sets in the paper's order."""
+        return [task(name, self.profile, self.tuned) for name in task_names() if not self.only or name in self.only]
+
+    @property
+    def columns(self) -> tuple[SchemeColumn, ...]:
+        """The columns of tables 1 and 2."""
+        return columns.chosen(self.selectors)
+
+    def run(self, task: PaperTask, delays: str, column: SchemeColumn, seed: int, **changes: Any) -> PaperRun:
+        """Return a run with the options that were tuned for it."""
+        tuned = self.tuned or Tuned.packaged()
+        options = tuned.options(task.name, delays, column.label) if self.profile == "quick" else {}
+        if not options and column.label in columns.TUNED_OPTIONS:
+            options = columns.TUNED_OPTIONS[column.label](task.k)[0]
+        return PaperRun(task, delays, column, seed, {**options, **changes.pop("options", {})}, **changes)
+
+
+Plan = Callable[[Request], list[Wanted]]
+
+
+def cells(request: Request, *tables: str) -> list[Wanted]:
+    """Return the runs of tables 1 and 2: seeds outermost, so that whatever is there when they are stopped is paired."""
+    return [
+        Wanted(f"{table}/{one.name}/{column.label}", request.run(one, DELAYS[table], column, seed))
+        for seed in request.seeds
+        for one in request.tasks
+        for column in request.columns
+        for table in tables or DELAYS
+    ]
+
+
+def table3(request: Request) -> list[Wanted]:
+    """Return the paper's three sweeps of its own schemes, and its number of clients per round."""
+    own = columns.chosen(paper.PAPER_SCHEMES)
+    found: list[Wanted] = []
+    for seed in request.seeds:
+        for column in own:
+            for part, runs in _sweeps(request, column, seed):
+                found += [Wanted(f"table3/{part}/{column.label}", run, target) for run, target in [runs]]
+        (sampling,) = columns.chosen(paper.PAPER_SCHEMES[1:])
+        quadratic = _task(request, "quadratic")
+        for k in COHORTS:
+            if quadratic is None:
+                break
+            run = request.run(quadratic, "nycmesh", sampling, seed, options={"k": max(1, k * quadratic.clients // 100)})
+            found.append(Wanted(f"table3/k={k}/{sampling.label}", run))
+    return found
+
+
+def _sweeps(request: Request, column: SchemeColumn, seed: int) -> list[tuple[str, tuple[PaperRun, float | None]]]:
+    found: list[tuple[str, tuple[PaperRun, float | None]]] = []
+    if rotated := _task(request, "rotated-mnist"):
+        for degrees in ROTATIONS:
+            change = {"data": {"max_rotation": float(degrees)}}
+            found.append(
+                (f"rotation={degrees}", (request.run(rotated, "synthetic", column, seed, change=change), None))
+            )
+    if mnist := _task(request, "dirichlet-mnist"):
+        for fastest in LINKS:
+            options = {} if fastest == 5 else {"link_speed": [200e3, fastest * 1e6]}  # 5 is that of table 1
+            run = request.run(mnist, "synthetic", column, seed, delay_options=options)
+            found.append((f"link={fastest}", (run, None)))
+    if cifar := _task(request, "dirichlet-cifar10"):
+        # One run to the hardest target: the easier ones are met on its way.
+        hardest = replace(cifar, target=round(cifar.target + max(TARGETS.values()), 4))
+        run = request.run(hardest, "synthetic", column, seed)
+        found += [(f"target={name}", (run, round(cifar.target + further, 4))) for name, further in TARGETS.items()]
+    return found
+
+
+def motivation(request: Request) -> list[Wanted]:
+    """Return figure 2: Quadratic with heterogeneous data only, with heterogeneous latency only, and with both."""
+    quadratic = _task(request, "quadratic")
+    if quadratic is None:
+        return []
+    return [
+        Wanted(f"motivation/{case}/{column.label}", request.run(quadratic, delays, column, seed, change=change))
+        for seed in request.seeds
+        for case, (delays, change) in CASES.items()
+        for column in columns.chosen(MOTIVATION)
+    ]
+
+
+def constants(request: Request) -> list[Wanted]:
+    """Return what the paper's hidden constants decide, on Quadratic under both delay models."""
+    quadratic = _task(request, "quadratic")
+    if quadratic is None:
+        return []
+    submodular, sampling = columns.chosen(paper.PAPER_SCHEMES)
+    found: list[Wanted] = []
+    for seed in request.seeds:
+        for delays in DELAYS.values():
+            for c in RESCALINGS:
+                run = request.run(quadratic, delays, submodular, seed, options={"target_heterogeneity": c})
+                found.append(Wanted(f"constants/{delays}/c={c}/{submodular.label}", run))
+            for steps in ITERATIONS:
+                run = request.run(quadratic, delays, sampling, seed, options={"max_iter": steps})
+                found.append(Wanted(f"constants/{delays}/iterations={steps}/{sampling.label}", run))
+    return found
+
+
+def _task(request: Request, name: str) -> PaperTask | None:
+    return next((one for one in request.tasks if one.name == name), None)
+
+
+PLANS: dict[str, Plan] = {
+    "table1": lambda request: cells(request, "table1"),
+    "table2": lambda request: cells(request, "table2"),
+    "table3": table3,
+    "motivation": motivation,
+    "constants": constants,
+}
+"""What can be asked for, apart from what is measured rather than run."""
+
+
+def planned(request: Request, wanted: Sequence[str]) -> list[Wanted]:
+    """Return all runs of what is asked for; tables 1 and 2 together, so that one training serves both."""
+    both = [name for name in DELAYS if name in wanted]
+    found = cells(request, *both) if both else []
+    for name in wanted:
+        if name not in both:
+            found += PLANS[name](request)
+    return found
+
+
+Note = Callable[[str], None]
+INLINE = Execution(EngineOptions("inline"), keep_model=False)
+"""The models of the quick profile are too small for more processes than one."""
+
+
+def jobs_of(runs: Sequence[PaperRun], store: Path) -> list[Job]:
+    """Return what there is to do, without what has been done."""
+    found = [group[0].job(store, group[1:]) for group in together(runs)]
+    return [job for job in found if not all(each.ended for each in job.all)]
+
+
+def play(
+    runs: Sequence[PaperRun],
+    store: Path,
+    watch: Watcher | None = None,
+    done: Callable[[Job], None] | None = None,
+    *,
+    note: Note | None = None,
+    execution: Execution = INLINE,
+) -> int:
+    """Do all that is left of `runs`; return how many were not possible, each of which is told to `note`.
+
+    A data set that is not on this machine, say, must not keep the others from being run.
+    """
+    failed = 0
+    kept: tuple[object, SharedData] | None = None
+    for job in jobs_of(runs, store):
+        wanted = (job.experiment.data.name, configuration(job.experiment.data))
+        if kept is None or kept[0] != wanted:
+            kept = wanted, SharedData(job.experiment.data)
+        try:
+            run_job(with_data(job, kept[1]), execution, watch)
+        except FedpaceError as error:
+            failed += 1
+            if isinstance(error, InputError) and note is not None:
+                note(f"{job.name} was not run: {error}")
+            elif note is not None:
+                note(f"{job.name} stopped: {error}")
+        if done is not None:
+            done(job)
+    return failed

@@ -1,17 +1,27 @@
-"""Builds the paper's tables with our results: the content of each cell, independent of the output format."""
+"""The paper's tables with our results, and the claim of the paper in three numbers (`headline_table`).
+
+The headline counts the cells that a scheme wins, and its speed-ups over random and over the fastest baseline of each
+cell, from the paper's figures and from ours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from fedpace.report.estimates import Estimate
 from fedpace.report.numbers import between, counted, digits, metric
-from fedpace.reproduce import plans
-from fedpace.reproduce.outcomes import Entry, Results
-from fedpace.reproduce.paper import COLUMNS, OWN, PAPER
-from fedpace.reproduce.plans import Request
-from fedpace.reproduce.tasks import Task
+from fedpace.report.tables import Cell, Column, ReportTable, Tone
+from fedpace.reproduce import runs as plans
+from fedpace.reproduce.columns import COLUMNS
+from fedpace.reproduce.outcomes import Entry, ReproducedResults
+from fedpace.reproduce.paper import PAPER, PAPER_SCHEMES, PRINTED, PaperTask
+from fedpace.reproduce.runs import Request
 
 NOT_RUN = "not run"
 NOT_REACHED = "N/A"
@@ -24,40 +34,18 @@ RIVAL = (
 NAMES = {"table1": "Table 1, synthetic delays", "table2": "Table 2, NYCMesh delays"}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What a cell says: ours, how sure it is, and the paper's."""
-
-    ours: str
-    sure: str = ""
-    paper: str = ""
-    best: bool = False
-    """Whether ours is the best of its row."""
-    paper_best: bool = False
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """What it says, line by line."""
-        return tuple(filter(None, (self.ours, self.sure, self.paper)))
+def headings(first: str, *others: str) -> tuple[Column, ...]:
+    """Return the columns of a table: names in the first, numbers in the others."""
+    return (Column(first, number=False), *map(Column, others))
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table, with what has to be said about it."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
-
-
-def cell_table(name: str, request: Request, results: Results) -> Table:
+def cell_table(name: str, request: Request, results: ReproducedResults) -> ReportTable:
     """Return table 1 or 2."""
     columns = request.columns
     rows = []
     for task in request.tasks:
         entries = {column.label: results[f"{name}/{task.name}/{column.label}"] for column in columns}
-        printed = {label: PAPER.seconds(task.name, plans.DELAYS[name], label) for label in entries if label in COLUMNS}
+        printed = {label: PAPER.seconds(task.name, plans.DELAYS[name], label) for label in entries if label in PRINTED}
         compared = sum(entry.run for entry in entries.values()) > 1  # one alone is not the fastest of anything
         best = fastest({label: entry.seconds for label, entry in entries.items()}) if compared else None
         paper_best = fastest(printed)
@@ -67,9 +55,9 @@ def cell_table(name: str, request: Request, results: Results) -> Table:
         ]
         rival = _rival({column.title: entries[column.label] for column in columns if column.camp in RIVALS})
         rows.append((Cell(task.title, _seeds(entries.values())), _target(task), *cells, rival))
-    return Table(
+    return ReportTable(
         f"{NAMES[name]}: 1,000 virtual seconds to the target",
-        ("Data set", "Target", *(column.title for column in columns), "Best rival"),
+        headings("Data set", "Target", *(column.title for column in columns), "Best rival"),
         tuple(rows),
         (*_notes(request), RIVAL, *_scales(request)),
     )
@@ -100,57 +88,54 @@ def _scales(request: Request) -> tuple[str, ...]:
     return tuple(f"Scale of {', '.join(titles)}: {scale}." for scale, titles in found.items())
 
 
-def sweep_table(request: Request, results: Results) -> Table:
+def sweep_table(request: Request, results: ReproducedResults) -> ReportTable:
     """Return the sweeps of table 3, in seconds."""
     sweeps = {
         "Rotated MNIST, largest rotation": ("rotation", plans.ROTATIONS, "rotated_mnist_max_rotation_seconds"),
         "Dirichlet MNIST, fastest link, MB/s": ("link", plans.LINKS, "dirichlet_mnist_max_link_speed_seconds"),
         "Dirichlet CIFAR-10, target": ("target", tuple(plans.TARGETS), "dirichlet_cifar10_target_seconds"),
     }
-    titles = {column.label: column.title for column in Request(selectors=OWN).columns}
+    titles = {column.label: column.title for column in Request(selectors=PAPER_SCHEMES).columns}
     rows: list[tuple[Cell, ...]] = []
     for what, (part, values, key) in sweeps.items():
         for value in values:
             row = [Cell(what), Cell(str(value))]
-            for label in OWN:
+            for label in PAPER_SCHEMES:
                 said = PAPER.tables["table3"][key][str(value)][label]
                 row.append(_cell(results[f"table3/{part}={value}/{label}"], paper=f"paper {said:,}"))
             rows.append(tuple(row))
     for k in plans.COHORTS:
-        entry = results[f"table3/k={k}/{OWN[1]}"]
+        entry = results[f"table3/k={k}/{PAPER_SCHEMES[1]}"]
         rows.append((Cell("Quadratic, NYCMesh, K"), Cell(str(k)), Cell(""), _cell(entry, paper="paper: a plot")))
-    headings = ("What varies", "Value", *(titles[label] for label in OWN))
+    named = headings("What varies", "Value", *(titles[label] for label in PAPER_SCHEMES))
     notes = _notes(request)
     if request.profile != "paper":
         notes += ("Targets of CIFAR-10 are 3 points below that of table 1, the same, and 3 points above.",)
-    return Table("Table 3: seconds to the target", headings, tuple(rows), notes)
+    return ReportTable("Table 3: seconds to the target", named, tuple(rows), notes)
 
 
-def case_table(request: Request, results: Results) -> Table:
+def case_table(request: Request, results: ReproducedResults) -> ReportTable:
     """Return figure 2 as a table: Quadratic with one heterogeneity or both, in seconds."""
-    headings = {"data": "only data differ", "latency": "only latency differs", "both": "both differ"}
+    cases = {"data": "only data differ", "latency": "only latency differs", "both": "both differ"}
     columns = Request(selectors=plans.MOTIVATION).columns
     best = {
         case: fastest({column.label: results[f"motivation/{case}/{column.label}"].seconds for column in columns})
-        for case in headings
+        for case in cases
     }
     rows = tuple(
         (
             Cell(column.title),
-            *(
-                _cell(results[f"motivation/{case}/{column.label}"], best=best[case] == column.label)
-                for case in headings
-            ),
+            *(_cell(results[f"motivation/{case}/{column.label}"], best=best[case] == column.label) for case in cases),
         )
         for column in columns
     )
     title = "Figure 2: Quadratic, seconds to the target"
-    return Table(title, ("Scheme", *headings.values()), rows, _notes(request))
+    return ReportTable(title, headings("Scheme", *cases.values()), rows, _notes(request))
 
 
-def constant_table(request: Request, results: Results) -> Table:
+def constant_table(request: Request, results: ReproducedResults) -> ReportTable:
     """Return what the hidden constants of the paper's schemes decide, in seconds."""
-    submodular, sampling = OWN
+    submodular, sampling = PAPER_SCHEMES
     parts = [(f"Submodular, B rescaled to c = {c}", f"c={c}/{submodular}") for c in plans.RESCALINGS]
     parts += [
         (f"Sampling, {counted(steps, 'iteration')} of the solver", f"iterations={steps}/{sampling}")
@@ -160,8 +145,8 @@ def constant_table(request: Request, results: Results) -> Table:
         (Cell(title), *(_cell(results[f"constants/{delays}/{place}"]) for delays in plans.DELAYS.values()))
         for title, place in parts
     )
-    headings = ("Quadratic", *plans.DELAYS.values())
-    return Table("Hidden constants: seconds to the target", headings, rows, _notes(request))
+    named = headings("Quadratic", *plans.DELAYS.values())
+    return ReportTable("Hidden constants: seconds to the target", named, rows, _notes(request))
 
 
 def fastest(seconds: Mapping[str, float | None]) -> str | None:
@@ -172,19 +157,16 @@ def fastest(seconds: Mapping[str, float | None]) -> str | None:
 
 def _cell(entry: Entry, *, best: bool = False, paper: str = "", paper_best: bool = False, unit: float = 1.0) -> Cell:
     if not entry.run:
-        return Cell(NOT_RUN, paper=paper, paper_best=paper_best)
+        return Cell(NOT_RUN, published=paper, published_best=paper_best)
     missing = "" if len(entry.outcomes) >= entry.wanted else f"{len(entry.outcomes)} of {entry.wanted} seeds"
     found = entry.estimate
     if found is None:
         some = f"{len(entry.times)} of {len(entry.outcomes)} arrive" if entry.times else ""
-        return Cell(NOT_REACHED, some or missing, paper, paper_best=paper_best)
-    scaled = Estimate(
-        found.mean / unit,
-        None if found.low is None else found.low / unit,
-        None if found.high is None else found.high / unit,
-        found.count,
-    )
-    return Cell(digits(scaled.mean), between(scaled) or missing, paper, best=best, paper_best=paper_best)
+        return Cell(NOT_REACHED, some or missing, published=paper, published_best=paper_best)
+    low, high = (None if end is None else end / unit for end in (found.low, found.high))
+    scaled = Estimate(found.mean / unit, low, high, found.count)
+    tone: Tone = "best" if best else "plain"
+    return Cell(digits(scaled.mean), between(scaled) or missing, tone, published=paper, published_best=paper_best)
 
 
 def _printed(label: str, printed: Mapping[str, float | None]) -> str:
@@ -194,9 +176,9 @@ def _printed(label: str, printed: Mapping[str, float | None]) -> str:
     return f"paper {NOT_REACHED if seconds is None else digits(seconds / 1e3)}"
 
 
-def _target(task: Task) -> Cell:
+def _target(task: PaperTask) -> Cell:
     same = task.target == task.paper_target
-    return Cell(metric(task.target), paper="" if same else f"paper {metric(task.paper_target)}")
+    return Cell(metric(task.target), published="" if same else f"paper {metric(task.paper_target)}")
 
 
 def _notes(request: Request) -> tuple[str, ...]:
@@ -209,3 +191,140 @@ def _notes(request: Request) -> tuple[str, ...]:
         "fastest of a row in bold, ours and the paper's.",
         f"{NOT_REACHED}: not reached within {within}; five times as many steps of schemes without rounds.",
     )
+
+
+BASELINES = tuple(label for label in PRINTED if label not in PAPER_SCHEMES)
+OTHERS = ("exact", "fedbuff")
+"""Columns that are neither the paper's nor ours."""
+Seconds = Mapping[str, float | None]
+"""By scheme, in one cell; None = not reached, and not there = not run."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a scheme, or the better of several, did over the cells."""
+
+    cells: int
+    """In which it was run."""
+    arrived: int
+    """In which it reached the target."""
+    fastest: int
+    """In which it was faster than every baseline."""
+    over_random: float | None
+    """Geometric mean over the cells in which both arrived."""
+    over_baseline: float | None
+    """The same over the fastest baseline of the cell."""
+
+
+def standing(cells: Mapping[str, Seconds], schemes: tuple[str, ...], rivals: tuple[str, ...] = BASELINES) -> Standing:
+    """Return how the faster of `schemes` stands against `rivals`, cell by cell."""
+    run = arrived = won = 0
+    random: list[float] = []
+    best: list[float] = []
+    for seconds in cells.values():
+        if not any(scheme in seconds for scheme in schemes) or not all(rival in seconds for rival in rivals):
+            continue
+        run += 1
+        own = fastest({scheme: seconds.get(scheme) for scheme in schemes})
+        mine = None if own is None else seconds[own]
+        if mine is None:
+            continue
+        arrived += 1
+        rival = fastest({label: seconds[label] for label in rivals})
+        other = None if rival is None else seconds[rival]
+        won += other is None or mine < other
+        if other and mine:  # a target that the first model meets says nothing
+            best.append(math.log(other / mine))
+        if mine and (slow := seconds.get("random")):
+            random.append(math.log(slow / mine))
+    return Standing(run, arrived, won, _geometric(random), _geometric(best))
+
+
+def printed_cells(tasks: Iterable[str] = tuple(PAPER.tables["table1_synthetic_delays"])) -> dict[str, Seconds]:
+    """Return the eighteen cells as the paper has them, or those of some data sets."""
+    return {
+        f"{table}/{task}": {label: PAPER.seconds(task, delays, label) for label in PRINTED}
+        for table, delays in plans.DELAYS.items()
+        for task in tasks
+    }
+
+
+def our_cells(request: Request, results: ReproducedResults) -> dict[str, Seconds]:
+    """Return the cells that were run."""
+    found: dict[str, Seconds] = {}
+    for table in plans.DELAYS:
+        for task in request.tasks:
+            entries = {column.label: results[f"{table}/{task.name}/{column.label}"] for column in request.columns}
+            found[f"{table}/{task.name}"] = {label: each.seconds for label, each in entries.items() if each.run}
+    return found
+
+
+def headline_table(request: Request, results: ReproducedResults) -> ReportTable:
+    """Return the headline: the paper's schemes by its tables and by ours, then ours."""
+    ours = our_cells(request, results)
+    printed = printed_cells([task.name for task in request.tasks])
+    titles = {column.label: column.title for column in COLUMNS}
+    others = [column for column in request.columns if column.label not in PRINTED]
+    rows = [
+        _row("The better of the paper's two schemes, its figures", standing(printed, PAPER_SCHEMES)),
+        _row("The better of the paper's two schemes, here", standing(ours, PAPER_SCHEMES)),
+    ]
+    for label in PAPER_SCHEMES:
+        rows.append(_row(f"{titles[label]}, the paper's figures", standing(printed, (label,))))
+        rows.append(_row(f"{titles[label]}, here", standing(ours, (label,))))
+    rows += [_row(f"{column.title}, here", standing(ours, (column.label,))) for column in others]
+    rivals = tuple(label for label in (*PRINTED, *OTHERS) if any(label in cell for cell in ours.values()))
+    rows += [
+        _row(f"{column.title}, against all that is not ours", standing(ours, (column.label,), rivals))
+        for column in others
+        if column.camp == "ours"
+    ]
+    return ReportTable(
+        "Against the paper's five baselines, cell by cell",
+        headings("Scheme", "Cells run", "Arrives", "Fastest in", "Over random", "Over the best baseline"),
+        tuple(rows),
+        (
+            "Geometric means over the cells in which both arrive; a scheme arrives in a cell where all seeds that were "
+            "run do. The best baseline is the fastest of random, FLANP, DivFL, Power-of-Choice and ApproxOpt in that "
+            "cell; in the last rows the paper's two schemes, the exact set and FedBuff are among them.",
+        ),
+    )
+
+
+def _row(title: str, found: Standing) -> tuple[Cell, ...]:
+    times: Callable[[float | None], Cell] = lambda value: Cell("" if value is None else f"{value:.2f}x")  # noqa: E731
+    return (
+        Cell(title),
+        Cell(str(found.cells)),
+        Cell(str(found.arrived)),
+        Cell(str(found.fastest)),
+        times(found.over_random),
+        times(found.over_baseline),
+    )
+
+
+def _geometric(logs: list[float]) -> float | None:
+    return math.exp(float(np.mean(logs))) if logs else None
+
+
+def comma_separated(request: Request, results: ReproducedResults) -> str:
+    """Return every run in one line each, with the paper's figure beside it."""
+    targets = {task.name: task for task in request.tasks}
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    headings = ("what", "part", "scheme", "seed", "seconds", "rounds", "clients_per_round", "ended", "status")
+    writer.writerow((*headings, "target", "paper_seconds", "paper_target", "profile"))
+    for place, entry in results.entries.items():
+        what, _, rest = place.partition("/")
+        part, _, scheme = rest.rpartition("/")
+        task = targets.get(part)
+        known = what in plans.DELAYS and task is not None and scheme in PRINTED
+        paper = PAPER.seconds(part, plans.DELAYS[what], scheme) if known else None
+        for seed, outcome in entry.outcomes.items():
+            writer.writerow(
+                (
+                    *(what, part, scheme, seed, outcome.seconds, outcome.rounds, outcome.clients, outcome.ended),
+                    *(outcome.status, task and task.target, paper, task and task.paper_target, results.profile),
+                )
+            )
+    return file.getvalue()

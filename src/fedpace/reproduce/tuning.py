@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.reproduce.columns import COLUMNS, TUNED
-from fedpace.reproduce.playing import Note, play
-from fedpace.reproduce.runs import Run
-from fedpace.reproduce.tasks import DELAYS, Task, task
-from fedpace.reproduce.tuned import Tuned
+from fedpace.reproduce.columns import COLUMNS, TUNED_OPTIONS
+from fedpace.reproduce.paper import PAPER_DELAYS, PaperTask, Tuned, task
+from fedpace.reproduce.runs import Note, PaperRun, play
 from fedpace.runner import Watcher
 
 SEEDS = (100, 101)
@@ -48,7 +46,7 @@ def tune(
             note(f"{name}: {_said(mine['options'])}")
 
 
-def _rate(wanted: Task, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
+def _rate(wanted: PaperTask, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
     found = {rate: _after(wanted, rate, SEEDS[0], store, watch, note) for rate in wanted.rates}
     sign = -1 if wanted.metric == "loss" else 1
     best = max(found, key=lambda rate: sign * found[rate])
@@ -60,13 +58,13 @@ def _rate(wanted: Task, store: Path, watch: Watcher | None, note: Note) -> dict[
     return said
 
 
-def _after(wanted: Task, rate: float, seed: int, store: Path, watch: Watcher | None, note: Note) -> float:
+def _after(wanted: PaperTask, rate: float, seed: int, store: Path, watch: Watcher | None, note: Note) -> float:
     """Return what random has after the expected number of rounds."""
     never = 0.0 if wanted.metric == "loss" else 1.0
     goal = replace(
         wanted, training={**wanted.training, "lr": rate}, target=never, max_rounds=wanted.rounds, profile="quick"
     )
-    run = Run(goal, DELAYS[0], next(column for column in COLUMNS if column.label == "random"), seed)
+    run = PaperRun(goal, PAPER_DELAYS[0], next(column for column in COLUMNS if column.label == "random"), seed)
     play([run], store, watch, note=note)
     record = run.record(store)
     if record is None or record.info.status == "diverged":
@@ -74,15 +72,15 @@ def _after(wanted: Task, rate: float, seed: int, store: Path, watch: Watcher | N
     return float(np.mean([current.metric for current in record.evaluated[-LAST:]]))
 
 
-def _options(wanted: Task, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
+def _options(wanted: PaperTask, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
     shorter = replace(wanted, max_rounds=2 * wanted.rounds)
     found: dict[str, Any] = {}
-    for delays in DELAYS:
-        for label, settings in TUNED.items():
+    for delays in PAPER_DELAYS:
+        for label, settings in TUNED_OPTIONS.items():
             column = next(column for column in COLUMNS if column.label == label)
             tried = []
             for options in settings(wanted.k):
-                run = Run(shorter, delays, column, SEEDS[0], options)
+                run = PaperRun(shorter, delays, column, SEEDS[0], options)
                 play([run], store, watch, note=note)
                 record = run.record(store)
                 reached = None if record is None else record.reached

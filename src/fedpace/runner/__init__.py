@@ -5,24 +5,24 @@ records = resume(Path("runs/mine"))
 """
 
 from fedpace.runner.folders import check_folder, clear_folder
-from fedpace.runner.forecast import Forecast, foretell, span_of
-from fedpace.runner.jobs import Job, SharedData
+from fedpace.runner.forecast import Forecast, duration_text, estimate_duration
+from fedpace.runner.jobs import Job, Plan, PlanState, SharedData, pending, planned, read_plan
 from fedpace.runner.many import resume, run_all, run_plan
-from fedpace.runner.plan import Begun, Plan, pending, planned, read_plan
 from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
 
 __all__ = [
-    "Begun",
     "Execution",
     "Forecast",
     "Job",
     "Plan",
+    "PlanState",
     "SharedData",
     "Watcher",
     "check_folder",
     "clear_folder",
     "clock_run",
-    "foretell",
+    "duration_text",
+    "estimate_duration",
     "pending",
     "planned",
     "read_plan",
@@ -31,5 +31,4 @@ __all__ = [
     "run_job",
     "run_one",
     "run_plan",
-    "span_of",
 ]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fedpace._base.errors import InputError, StorageError
 from fedpace.records.catalogue import PLAN
-from fedpace.records.run import INFO, ROUNDS
+from fedpace.records.run import INFO, ROUNDS, TRACKING
 from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
 
 MODEL = "model.safetensors"
 
-OURS = frozenset({INFO, ROUNDS, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
+OURS = frozenset({INFO, ROUNDS, TRACKING, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
 """Names of the files that fedpace writes into a folder of runs; `overwrite` removes only these."""
 IN_CHECKPOINTS = re.compile(rf"{re.escape(STATE)}|{re.escape(TENSORS)}|session\.json|arrays-[0-9a-f]{{16}}\.npz")
 """Names of the files that fedpace writes into the folder of a checkpoint."""

@@ -1,4 +1,4 @@
-"""`foretell` estimates the duration of a comparison: it runs and times a few rounds of each scheme."""
+"""`estimate_duration` estimates the duration of a comparison: it runs and times a few rounds of each scheme."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpace.records.round import Round
-from fedpace.runner.jobs import Job, sharing
+from fedpace.runner.jobs import Job, Plan, sharing
 from fedpace.runner.many import check_jobs
-from fedpace.runner.plan import Plan
 from fedpace.runner.running import Execution, Watcher
 
 ROUNDS = 3
@@ -63,12 +62,12 @@ class Forecast:
         """Return a sentence about the duration."""
         early = "; runs that hold their target end earlier" if self.target is not None else ""
         return (
-            f"{self.runs} runs, {self.runs_at_a_time} at a time: at most about {span_of(self.seconds)}{early}. "
+            f"{self.runs} runs, {self.runs_at_a_time} at a time: at most about {duration_text(self.seconds)}{early}. "
             "Nothing was written."
         )
 
 
-def foretell(
+def estimate_duration(
     plan: Plan, watch: Watcher | None = None, *, execution: Execution | None = None, jobs: int = 1
 ) -> Forecast:
     """Run a few rounds of each scheme under the first seed, and return the estimate for the whole plan."""
@@ -123,7 +122,7 @@ def _timed(jobs: list[Job], execution: Execution, watch: Watcher | None, rounds:
     )
 
 
-def span_of(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration in words, such as `2.5 hours`."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 1.5 * size:

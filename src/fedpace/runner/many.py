@@ -11,14 +11,13 @@ from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import Experiment
 from fedpace.records.run import RunRecord, read_run
 from fedpace.runner.folders import clear_folder, sweep, take_back_plan
-from fedpace.runner.jobs import Job, sharing, unshared
-from fedpace.runner.plan import Begun, Plan, pending
+from fedpace.runner.jobs import Job, Plan, PlanState, pending, sharing, unshared
 from fedpace.runner.pool import run_together
 from fedpace.runner.running import Execution, Watcher, run_job, time_of
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions, cores
-from fedpace.sim.setup import check_scheme, settings
-from fedpace.sim.trainers import AnyTrainer, trainer_for
+from fedpace.sim.rounds import check_scheme, settings
+from fedpace.sim.trainers import Trainer, trainer_for
 
 WORTHWHILE_SECONDS = 15.0
 """Remaining seconds of work above which worker processes are worth their start-up time."""
@@ -82,7 +81,7 @@ def resume(
     *,
     execution: Execution | None = None,
     jobs: int = 1,
-    begun: Begun | None = None,
+    begun: PlanState | None = None,
 ) -> list[RunRecord]:
     """Finish the run or the comparison in `folder`, and return all its records.
 
@@ -115,7 +114,7 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
     for job in jobs:
         for each in job.all:
             first.setdefault((each.title, each.scheme.label), each)
-    grounds: list[tuple[Experiment, AnyTrainer, VirtualTime]] = []
+    grounds: list[tuple[Experiment, Trainer, VirtualTime]] = []
     engines = set()
     for job in first.values():
         trainer, clocked = _grounds(job.experiment, jobs[0].seed, grounds)
@@ -126,8 +125,8 @@ def check_jobs(jobs: list[Job], execution: Execution, at_a_time: int) -> int:
 
 
 def _grounds(
-    asked: Experiment, seed: int, known: list[tuple[Experiment, AnyTrainer, VirtualTime]]
-) -> tuple[AnyTrainer, VirtualTime]:
+    asked: Experiment, seed: int, known: list[tuple[Experiment, Trainer, VirtualTime]]
+) -> tuple[Trainer, VirtualTime]:
     """Return the trainer and the clock of an experiment under a seed; `known` caches them."""
     for experiment, trainer, clocked in known:
         if experiment is asked:

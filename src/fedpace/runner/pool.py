@@ -21,8 +21,7 @@ from types import FrameType
 from fedpace._base.errors import FedpaceError
 from fedpace.runner.jobs import Job, SharedData, with_data
 from fedpace.runner.running import Execution, Watcher, run_job
-from fedpace.sim.engines.surroundings import ONE_THREAD, environment
-from fedpace.sim.engines.threads import one_thread_from_now_on
+from fedpace.sim.engines.threads import ONE_THREAD, environment, limit_to_one_thread
 
 WORKER_PATIENCE = 20.0
 """Seconds that a worker has to record that it was interrupted."""
@@ -121,7 +120,7 @@ def _work(pipe: Connection, execution: Execution) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    one_thread_from_now_on()
+    limit_to_one_thread()
     shared: SharedData | None = None
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
         while (job := pipe.recv()) is not None:

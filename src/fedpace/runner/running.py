@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, ClassVar
 
-from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
 from fedpace._base.files import keeping
+from fedpace._base.options import AtLeast, Options
 from fedpace.config import Experiment, Scheme
 from fedpace.records.round import Round
 from fedpace.records.run import INFO, RunInfo, RunRecord, read_run
@@ -20,10 +21,11 @@ from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import Checkpoints, Restored, save_model
 from fedpace.sim.clock import VirtualTime
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.reclock import absences_apart, depends_on_delays, moves_with_charge, reclock
+from fedpace.sim.reclock import charged_warmup_trains, depends_on_delays, has_own_availability, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
-from fedpace.sim.stopping import Ending, until
+from fedpace.sim.stopping import StopRule, run_until
 from fedpace.sim.training import DivergedError
+from fedpace.tracking import Tracking, described
 
 
 class TooShortError(InputError):
@@ -38,8 +40,8 @@ SMALL_MODEL_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Execution:
-    """How runs are carried out; it does not change the results.
+class Execution(Options):
+    """How runs are executed; it does not change the results.
 
     Args:
         engine: the engine that trains the clients.
@@ -48,13 +50,10 @@ class Execution:
     """
 
     engine: EngineOptions = field(default_factory=EngineOptions)
-    checkpoint_every: float | None = None
+    checkpoint_every: Annotated[float, AtLeast(0)] | None = None
     keep_model: bool | None = None
 
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        if self.checkpoint_every is not None:
-            at_least(self.checkpoint_every, 0, "the seconds between two checkpoints")
+    options_of: ClassVar[str | None] = ""
 
     def keeps(self, simulation: Simulation) -> bool:
         """Return whether to save the final model of this run."""
@@ -89,7 +88,7 @@ def run_job(job: Job, execution: Execution | None = None, watch: Watcher | None 
     """Run a job, or the rest of it if it was interrupted; return the record of each of `job.all`."""
     execution = execution or Execution()
     trained = _finished(job, execution, watch)
-    if job.clocked and not all(absences_apart(time_of(each.experiment, each.seed, 0)) for each in job.all):
+    if job.clocked and not all(has_own_availability(time_of(each.experiment, each.seed, 0)) for each in job.all):
         # The delay model is a trace with its own availability: the rounds would differ under other delays.
         return [trained, *(_finished(other, execution, watch) for other in job.clocked)]
     return [
@@ -112,7 +111,7 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     reason = depends_on_delays(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
-    if moves_with_charge(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
+    if charged_warmup_trains(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
         raise InputError(
             f"{info.label!r} cannot be clocked anew, since a warm-up that is charged is its first round: run it"
         )
@@ -120,9 +119,9 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
         raise InputError(f"the record of {info.label!r} does not say how large its messages were: run it anew")
     time = time_of(experiment, info.seed, info.message_bytes)
     expected = tuple(time.expected.tolist())
-    ending = Ending(experiment.stop, experiment.direction, expected)
-    rounds = tuple(until(reclock(record.rounds, time), ending))
-    if info.ended and info.status != "diverged" and not ending.over:
+    stop_rule = StopRule(experiment.stop, experiment.direction, expected)
+    rounds = tuple(run_until(reclock(record.rounds, time), stop_rule))
+    if info.ended and info.status != "diverged" and not stop_rule.over:
         raise TooShortError(
             f"{info.label!r} ended after {len(rounds) - 1} rounds, before it is known whether its target is held under "
             f"{experiment.delays.name} delays: run it"
@@ -133,8 +132,8 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
         experiment=experiment.as_table(),
         expected_delays=expected,
         hold_every=experiment.stop.spacing(expected),
-        status=("reached" if ending.held else "finished") if ending.over else info.status,
-        message="" if ending.over else info.message,
+        status=("reached" if stop_rule.held else "finished") if stop_rule.over else info.status,
+        message="" if stop_rule.over else info.message,
         clocked_from=trained_under,
         sittings=1,
         wall_seconds=None,
@@ -191,25 +190,31 @@ def _play(
 ) -> None:
     """Run and record the rounds that follow `before`, until the run ends."""
     stop = job.experiment.stop
-    ending = Ending(stop, job.experiment.direction, simulation.expected_delays.tolist())
+    stop_rule = StopRule(stop, job.experiment.direction, simulation.expected_delays.tolist())
     for current in before:
-        ending.add(current)
+        stop_rule.add(current)
     checkpoints = Checkpoints(job.folder, every=execution.checkpoint_every)
+    tracking = Tracking(job.experiment.track, described(writer.info), job.folder)
     try:
         with closing(simulation.rounds(stop.evaluates)) as rounds:
-            for current in until(rounds, ending):
-                writer.add(current)
+            for current in run_until(rounds, stop_rule):
+                if writer.add(current):
+                    tracking.add(current, writer.info.metric)
                 if watch is not None:
                     watch(job, current)
                 # A checkpoint of the last round is useless.
-                if current.number > 0 and not ending.over:
-                    checkpoints.offer(simulation, wall_seconds=writer.wall_seconds, digests=lambda: writer.digests)
+                if current.number > 0 and not stop_rule.over:
+                    checkpoints.save_if_due(
+                        simulation, wall_seconds=writer.wall_seconds, digests=lambda: writer.digests
+                    )
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
-        writer.finish("reached" if ending.held else "finished")
+        writer.finish("reached" if stop_rule.held else "finished")
     except DivergedError as error:
         # Divergence is a result of the scheme, not an error: the other runs continue.
         writer.finish("diverged", str(error))
+    finally:
+        tracking.close(writer.info.status if writer.info.ended else "interrupted")
 
 
 def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -> RunRecord | None:
@@ -225,9 +230,13 @@ def _clocked(job: Job, source: Job, trained: RunRecord, watch: Watcher | None) -
         record = clock_run(trained, job.experiment)
     except TooShortError:
         return None
-    with RunWriter(job.folder, replace(record.info, status="running", message="")) as writer:
+    with (
+        RunWriter(job.folder, replace(record.info, status="running", message="")) as writer,
+        Tracking(job.experiment.track, described(writer.info), job.folder) as tracking,
+    ):
         for current in record.rounds:
             writer.add(current)
+            tracking.add(current, writer.info.metric)
             if watch is not None:
                 watch(job, current)
         # The saved model belongs to the last round of the trained run.

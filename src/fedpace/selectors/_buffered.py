@@ -1,4 +1,4 @@
-"""The buffer of answers that FedBuff, FedAsync and CA2FL share."""
+"""What policies without rounds share: the buffer of FedBuff and its kin, and the table that waits for every client."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, View
+from fedpace.selectors._drawing import share_weights
 
 
 def refill(view: View, in_flight: int, rng: np.random.Generator) -> IntArray:
@@ -50,3 +51,24 @@ def buffered(
     # Decide again after the next answer, to start another client in the place of its sender.
     wait = Wait(min(left + 1, buffer))
     return Move(start, np.zeros(start.size), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts))
+
+
+def missing(view: View) -> bool:
+    """Return whether a client that can be reached has no answer in hand.
+
+    Clients that failed since the last step do not count, even if they are tried again. Otherwise the server would wait
+    forever for a client that always fails.
+    """
+    reached = np.concatenate([view.candidates, view.in_flight.clients])
+    return not np.isin(reached, np.concatenate([view.in_hand.clients, view.failed.clients])).all()
+
+
+def mean_weights(view: View, rows: IntArray) -> FloatArray:
+    """Return weights that average each client's answers, then clients by shares; they sum to 1.
+
+    Args:
+        view: the scheme's view of the fleet.
+        rows: the client of each answer; a client may have several.
+    """
+    clients, place, counts = np.unique(rows, return_inverse=True, return_counts=True)
+    return np.asarray((share_weights(view, clients) / counts)[place])

@@ -9,14 +9,15 @@ the factor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, finite, shares_among
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, shares_among
 from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.types import View
-from fedpace.moments.known import known_heterogeneity
-from fedpace.moments.rescaling import ADMISSIBLE, rescaled
+from fedpace.moments.bank import MAX_MEAN_B, known_heterogeneity, rescale_factor
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,10 @@ class FeatureHeterogeneity:
     """Factor applied to B; 1 = not scaled."""
 
 
-def check_options(ridge: float, target_heterogeneity: float, scheme: str) -> None:
-    """Raise InputError if the ridge or the target is invalid."""
-    at_least(ridge, 0, f"ridge of {scheme}")
-    finite(ridge, f"ridge of {scheme}")
-    at_least(target_heterogeneity, 0, f"target_heterogeneity of {scheme}")
-    if target_heterogeneity >= ADMISSIBLE:
-        raise InputError(
-            f"target_heterogeneity of {scheme} must be below 1/sqrt(2) = {ADMISSIBLE:.4f} (Assumption 3), but "
-            f"{target_heterogeneity} came; 0 leaves B as it is"
-        )
+Ridge = Annotated[float, AtLeast(0), FINITE]
+TargetHeterogeneity = Annotated[float, Between(0, MAX_MEAN_B, "[)")]
+"""Largest mean heterogeneity that B is scaled down to; Assumption 3 of the paper needs it below 1/sqrt(2). 0 = B stays
+as it is."""
 
 
 def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: str) -> FeatureHeterogeneity:
@@ -57,7 +52,7 @@ def feature_heterogeneity(view: View, *, ridge: float, target: float, scheme: st
     share = shares_among(view.share, rows)
     matrix = known_heterogeneity(view.moments, ridge=ridge, shares=view.share)
     largest_mean = float((matrix @ share).max())
-    scale = rescaled(largest_mean, target)
+    scale = rescale_factor(largest_mean, target)
     return FeatureHeterogeneity(
         rows=rows,
         matrix=matrix * scale,

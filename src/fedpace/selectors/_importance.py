@@ -6,21 +6,10 @@ import warnings
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, at_least
-from fedpace._base.errors import InputError
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.types import Cohort, Diagnostics, View
-from fedpace.numerics.importance import best_sampling, sampling_cost
-from fedpace.numerics.order_stats import expected_max
-
-
-def check_options(k: int, c: float, floor: float, clip: float, scheme: str) -> None:
-    """Raise InputError if an option is invalid."""
-    at_least(k, 1, f"k of {scheme}")
-    at_least(c, 0, f"c of {scheme}")
-    at_least(clip, 0, f"clip of {scheme}")
-    above(floor, 0, f"floor of {scheme}")
-    if floor > 1:
-        raise InputError(f"floor of {scheme} is a part of 1/clients, at most 1, but {floor} came")
+from fedpace.numerics.round_time import expected_max
+from fedpace.numerics.sampling import best_sampling, sampling_cost
 
 
 def gradient_norms(view: View, rows: IntArray, share: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ between time and error: the frontier.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,33 +85,63 @@ def match_population(
     """
     rows = view.candidates
     order = rows[np.lexsort((rows, view.delay[rows]))]
-    best: tuple[Mixture, Point] | None = None
-    last: tuple[Mixture, Point] | None = None
-    frontier: list[Point] = []
     lengths = list(prefix_lengths(order.size))
     mixtures = prefix_mixtures(points[order], np.arange(order.size), lengths, own=own, max_clients=max_clients or None)
-    for length in lengths:
-        seconds = float(view.delay[order[length - 1]])
-        if best is not None and seconds >= best[1].predicted:
+    scan = scan_prefixes(view.delay[order], mixtures, least=least)
+    counts = scan.mixture.weights >= min(NEGLIGIBLE, float(scan.mixture.weights.max()))
+    clients, weights = order[scan.mixture.clients[counts]], scan.mixture.weights[counts]
+    ascending = np.argsort(clients)
+    weights = weights[ascending] / weights.sum()
+    return Match(clients[ascending], weights, scan.chosen, tuple(scan.frontier), scan.feasible)
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What a scan over prefixes found."""
+
+    mixture: Mixture
+    chosen: Point
+    """The prefix with the smallest seconds / (1 - error); if no error is below 1, the last prefix scanned."""
+    slower: Point | None
+    """The first prefix with longer rounds than the chosen one, if the scan went that far."""
+    frontier: list[Point]
+    """Prefixes with a smaller error than all shorter ones."""
+    feasible: bool
+
+
+def scan_prefixes(seconds: FloatArray, mixtures: Iterator[Mixture], *, least: int = 1, beyond: bool = False) -> Scan:
+    """Scan the prefixes of clients sorted by delay until no slower prefix can be better.
+
+    Args:
+        seconds: delays in ascending order.
+        mixtures: the best mixture of each prefix of `prefix_lengths`, computed when it is asked for.
+        least: smallest number of clients in a mixture, if there are that many.
+        beyond: go on to the first prefix that is slower than the chosen one.
+    """
+    best: tuple[Mixture, Point] | None = None
+    last: tuple[Mixture, Point] | None = None
+    slower: Point | None = None
+    frontier: list[Point] = []
+    for length in prefix_lengths(seconds.size):
+        now = float(seconds[length - 1])
+        if best is not None and now >= best[1].predicted and (slower is not None or not beyond):
             break  # errors are at least 0, so no slower prefix can be better
         mixture = next(mixtures)
-        if mixture.clients.size < min(least, order.size) and length < order.size:
+        if mixture.clients.size < min(least, seconds.size) and length < seconds.size:
             continue
         error = mixture.error
-        predicted = seconds / (1.0 - error) if error < 1 else math.inf
-        point = Point(length, mixture.clients.size, seconds, error, predicted)
+        predicted = now / (1.0 - error) if error < 1 else math.inf
+        point = Point(length, mixture.clients.size, now, error, predicted)
+        if best is not None and slower is None and now > best[1].seconds:
+            slower = point
         if not frontier or point.error < frontier[-1].error:
             frontier.append(point)
         last = (mixture, point)
         if error < 1 and (best is None or predicted < best[1].predicted):
-            best = last
+            best, slower = last, None
     assert last is not None  # the prefix of all clients is never skipped
     mixture, point = best or last
-    counts = mixture.weights >= min(NEGLIGIBLE, float(mixture.weights.max()))
-    clients, weights = order[mixture.clients[counts]], mixture.weights[counts]
-    ascending = np.argsort(clients)
-    weights = weights[ascending] / weights.sum()
-    return Match(clients[ascending], weights, point, tuple(frontier), best is not None)
+    return Scan(mixture, point, slower, frontier, best is not None)
 
 
 def reasons(view: View, match: Match) -> dict[int, str]:

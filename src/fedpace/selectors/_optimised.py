@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray, shares
-from fedpace.core.cohorts import draw_multiset
+from fedpace.core.rounds import draw_multiset
 from fedpace.core.types import Cohort, Diagnostics
-from fedpace.numerics.order_stats import expected_max
+from fedpace.numerics.round_time import expected_max
 
 Facts = dict[str, float | int | str | bool | None]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
-from fedpace.core.accumulators import Accumulator, Settled
+from fedpace.core.types import Accumulator, Settled
 
 DECAY = 0.5
 """Factor on earlier weights per round."""

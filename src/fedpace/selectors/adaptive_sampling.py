@@ -20,17 +20,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, at_least
-from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import FINITE, AtLeast, Between
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
-from fedpace.numerics.importance import sampling_cost
+from fedpace.numerics.sampling import sampling_cost
 from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._importance import check_options, floors, gradient_norms, importance_cohort, solve
+from fedpace.selectors._importance import floors, gradient_norms, importance_cohort, solve
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,12 @@ class AdaptiveSampling(Scheme):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS, Need.UPDATE})
     """Losses and updates of participants, if the host reports them. Without losses, the option `c` is used."""
 
-    k: int = 10
-    pilot: int = 10
-    c: float = 5.0
-    best_loss: float = 0.0
-    floor: float = 0.1
-    clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        check_options(self.k, self.c, self.floor, self.clip, self.name)
-        at_least(self.pilot, 2, f"pilot of {self.name}")
-        if not math.isfinite(self.best_loss):
-            raise InputError(f"best_loss of {self.name} must be finite, but {self.best_loss} came")
+    k: Annotated[int, AtLeast(1)] = 10
+    pilot: Annotated[int, AtLeast(2)] = 10
+    c: Annotated[float, AtLeast(0)] = 5.0
+    best_loss: Annotated[float, FINITE] = 0.0
+    floor: Annotated[float, Between(0, 1, "(]")] = 0.1
+    clip: Annotated[float, AtLeast(0)] = 0.0
 
     def init(self) -> Pilots:
         """Return the state before the first pilot."""

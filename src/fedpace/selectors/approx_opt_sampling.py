@@ -7,7 +7,7 @@ again in each round and c chosen by hand. `adaptive-sampling` estimates c.
 
 Where we depart, and why:
 - `solver="exact"` searches the one-parameter curve that contains every stationary point
-  (`fedpace.numerics.importance`). It takes milliseconds, where the paper allows trust-constr an hour, and never returns
+  (`fedpace.numerics.sampling`). It takes milliseconds, where the paper allows trust-constr an hour, and never returns
   a worse value.
 - q has a floor of `floor` / clients. With the authors' 1e-7, a weight w / (k q) can reach thousands.
 - G is divided by its root mean square, so that the authors' c = 5 means the same for every model.
@@ -19,16 +19,16 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import at_least, one_of
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import AtLeast, Between
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.numerics.importance import sampling_cost
+from fedpace.numerics.sampling import sampling_cost
 from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._importance import check_options, floors, gradient_norms, importance_cohort, solve
+from fedpace.selectors._importance import floors, gradient_norms, importance_cohort, solve
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,12 @@ class ApproxOptSampling(Stateless):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them. Without updates, all gradient norms count as equal."""
 
-    k: int = 10
-    c: float = 5.0
+    k: Annotated[int, AtLeast(1)] = 10
+    c: Annotated[float, AtLeast(0)] = 5.0
     solver: Literal["exact", "trust-constr"] = "exact"
-    max_iter: int = 100
-    floor: float = 0.1
-    clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        check_options(self.k, self.c, self.floor, self.clip, self.name)
-        one_of(self.solver, ("exact", "trust-constr"), f"solver of {self.name}")
-        at_least(self.max_iter, 1, f"max_iter of {self.name}")
+    max_iter: Annotated[int, AtLeast(1)] = 100
+    floor: Annotated[float, Between(0, 1, "(]")] = 0.1
+    clip: Annotated[float, AtLeast(0)] = 0.0
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""

@@ -19,12 +19,13 @@ with Adam or AMSGrad. Here, another rule in [server] replaces the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, finite, whole
-from fedpace.core.stepping import ServerStep
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import FINITE, Above, AtLeast
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Move
 from fedpace.core.types import Need, Stateless, View
 from fedpace.selectors._buffered import buffered
@@ -44,20 +45,14 @@ class Ca2fl(Stateless):
     name: ClassVar[str] = "ca2fl"
     needs: ClassVar[frozenset[Need]] = frozenset()
     rounds: ClassVar[bool] = False
+    own_server: ClassVar[str] = "fedbuff"
 
-    buffer: int = 10
-    in_flight: int = 0
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.buffer, 1, "buffer of ca2fl")
-        whole(self.in_flight, 0, "in_flight of ca2fl")
-        above(self.lr, 0, "lr of ca2fl")
-        finite(self.lr, "lr of ca2fl")
+    buffer: Annotated[int, AtLeast(1)] = 10
+    in_flight: Annotated[int, AtLeast(0)] = 0
+    lr: Annotated[float, Above(0), FINITE] = 1.0
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
         return Calibrated(self.lr)
 

@@ -14,12 +14,13 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, at_least, one_of
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.numerics.urns import draw_from, urns_by_cluster, urns_by_size
 from fedpace.selectors._drawing import share_weights, slowest
@@ -43,15 +44,9 @@ class ClusteredSampling(Stateless):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them."""
 
-    k: int = 10
+    k: Annotated[int, AtLeast(1)] = 10
     algorithm: Literal["similarity", "size"] = "similarity"
     measure: Literal["angle", "l2", "l1"] = "angle"
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        one_of(self.algorithm, ("similarity", "size"), f"algorithm of {self.name}")
-        one_of(self.measure, ("angle", "l2", "l1"), f"measure of {self.name}")
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Fill the urns, then draw from each."""

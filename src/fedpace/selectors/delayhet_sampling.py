@@ -17,17 +17,22 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least
-from fedpace.core.cohorts import cohort_size, draw_multiset
-from fedpace.core.protocols import RIDGE
+from fedpace._base.checks import FloatArray
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size, draw_multiset
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.numerics.order_stats import expected_max
-from fedpace.numerics.ratio import steep_inverse
-from fedpace.selectors._feature_heterogeneity import FeatureHeterogeneity, check_options, feature_heterogeneity
+from fedpace.moments.store import RIDGE
+from fedpace.numerics.round_time import expected_max, steep_inverse
+from fedpace.selectors._feature_heterogeneity import (
+    FeatureHeterogeneity,
+    Ridge,
+    TargetHeterogeneity,
+    feature_heterogeneity,
+)
 
 
 @dataclass(frozen=True)
@@ -48,17 +53,11 @@ class DelayhetSampling(Stateless):
     name: ClassVar[str] = "delayhet-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
-    k: int = 10
-    max_iter: int = 20
+    k: Annotated[int, AtLeast(1)] = 10
+    max_iter: Annotated[int, AtLeast(1)] = 20
     full_objective: bool = False
-    ridge: float = RIDGE
-    target_heterogeneity: float = 0.4
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.max_iter, 1, f"max_iter of {self.name}")
-        check_options(self.ridge, self.target_heterogeneity, self.name)
+    ridge: Ridge = RIDGE
+    target_heterogeneity: TargetHeterogeneity = 0.4
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""

@@ -18,18 +18,19 @@ Where we depart from the paper, and why (docs/errata.md has the numbers):
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, at_least, one_of
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace._base.errors import InfeasibleError, InputError
-from fedpace.core.protocols import RIDGE, PrefixChoice
+from fedpace._base.options import AtLeast
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.moments.rescaling import RescaledPrefix
+from fedpace.moments.bank import RescaledPrefix
+from fedpace.moments.store import RIDGE
 from fedpace.numerics.min_norm import min_norm_minimiser
 from fedpace.numerics.prefix import solution_of_set
-from fedpace.selectors._feature_heterogeneity import check_options, feature_heterogeneity
+from fedpace.selectors._feature_heterogeneity import Ridge, TargetHeterogeneity, feature_heterogeneity
 
 LEAST_MARGIN = 1e-6
 """Lower bound of 1 - B_S in min-norm, which needs a finite value for every set."""
@@ -55,17 +56,14 @@ class DelayhetSubmodular(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
     solver: Literal["exact", "min-norm"] = "exact"
-    ridge: float = RIDGE
-    target_heterogeneity: float = 0.0
-    max_clients: int = 0
-    max_iter: int = 300
+    ridge: Ridge = RIDGE
+    target_heterogeneity: TargetHeterogeneity = 0.0
+    max_clients: Annotated[int, AtLeast(0)] = 0
+    max_iter: Annotated[int, AtLeast(1)] = 300
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        one_of(self.solver, ("exact", "min-norm"), f"solver of {self.name}")
-        check_options(self.ridge, self.target_heterogeneity, self.name)
-        at_least(self.max_iter, 1, f"max_iter of {self.name}")
-        at_least(self.max_clients, 0, f"max_clients of {self.name}")
+        """Raise InputError if an option is invalid, or if two do not go together."""
+        super().__post_init__()
         if self.max_clients and self.solver == "min-norm":
             raise InputError("min-norm cannot bound the number of clients: set max_clients = 0 or use solver='exact'")
 
@@ -73,7 +71,7 @@ class DelayhetSubmodular(Stateless):
         """Minimise g over the available clients, and return the minimiser as a cohort."""
         if view.moments is None:
             raise InputError(f"{self.name} needs feature moments, but no client has reported any")
-        choice: PrefixChoice
+        choice: RescaledPrefix
         if self.solver == "exact":
             status = "exact"
             choice = view.moments.best_prefix(

@@ -8,7 +8,7 @@ variance gets its exact factor of 1/2:
     B_p = 2 (OT_B(p, w)^2 + p'B~p / (2K)),     B~ the elementwise squares of B
 
 so that p = w has no bias. The scheme minimises E[max delay of K draws] / (1 - B_p) over the simplex, together with the
-transport plan from p to w (`fedpace.numerics.ratio.TransportRatio`).
+transport plan from p to w (`fedpace.numerics.round_time.TransportRatio`).
 
 B is a worst case over directions and often far exceeds 1 on real data (A9), so it is scaled as in the paper's schemes.
 Below c = 1/sqrt(2) a single client is admissible again, and with long-tailed delays it is the minimiser. The default is
@@ -18,15 +18,16 @@ c = 1: a cohort at the mean distance of the remotest client then makes no progre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least, finite
-from fedpace.core.cohorts import cohort_size
-from fedpace.core.protocols import RIDGE
+from fedpace._base.checks import FloatArray
+from fedpace._base.options import FINITE, AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Need, Stateless, View
-from fedpace.numerics.ratio import TransportRatio, minimise_on_simplices, prefix_starts
+from fedpace.moments.store import RIDGE
+from fedpace.numerics.round_time import TransportRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._feature_heterogeneity import feature_heterogeneity
 from fedpace.selectors._optimised import cohort_from, remember_last
 
@@ -44,16 +45,9 @@ class DelayhetTransport(Stateless):
     name: ClassVar[str] = "delayhet-transport"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
 
-    k: int = 10
-    ridge: float = RIDGE
-    target_heterogeneity: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        for option in ("ridge", "target_heterogeneity"):
-            at_least(getattr(self, option), 0, f"{option} of {self.name}")
-            finite(getattr(self, option), f"{option} of {self.name}")
+    k: Annotated[int, AtLeast(1)] = 10
+    ridge: Annotated[float, AtLeast(0), FINITE] = RIDGE
+    target_heterogeneity: Annotated[float, AtLeast(0), FINITE] = 1.0
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution and its transport plan, then draw."""

@@ -16,13 +16,14 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least, one_of, shares
+from fedpace._base.checks import FloatArray, shares
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.numerics.facility import facility_location, nearest
 from fedpace.selectors._drawing import share_weights, slowest
@@ -46,19 +47,11 @@ class Divfl(Scheme):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     ignores_delays: ClassVar[bool] = True
 
-    k: int = 10
+    k: Annotated[int, AtLeast(1)] = 10
     mode: Literal["exact", "every-q", "no-overhead"] = "no-overhead"
-    q: int = 10
+    q: Annotated[int, AtLeast(1)] = 10
     method: Literal["lazy", "stochastic", "plain"] = "lazy"
     weights: Literal["share", "proxy"] = "share"
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.q, 1, f"q of {self.name}")
-        one_of(self.mode, ("exact", "every-q", "no-overhead"), f"mode of {self.name}")
-        one_of(self.method, ("lazy", "stochastic", "plain"), f"method of {self.name}")
-        one_of(self.weights, ("share", "proxy"), f"weights of {self.name}")
 
     def init(self) -> None:
         """No state."""

@@ -17,13 +17,14 @@ Notes:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least
+from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights, slowest
 
@@ -44,13 +45,8 @@ class FedCbs(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LABELS})
     ignores_delays: ClassVar[bool] = True
 
-    k: int = 10
-    exploration: float = 10.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.exploration, 0, f"exploration of {self.name}")
+    k: Annotated[int, AtLeast(1)] = 10
+    exploration: Annotated[float, AtLeast(0)] = 10.0
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the clients one by one."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import above, at_least, between
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import Above, AtLeast, Between
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights, slowest
 
@@ -40,16 +40,10 @@ class FedCs(Stateless):
     name: ClassVar[str] = "fed-cs"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
-    k: int = 10
-    deadline: float = 180.0
+    k: Annotated[int, AtLeast(1)] = 10
+    deadline: Annotated[float, Above(0)] = 180.0
     enforce: bool = False
-    quantile: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        above(self.deadline, 0, f"deadline of {self.name}")
-        between(self.quantile, 0, 1, f"quantile of {self.name}")
+    quantile: Annotated[float, Between(0, 1)] = 0.0
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the candidates and keep those that can meet the deadline."""

@@ -19,13 +19,13 @@ to 4 or 16; here it follows from the delays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, at_least, finite, one_of, whole
-from fedpace._base.errors import InputError
-from fedpace.core.stepping import ServerStep
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import FINITE, AtLeast, Between
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Move
 from fedpace.core.types import Need, Stateless, View
 from fedpace.selectors._buffered import buffered
@@ -50,27 +50,17 @@ class Fedasync(Stateless):
     name: ClassVar[str] = "fedasync"
     needs: ClassVar[frozenset[Need]] = frozenset()
     rounds: ClassVar[bool] = False
+    own_server: ClassVar[str] = "fedbuff"
 
-    alpha: float = 0.6
-    in_flight: int = 0
+    alpha: Annotated[float, Between(0, 1, "(]")] = 0.6
+    in_flight: Annotated[int, AtLeast(0)] = 0
     discount: Discount = "polynomial"
-    power: float = 0.5
-    slope: float = 10.0
-    tolerated: int = 4
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        if not 0 < self.alpha <= 1:
-            raise InputError(f"alpha of fedasync must lie in (0, 1], but {self.alpha!r} came")
-        whole(self.in_flight, 0, "in_flight of fedasync")
-        one_of(self.discount, get_args(Discount), "discount of fedasync")
-        for option in ("power", "slope"):
-            at_least(getattr(self, option), 0, f"{option} of fedasync")
-            finite(getattr(self, option), f"{option} of fedasync")
-        whole(self.tolerated, 0, "tolerated of fedasync")
+    power: Annotated[float, AtLeast(0), FINITE] = 0.5
+    slope: Annotated[float, AtLeast(0), FINITE] = 10.0
+    tolerated: Annotated[int, AtLeast(0)] = 4
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
         return Mixing()
 

@@ -17,13 +17,13 @@ With a buffer as large as the fleet and equal delays, the method is exactly FedA
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, at_least, finite, whole
-from fedpace._base.errors import InputError
-from fedpace.core.stepping import ServerStep
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import FINITE, Above, AtLeast, Between
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Move
 from fedpace.core.types import Need, Stateless, View
 from fedpace.selectors._buffered import buffered
@@ -46,25 +46,14 @@ class Fedbuff(Stateless):
     needs: ClassVar[frozenset[Need]] = frozenset()
     rounds: ClassVar[bool] = False
 
-    buffer: int = 10
-    in_flight: int = 0
-    staleness: float = 0.5
-    lr: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.buffer, 1, "buffer of fedbuff")
-        whole(self.in_flight, 0, "in_flight of fedbuff")
-        at_least(self.staleness, 0, "staleness of fedbuff")
-        above(self.lr, 0, "lr of fedbuff")
-        for option in ("staleness", "lr"):
-            finite(getattr(self, option), f"{option} of fedbuff")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum of fedbuff must lie in [0, 1), but {self.momentum!r} came")
+    buffer: Annotated[int, AtLeast(1)] = 10
+    in_flight: Annotated[int, AtLeast(0)] = 0
+    staleness: Annotated[float, AtLeast(0), FINITE] = 0.5
+    lr: Annotated[float, Above(0), FINITE] = 1.0
+    momentum: Annotated[float, Between(0, 1, "[)")] = 0.0
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
         return None if (self.lr, self.momentum) == (1, 0) else Fedavgm(self.momentum, self.lr)
 

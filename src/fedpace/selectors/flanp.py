@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import above, at_least, one_of, whole
-from fedpace.core.cohorts import check_k
+from fedpace._base.options import Above, AtLeast
+from fedpace.core.rounds import check_k
 from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
 from fedpace.selectors._drawing import even_weights, slowest
 
@@ -74,23 +74,13 @@ class Flanp(Scheme):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them."""
 
-    k: int = 1
-    growth: float = 2.0
+    k: Annotated[int, AtLeast(1)] = 1
+    growth: Annotated[float, Above(1)] = 2.0
     stop: Literal["released", "period", "statistical", "plateau"] = "released"
-    period: int = 20
-    accuracy: float = 0.1
-    tolerance: float = 0.02
-    window: int = 5
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        above(self.growth, 1, f"growth of {self.name}")
-        one_of(self.stop, RULES, f"stop of {self.name}")
-        at_least(self.period, 1, f"period of {self.name}")
-        above(self.accuracy, 0, f"accuracy of {self.name}")
-        above(self.tolerance, 0, f"tolerance of {self.name}")
-        whole(self.window, 1, f"window of {self.name}")
+    period: Annotated[int, AtLeast(1)] = 20
+    accuracy: Annotated[float, Above(0)] = 0.1
+    tolerance: Annotated[float, Above(0)] = 0.02
+    window: Annotated[int, AtLeast(1)] = 5
 
     def init(self) -> Stage:
         """Return the first stage."""

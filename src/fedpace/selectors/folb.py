@@ -17,13 +17,14 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, at_least, one_of
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import AtLeast
 from fedpace._base.rng import stream
-from fedpace.core.cohorts import cohort_size
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 
@@ -53,13 +54,8 @@ class Folb(Scheme):
     needs: ClassVar[frozenset[Need]] = frozenset()
     ignores_delays: ClassVar[bool] = True
 
-    k: int = 10
+    k: Annotated[int, AtLeast(1)] = 10
     sets: Literal["one", "two"] = "one"
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        one_of(self.sets, ("one", "two"), f"sets of {self.name}")
 
     def init(self) -> Key:
         """Return the state without a key."""

@@ -30,13 +30,14 @@ Clients without a histogram cannot be selected (`needs`): the scheme is for clas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, at_least, between, one_of
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import Above, AtLeast, Between
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 from fedpace.selectors._optimised import remember_last
@@ -61,19 +62,11 @@ class Haccs(Scheme):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS})
     """Losses of participants, if the host reports them. Without losses, speed alone decides."""
 
-    k: int = 10
-    rho: float = 0.5
+    k: Annotated[int, AtLeast(1)] = 10
+    rho: Annotated[float, Between(0, 1)] = 0.5
     distance: Literal["euclidean", "hellinger"] = "euclidean"
-    radius: float = 0.25
+    radius: Annotated[float, Above(0)] = 0.25
     losses: Literal["last", "probed"] = "last"
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        between(self.rho, 0, 1, f"rho of {self.name}")
-        one_of(self.distance, DISTANCES, f"distance of {self.name}")
-        above(self.radius, 0, f"radius of {self.name}")
-        one_of(self.losses, ("last", "probed"), f"losses of {self.name}")
 
     def init(self) -> None:
         """No state."""

@@ -14,14 +14,15 @@ measures it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import at_least, finite
-from fedpace.core.protocols import RIDGE
+from fedpace._base.options import FINITE, AtLeast
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
+from fedpace.moments.store import RIDGE
 from fedpace.selectors._matching import match_population, population_points, reasons
 
 
@@ -36,19 +37,17 @@ class MomentMatch(Stateless):
 
     name: ClassVar[str] = "moment-match"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
+    not_with: ClassVar[Mapping[str, str]] = {
+        "scaffold": "it asks the same clients in every round, so that the control variates of the others are never "
+        "renewed. Use algorithm = 'fedavg', or use random"
+    }
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
     """If moments lack targets, the cohort matches the curvature of the population, but not its optimum."""
     first_moments: ClassVar[bool] = True
     """Moments of different clients are compared, so each client reports its moment once, with its first model."""
 
-    ridge: float = RIDGE
-    max_clients: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.ridge, 0, f"ridge of {self.name}")
-        finite(self.ridge, f"ridge of {self.name}")
-        at_least(self.max_clients, 0, f"max_clients of {self.name}")
+    ridge: Annotated[float, AtLeast(0), FINITE] = RIDGE
+    max_clients: Annotated[int, AtLeast(0)] = 0
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Scan the prefixes, and return the best one as a cohort."""

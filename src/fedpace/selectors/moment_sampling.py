@@ -14,18 +14,20 @@ it and draws by shares.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least, finite, shares, shares_among
+from fedpace._base.checks import FloatArray, shares, shares_among
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
-from fedpace.core.protocols import RIDGE
+from fedpace._base.options import FINITE, AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Need, Stateless, View
-from fedpace.moments.known import known_gram
-from fedpace.numerics.ratio import MomentRatio, minimise_on_simplices, prefix_starts
+from fedpace.moments.bank import known_gram
+from fedpace.moments.store import RIDGE
+from fedpace.numerics.round_time import MomentRatio, minimise_on_simplices, prefix_starts
 from fedpace.selectors._optimised import cohort_from, remember_last
 
 
@@ -40,19 +42,17 @@ class MomentSampling(Stateless):
 
     name: ClassVar[str] = "moment-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
+    not_with: ClassVar[Mapping[str, str]] = {
+        "scaffold": "it rarely asks slow clients, so that their control variates are out of date. Use algorithm = "
+        "'fedavg', or use random"
+    }
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS})
     """If moments lack targets, the cohort matches the curvature of the population, but not its optimum."""
     first_moments: ClassVar[bool] = True
     """Moments of different clients are compared, so each client reports its moment once, with its first model."""
 
-    k: int = 10
-    ridge: float = RIDGE
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.ridge, 0, f"ridge of {self.name}")
-        finite(self.ridge, f"ridge of {self.name}")
+    k: Annotated[int, AtLeast(1)] = 10
+    ridge: Annotated[float, AtLeast(0), FINITE] = RIDGE
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Optimise the distribution, then draw from it."""

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, at_least, finite
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size, over_asked
+from fedpace._base.options import FINITE, Above, AtLeast, Between
+from fedpace.core.rounds import cohort_size, over_asked
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, largest, share_weights
 
@@ -72,31 +73,22 @@ class Oort(Scheme):
     name: ClassVar[str] = "oort"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
-    k: int = 10
-    overcommit: float = 1.3
-    alpha: float = 2.0
+    k: Annotated[int, AtLeast(1)] = 10
+    overcommit: Annotated[float, AtLeast(1), FINITE] = 1.3
+    alpha: Annotated[float, AtLeast(0)] = 2.0
     epsilon: float = 0.9
-    epsilon_decay: float = 0.95
+    epsilon_decay: Annotated[float, Between(0, 1, "(]")] = 0.95
     epsilon_least: float = 0.2
-    cutoff: float = 0.7
-    threshold: float = 10.0
-    pacer_step: int = 20
-    pacer_delta: float = 5.0
-    clip: float = 0.98
-    window: float = 5.0
+    cutoff: Annotated[float, Between(0, 1, "(]")] = 0.7
+    threshold: Annotated[float, Between(0, 100, "(]")] = 10.0
+    pacer_step: Annotated[int, AtLeast(1)] = 20
+    pacer_delta: Annotated[float, Above(0)] = 5.0
+    clip: Annotated[float, Between(0, 1, "(]")] = 0.98
+    window: Annotated[float, AtLeast(1)] = 5.0
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.overcommit, 1, f"overcommit of {self.name}")
-        finite(self.overcommit, f"overcommit of {self.name}")
-        at_least(self.alpha, 0, f"alpha of {self.name}")
-        at_least(self.pacer_step, 1, f"pacer_step of {self.name}")
-        above(self.pacer_delta, 0, f"pacer_delta of {self.name}")
-        at_least(self.window, 1, f"window of {self.name}")
-        for option, high in {"epsilon_decay": 1, "cutoff": 1, "clip": 1, "threshold": 100}.items():
-            if not 0 < getattr(self, option) <= high:
-                raise InputError(f"{option} of {self.name} must lie in (0, {high}], but {getattr(self, option)} came")
+        """Raise InputError if an option is invalid, or if two do not go together."""
+        super().__post_init__()
         if not 0 <= self.epsilon_least <= self.epsilon <= 1:
             raise InputError(
                 f"expected 0 <= epsilon_least <= epsilon <= 1 of {self.name}, but {self.epsilon_least} and "

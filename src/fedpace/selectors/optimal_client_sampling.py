@@ -1,7 +1,7 @@
 """Optimal client sampling: each client takes part independently, more likely if its update is large.
 
 Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (TMLR 2022): client i takes part with
-probability p_i, independently, and has weight w_i / p_i in delta mode. `fedpace.numerics.inclusion` computes p from the
+probability p_i, independently, and has weight w_i / p_i in delta mode. `fedpace.numerics.sampling` computes p from the
 norms u_i = w_i |d_i|. The weights are never renormalised over the drawn clients, because that would bias the sum.
 
 Where we depart, and why:
@@ -17,15 +17,16 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least, one_of
+from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
-from fedpace.numerics.inclusion import aggregated_inclusion, optimal_inclusion
+from fedpace.numerics.sampling import aggregated_inclusion, optimal_inclusion
 from fedpace.selectors._drawing import share_weights, slowest
 
 
@@ -45,17 +46,10 @@ class OptimalClientSampling(Scheme):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     ignores_delays: ClassVar[bool] = True
 
-    k: int = 10
+    k: Annotated[int, AtLeast(1)] = 10
     method: Literal["closed-form", "aocs"] = "closed-form"
-    rounds: int = 4
+    rounds: Annotated[int, AtLeast(0)] = 4
     norms: Literal["probed", "last"] = "probed"
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        at_least(self.rounds, 0, f"rounds of {self.name}")
-        one_of(self.method, ("closed-form", "aocs"), f"method of {self.name}")
-        one_of(self.norms, ("probed", "last"), f"norms of {self.name}")
 
     def init(self) -> None:
         """No state."""

@@ -1,7 +1,7 @@
-"""pace: synchronous moment matching with measured errors, repayment, deadlines and momentum.
+"""pace: synchronous moment matching with measured errors, repayment, deadlines, a memory and momentum.
 
 Ours; docs/theory.md derives it, docs/results.md reports results. As in `moment-match`, each round selects the fastest
-clients whose weighted mixture matches the population. pace adds four parts:
+clients whose weighted mixture matches the population. pace adds five parts:
 
 - Calibration. Distances between moments and distances between updates have different units, their ratio changes during
   training, and moments do not show the noise in an update. pace measures ratio and noise on pairs of clients that
@@ -16,6 +16,10 @@ clients whose weighted mixture matches the population. pace adds four parts:
 - Deadlines. A single straggler delays the whole cohort. From the lateness of earlier answers, pace predicts the cost
   and benefit of every possible end of the round, and ends the round where seconds / (1 - error) is smallest
   (`fedpace.numerics.arrivals`). Repayment then makes up for the clients that missed the deadline.
+- Memory. The server remembers by how much each client's update differed from the others', and corrects the rounds in
+  which the client does not take part (`server.memory_corrected`). Without it, slow clients that alone hold some classes
+  lose in the rounds without them what they taught in the rounds with them: repayment halves per round, so it never owes
+  a client more than one round's weight.
 - Speed. The server step uses Nesterov momentum, unless a plain average already reaches the minimum along the path.
   While momentum builds up, the step is as long as the cohort's disagreement and the curvature allow
   (`server.nesterov`). Both amplify errors as well as progress, which matched cohorts can afford. The total extra length
@@ -29,21 +33,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, at_least, between, finite
-from fedpace.core.accumulators import Accumulator
-from fedpace.core.protocols import RIDGE
-from fedpace.core.stepping import ServerStep
-from fedpace.core.types import Cohort, Diagnostics, Need, Report, Scheme, View
+from fedpace._base.checks import FloatArray
+from fedpace._base.options import FINITE, AtLeast, Between
+from fedpace.core.server_rule import ServerRule
+from fedpace.core.types import Accumulator, Cohort, Diagnostics, Need, Report, Scheme, View
+from fedpace.moments.store import RIDGE
 from fedpace.numerics.arrivals import LEAST, UNBROKEN, Deadline, Lateness, best_deadline, present
 from fedpace.numerics.calibration import PairSums
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import Match, match_population, population_points, reasons
 from fedpace.selectors._remembered import AnswerLateness, RecentWeight
 from fedpace.server.fedexp import Fedexp
+from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
 
 SUMS_KEPT = 0.7
@@ -97,13 +102,14 @@ class Pace(Scheme):
         max_clients: largest number of clients in a cohort; 0 = no limit.
         repay: compensate for the deviation of earlier cohorts from the population.
         deadlines: end a round when waiting for the missing clients no longer pays.
-        momentum: use Nesterov momentum in the server step.
+        momentum: use Nesterov momentum and the memory in the server step.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
             part of the factor. 0 = do not lengthen steps.
+        memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter. When it is full,
+            the server forgets the clients that it heard from longest ago. 0 = remember nothing.
     """
 
     name: ClassVar[str] = "pace"
-    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
     """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS, Need.UPDATE})
@@ -112,24 +118,24 @@ class Pace(Scheme):
     first_moments: ClassVar[bool] = True
     """Moments of different clients are compared, so each client reports its moment once, with its first model."""
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentWeight(), AnswerLateness())
+    not_with: ClassVar[Mapping[str, str]] = {
+        "scaffold": "control variates hide how far clients disagree, by which pace chooses its cohorts. Use "
+        "algorithm = 'fedavg', since pace remembers the clients' differences on the server, or use pace-async"
+    }
 
-    ridge: float = RIDGE
-    max_clients: int = 0
+    ridge: Annotated[float, AtLeast(0), FINITE] = RIDGE
+    max_clients: Annotated[int, AtLeast(0)] = 0
     repay: bool = True
     deadlines: bool = True
     momentum: bool = True
-    fedexp_exponent: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.ridge, 0, f"ridge of {self.name}")
-        finite(self.ridge, f"ridge of {self.name}")
-        at_least(self.max_clients, 0, f"max_clients of {self.name}")
-        between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
+    fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
+    memory_gib: Annotated[float, AtLeast(0), FINITE] = 1.0
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
+        if self.momentum and self.memory_gib:
+            return MemoryCorrected(self.fedexp_exponent, self.memory_gib, everyone=True)
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None

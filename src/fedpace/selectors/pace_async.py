@@ -1,96 +1,117 @@
-"""pace-async: the asynchronous form of pace. The server waits only for answers that the next step needs.
+"""pace-async: asynchronous training in which each step waits only for the answers that it needs.
 
 Ours; docs/theory.md derives it. All clients train all the time. Answers to the current model count in the next step,
 and the server makes the step as soon as waiting for one more answer no longer pays. A late answer, to an older model,
 is not wasted: it shows how the client's update differs from the others. The server remembers this difference and
-subtracts it from the client's later updates (`fedpace.server.remembering`). So a few fast clients can represent all
+predicts the client's later updates with it (`fedpace.server.memory_corrected`). So a few fast clients can represent all
 clients, and slow clients contribute whenever they answer.
 
-- When to step. A step with weights a, made t seconds after the last one, brings progress 1 - rho(a). As in `pace`, the
+- When to step. A step made t seconds after the last one, with relative squared error rho, brings progress 1 - rho. The
   server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers to the current
   model, at their expected arrival times.
-- Error. rho = s a'Ga + nu sum a_i^2, with s and nu measured on pairs of clients as in `pace`, times the part of the
-  disagreement that the memory does not explain. The memory's own error adds to nu. It grows with the age of the
-  remembered differences, because their common reference follows only the clients that counted. Late answers show by how
-  much.
-- First steps. At first the server knows neither moments nor the clients' disagreement, so the first answers serve as a
-  warm-up. A client that never answered has no point in moment space. Its error is the mean disagreement of pairs.
-- Server step. As in `pace`: Nesterov momentum and FedExP's step length, with the same limits.
+- Error. Client i errs by its own sigma_i^2: the variance between clients' updates, times the part of it that the memory
+  does not explain if the client was heard before. Let F be the clients that answered, W their share of the weight, and
+  g the mean distance that the model moved since the clients' last answers. Then
 
-There are no constants to tune. If client work costs something, set `work_price` to its price. `in_flight` limits how
-many clients train at a time. With a limit, clients take turns: those with the most overdue answers per second of work
-go first.
+      rho = (1 - W^2) / sum_F sigma_i^-2  +  sum_F w_i^2 sigma_i^2  +  (drift g (1 - W))^2 / |u|^2.
+
+  The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
+  It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
+  before the next step. It does not need late answers: until they show the drift, the worst case counts.
+- First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
+  answers.
+- Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.
+
+The scheme uses updates and arrival times only. If client work costs something, set `work_price` to its price.
+`in_flight` limits how many clients train at a time. With a limit, clients take turns: those with the most overdue
+answers per second of work go first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, above, at_least, between, finite, whole
-from fedpace.core.accumulators import Accumulator
-from fedpace.core.stepping import ServerStep
+from fedpace._base.checks import BoolArray, FloatArray, IntArray
+from fedpace._base.options import FINITE, Above, AtLeast, Between
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
-from fedpace.numerics.simplex import Mixture, prefix_mixtures
-from fedpace.selectors._outlook import disagreement, nobody_else, patience, remaining
+from fedpace.core.types import Accumulator, Diagnostics, Need, Report, Scheme, View
+from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness
-from fedpace.selectors._work import numbers, worth_having
-from fedpace.selectors.pace import LEAST_OWN, NOTHING, Measured, Pace, measured
-from fedpace.server.remembering import Remembering
+from fedpace.server.memory_corrected import MemoryCorrected
 
 FEWEST = 2
 """Smallest number of answers per step: one client shows no disagreement."""
-ENDLESS = 1e6
-"""Upper bound of the error, for clients that agree on nothing."""
+LEAST_ERROR, LARGEST_ERROR = 1e-9, 1e6
+"""Bounds of a client's squared error, for clients that agree exactly or on nothing."""
 LEAST_WAIT = 1e-3
 """The shortest wait, as a part of the fastest client's delay, or of a second if that is less."""
 PATIENCE = 0.1
 """Wait at least this part of the time since the last step before planning again."""
 GROWTH = 0.2
 """If no number of answers gives an error below 1 yet, wait for this fraction more of them before planning again."""
-LONGEST = 256
-"""Largest number of clients for which the joint error is computed; more clients hardly reduce it."""
-AHEAD = 64
-"""Number of clients in flight that a plan considers; the step is made long before the others answer."""
+REACH = 6.0
+"""How far the model may move since the clients' last answers, in mean lengths of the clients' updates."""
+LATE = 2.0
+"""A client is no longer waited for after this many times its expected delay."""
+NUMBERS = 1.3
+"""Ratio between the numbers of clients in flight that `work_price` compares; costs are flat around their minimum."""
 
 
 @dataclass(frozen=True)
-class Known(Measured):
+class AsyncState:
     """State of pace-async."""
 
-    left: float = 1.0
-    """Part of the clients' squared disagreement that the server's memory does not explain."""
+    disagreement: float = 0.0
+    """Variance between clients' updates, divided by |u|^2; 0 until measured."""
+    disagreement_left: float = 1.0
+    """Part of that variance that the server's memory does not explain."""
+    memory_error: float = 0.0
+    """Squared error of the memory, divided by |u|^2, if no client answers."""
+    reach_spent: float = 0.0
+    """Part of the distance that the model may move on its memory which the next step will have used up."""
     mean_age: float = 0.0
     """Mean number of steps since the clients' last answers."""
-    drift: float = 0.0
-    """Squared error that all remembered differences share, per sum of squared weights."""
     remembered: int = -1
     """Number of clients in the server's memory; -1 = unknown."""
-    last: float = 0.0
+    last_step: float = 0.0
     """Time of the last step."""
-    most: int = 0
+    max_in_flight: int = 0
     """Largest number of clients in flight until the next step; 0 = not decided yet."""
-    awaited: int = 0
+    plan_at_answers: int = 0
     """Number of answers to the current model at which to plan again."""
-    look: float = 0.0
+    plan_at_time: float = 0.0
     """Time at which to plan again even with fewer answers."""
+
+
+class _Errors(NamedTuple):
+    """Expected squared errors of steps with the first 1, 2, ... of some clients, relative to |u|^2."""
+
+    squares: FloatArray
+    """(k,) each client's own squared error."""
+    totals: FloatArray
+    """(k,) rho of a step with the first 1, 2, ... clients."""
+
+    def weights(self, count: int) -> FloatArray:
+        """(count,) the best weights for the first `count` clients."""
+        inverse = 1.0 / self.squares[:count]
+        return np.asarray(inverse / inverse.sum())
 
 
 @dataclass(frozen=True)
 class _Plan:
     """Whether to step now, and if not, when to plan again."""
 
-    mixture: Mixture
-    """Weights of the fresh answers in hand."""
+    error: float
+    """rho of a step with the fresh answers in hand."""
     now: bool
-    awaited: int
+    answers: int = 0
     """Number of fresh answers at which to plan again."""
-    seconds: float
+    seconds: float = 0.0
     """Longest time to wait for them."""
 
 
@@ -102,7 +123,6 @@ class PaceAsync(Scheme):
         in_flight: largest number of clients that train at a time; 0 = all that can be reached.
         work_price: price of one second of a client's work, in seconds of training time. The scheme chooses the number
             of clients in flight that minimises time and work together; 0 = work is free.
-        ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
             part of the factor. 0 = do not lengthen steps.
         memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter, and the same again
@@ -111,98 +131,81 @@ class PaceAsync(Scheme):
     """
 
     name: ClassVar[str] = "pace-async"
-    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
     """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
-    uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT, Need.TARGETS, Need.UPDATE})
-    """Without updates, the disagreement of clients cannot be measured: s = 1, nu = 0."""
+    uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.UPDATE})
+    """Without sketches of updates, the first step assumes that clients disagree by as much as they agree."""
     rounds: ClassVar[bool] = False
-    first_moments: ClassVar[bool] = True
-    """Moments of different clients are compared, so each client reports its moment once, with its first model."""
+    own_server: ClassVar[str] = "fedbuff"
     accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
 
-    in_flight: int = 0
-    work_price: float = 0.0
-    ridge: float = Pace.ridge
-    fedexp_exponent: float = 1.0
-    memory_gib: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.in_flight, 0, f"in_flight of {self.name}")
-        for option in ("ridge", "work_price"):
-            at_least(getattr(self, option), 0, f"{option} of {self.name}")
-            finite(getattr(self, option), f"{option} of {self.name}")
-        between(self.fedexp_exponent, 0, 1, f"fedexp_exponent of {self.name}")
-        above(self.memory_gib, 0, f"memory_gib of {self.name}")
-        finite(self.memory_gib, f"memory_gib of {self.name}")
+    in_flight: Annotated[int, AtLeast(0)] = 0
+    work_price: Annotated[float, AtLeast(0), FINITE] = 0.0
+    fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
+    memory_gib: Annotated[float, Above(0), FINITE] = 1.0
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
-        return Remembering(self.fedexp_exponent, self.memory_gib)
+        return MemoryCorrected(self.fedexp_exponent, self.memory_gib, REACH)
 
-    def init(self) -> Known:
+    def init(self) -> AsyncState:
         """Return the state before the first step."""
-        return Known()
+        return AsyncState()
 
-    def decide(self, state: Known, view: View, rng: np.random.Generator) -> tuple[Move, Known]:
+    def decide(self, state: AsyncState, view: View, rng: np.random.Generator) -> tuple[Move, AsyncState]:
         """Step if waiting does not pay, and start the idle clients."""
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
-        plan = None
-        if fresh.size and (fresh.size >= state.awaited or view.now >= state.look or nobody_else(view, fresh)):
-            points, state = self._points(state, view)
-            plan = self._plan(state, view, points, fresh)
+        due = fresh.size >= state.plan_at_answers or view.now >= state.plan_at_time or all_answered(view, fresh)
+        plan, apply = None, None
+        facts: dict[str, Any] = {}
+        if fresh.size and due:
+            plan, weights = self._plan(state, view, fresh)
             # A wait of almost nothing would end at once, in the same state, and would be planned again for ever.
             shortest = LEAST_WAIT * float(np.nanmin(view.delay, initial=1.0))
-            state = replace(state, awaited=plan.awaited, look=view.now + max(plan.seconds, shortest))
-        apply = None
-        facts: dict[str, Any] = {}
-        if plan is not None and plan.now:
-            weights = np.zeros(len(hand))
-            weights[fresh[plan.mixture.clients]] = plan.mixture.weights
-            apply = Apply(hand.ids, weights)
-            facts = {
-                "rho": plan.mixture.error,
-                "left": state.left,
-                "fresh": int(fresh.size),
-                "late": len(hand) - int(fresh.size),
-                "mean age": state.mean_age,
-            }
-            state = replace(state, last=view.now, awaited=0, look=0.0)
-        if apply is not None or not state.most:
-            state = self._with_most(state, view)
+            plan_at = view.now + max(plan.seconds, shortest)
+            state = replace(state, plan_at_answers=plan.answers, plan_at_time=plan_at)
+            if plan.now:
+                every = np.zeros(len(hand))
+                every[fresh] = weights
+                apply = Apply(hand.ids, every)
+                facts = {
+                    "rho": plan.error,
+                    "left": state.disagreement_left,
+                    "memory error": state.memory_error,
+                    "fresh": int(fresh.size),
+                    "late": len(hand) - int(fresh.size),
+                    "mean age": state.mean_age,
+                }
+                state = replace(state, last_step=view.now, plan_at_answers=0, plan_at_time=0.0)
+        if apply is not None or not state.max_in_flight:
+            state = replace(state, max_in_flight=self._max_in_flight(state, view))
         rows = view.candidates
         if apply is None:  # clients that answered this model wait for the next one
             answered = np.zeros(view.clients, dtype=np.bool_)
             answered[hand.clients[fresh]] = True
             rows = rows[~answered[rows]]
-        start = self._starting(view, rows, state.most)
-        left = 0 if apply is not None else len(hand)
-        waiting = fresh.size and apply is None and math.isfinite(state.look)
-        wait = Wait(left + 1, state.look - view.now if waiting else math.inf)
-        turns = state.most < view.clients
+        start = self._starting(view, rows, state.max_in_flight)
+        unused = 0 if apply is not None else len(hand)
+        waiting = fresh.size and apply is None and math.isfinite(state.plan_at_time)
+        wait = Wait(unused + 1, state.plan_at_time - view.now if waiting else math.inf)
+        turns = state.max_in_flight < view.clients
         reasons = dict.fromkeys(
             start.tolist(), "its answer is the most overdue" if turns else "at work whenever it can be"
         )
-        why = Diagnostics(objective=plan.mixture.error if plan else None, facts=facts, reasons=reasons)
+        why = Diagnostics(objective=plan.error if plan else None, facts=facts, reasons=reasons)
         return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
 
-    def _with_most(self, state: Known, view: View) -> Known:
-        """Return the state with the largest number of clients in flight until the next step."""
+    def _max_in_flight(self, state: AsyncState, view: View) -> int:
+        """Return the largest number of clients in flight until the next step."""
         most = self.in_flight or view.clients
         known = np.flatnonzero(view.delay > 0)  # NaN = unknown
         if not self.work_price or not known.size:
-            return replace(state, most=most)
-        points, state = self._points(state, view)
+            return most
         order = known[np.lexsort((known, view.delay[known]))]
-        lengths = [length for length in numbers(order.size) if length <= LONGEST]
-        nobody = np.empty(0, dtype=np.int64)
-        table, own = self._errors(state, view, points, order[: lengths[-1]], nobody)
-        mixtures = prefix_mixtures(table, np.arange(lengths[-1]), lengths, own=own)
-        errors = np.array([mixture.error for mixture in mixtures])
-        return replace(state, most=min(most, worth_having(self.work_price, view.delay[order], lengths, errors, FEWEST)))
+        errors = self._errors(state, view, order, np.empty(0, dtype=np.int64)).totals
+        return min(most, best_in_flight(self.work_price, view.delay[order], errors, FEWEST))
 
     @staticmethod
     def _starting(view: View, rows: IntArray, most: int) -> IntArray:
@@ -215,79 +218,64 @@ class PaceAsync(Scheme):
         overdue = np.divide(view.step + 1.0 - heard, view.delay[rows], out=np.full(rows.size, math.inf), where=known)
         return np.sort(rows[np.lexsort((rows, -overdue))[:room]])
 
-    def _points(self, state: Known, view: View) -> tuple[FloatArray, Known]:
-        """Return a point per client in moment space, and the state after measuring the newest pairs.
-
-        A point is NaN if the client's moment is unknown. Without any moments, all points are 0.
-        """
-        if view.moments is None:
-            return np.zeros((view.clients, 1)), state
-        points = view.moments.directions(ridge=self.ridge, shares=view.share)
-        state = measured(state, view, points)  # type: ignore[assignment]
-        return points, state
-
-    def _plan(self, state: Known, view: View, points: FloatArray, fresh: IntArray) -> _Plan:
-        """Return whether to step now, or after which of the next answers to plan again."""
+    def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
+        """Return whether to step now or when to plan again, and the weights of the fresh answers."""
         hand, flying = view.in_hand, view.in_flight
         going = np.flatnonzero(flying.step == view.step)
-        left = remaining(view, going)
-        order = np.lexsort((going, left))[:AHEAD]
-        going, left = going[order], left[order]
-        rows = np.concatenate([hand.clients[fresh], flying.clients[going]])
-        after = np.concatenate([np.zeros(fresh.size), left])
-        table, own = self._errors(state, view, points, rows, fresh)
-        spent = view.now - state.last
-        lengths = list(range(fresh.size, rows.size + 1))
-        in_hand: Mixture | None = None
-        best = math.inf
-        chosen = fresh.size
-        for length, mixture in zip(
-            lengths, prefix_mixtures(table, np.arange(rows.size), lengths, own=own), strict=True
-        ):
-            in_hand = in_hand or mixture
-            seconds = spent + float(after[length - 1])
-            if seconds >= best:
-                break  # errors are at least 0, so no longer wait can be better
-            cost = seconds / (1.0 - mixture.error) if mixture.error < 1 else math.inf
-            if length >= FEWEST and cost < best:
-                best, chosen = cost, length
-        assert in_hand is not None
+        after = remaining(view, going)
+        order = np.lexsort((going, after))
+        going, after = going[order], after[order]
+        errors = self._errors(state, view, np.concatenate([hand.clients[fresh], flying.clients[going]]), fresh)
+        weights, error = errors.weights(fresh.size), float(errors.totals[fresh.size - 1])
+        spent = view.now - state.last_step
+        rho = errors.totals[fresh.size - 1 :]
+        seconds = spent + np.concatenate([[0.0], after])
+        counts = fresh.size + np.arange(rho.size)
+        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & (counts >= FEWEST))
+        best = int(np.argmin(cost))
+        finite_best = math.isfinite(float(cost[best]))
         # No other client trains or can start on this model, so waiting brings nothing, whatever the error.
-        ended = nobody_else(view, fresh) and (fresh.size >= FEWEST or not len(flying))
-        if ended or (chosen == fresh.size and math.isfinite(best)):
-            return _Plan(in_hand, now=True, awaited=0, seconds=0.0)
-        if not math.isfinite(best):
-            return _Plan(in_hand, False, fresh.size + max(1, int(GROWTH * fresh.size)), patience(view) or math.inf)
+        ended = all_answered(view, fresh) and (fresh.size >= FEWEST or not len(flying))
+        if ended or (finite_best and best == 0):
+            return _Plan(error, now=True), weights
+        if not finite_best:
+            more = max(1, int(GROWTH * fresh.size))
+            return _Plan(error, False, fresh.size + more, patience(view) or math.inf), weights
         # Plan again at half of the missing answers: they show how late the others will be. An awaited client may fail,
         # so a time limit applies too.
-        halfway = fresh.size + -(-(chosen - fresh.size) // 2)
-        longest = max(float(after[chosen - 1]), PATIENCE * spent)
-        return _Plan(in_hand, False, halfway, longest if longest > 0 else math.inf)
+        longest = max(float(after[best - 1]), PATIENCE * spent)
+        return _Plan(error, False, fresh.size + -(-best // 2), longest if longest > 0 else math.inf), weights
 
-    def _errors(
-        self, state: Known, view: View, points: FloatArray, rows: IntArray, fresh: IntArray
-    ) -> tuple[FloatArray, float]:
-        """Return the points and `own` for `numerics.simplex`; the squared length of a mixture is its error."""
-        known: BoolArray = np.asarray(~np.isnan(points).any(axis=1))
-        lengths = np.square(points[known]).sum(axis=1)
-        typical = float(lengths.mean()) if known.any() else 0.0
-        s, nu = (1.0, 0.0) if state.sums is None else state.sums.line(2 * typical)
-        whole_error = s * typical + nu
-        if state.sums is None:
-            whole_error = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
-        own = state.left * max(nu, LEAST_OWN * s * typical)
-        heard = (known & self._remembered(state, view))[rows]
-        squares = np.clip(np.where(heard, own, whole_error) + state.drift, NOTHING, ENDLESS)
-        shared = float(squares.min())
-        table = math.sqrt(s * state.left) * np.where(heard[:, None], np.nan_to_num(points[rows]), 0.0)
-        # A client that was never heard has a larger, independent error: give it a coordinate of its own.
-        extra = np.flatnonzero(squares > shared)
-        apart = np.zeros((rows.size, extra.size))
-        apart[extra, np.arange(extra.size)] = np.sqrt(squares[extra] - shared)
-        return np.concatenate([table, apart], axis=1), shared
+    def _errors(self, state: AsyncState, view: View, rows: IntArray, fresh: IntArray) -> _Errors:
+        """Return the expected errors of steps with the first 1, 2, ... of the clients `rows`."""
+        variance = state.disagreement
+        if not variance > 0:
+            variance = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
+        heard = self._remembered(state, view)
+        squares = np.where(heard[rows], state.disagreement_left, 1.0) * min(variance, LARGEST_ERROR)
+        squares = np.clip(squares, LEAST_ERROR, LARGEST_ERROR)
+        shares = view.share[rows]
+        everybody = float(view.share[heard].sum()) + np.cumsum(np.where(heard[rows], 0.0, shares))
+        spoken = np.divide(np.cumsum(shares), everybody, out=np.zeros(rows.size), where=everybody > 0)
+        spoken = np.minimum(spoken, 1.0)
+        own = np.divide(np.cumsum(shares**2 * squares), everybody**2, out=np.zeros(rows.size), where=everybody > 0)
+        noise = (1 - spoken**2) / np.cumsum(1.0 / squares) + own
+        moved = state.reach_spent * self._unheard(view, rows, heard)
+        return _Errors(squares, noise + state.memory_error * (1 - spoken) ** 2 + moved**2)
 
     @staticmethod
-    def _remembered(state: Known, view: View) -> BoolArray:
+    def _unheard(view: View, rows: IntArray, heard: BoolArray) -> FloatArray:
+        """(k,) the part of the memory's error that is left after the answers of the first 1, 2, ... clients.
+
+        The error of a client's memory is proportional to its share and to the number of steps since its last answer.
+        """
+        age = np.ones(view.clients) if view.update_step is None else view.step - view.update_step
+        error = np.where(heard, view.share * age, 0.0)
+        total = float(error.sum())
+        return np.maximum(1 - np.cumsum(error[rows]) / total, 0.0) if total > 0 else np.zeros(rows.size)
+
+    @staticmethod
+    def _remembered(state: AsyncState, view: View) -> BoolArray:
         """(n,) True for clients in the server's memory: if not all fit, those that were heard last."""
         heard = np.asarray(view.participations > 0)
         if view.update_step is None or not 0 <= state.remembered < int(heard.sum()):
@@ -295,15 +283,124 @@ class PaceAsync(Scheme):
         newest = np.lexsort((-np.where(heard, view.update_step, -1), ~heard))[: state.remembered]
         return heard & np.isin(np.arange(heard.size), newest)
 
-    def observe(self, state: Known, report: Report) -> Known:
+    def observe(self, state: AsyncState, report: Report) -> AsyncState:
         """Copy what the server step measured into the state."""
         facts = report.step_facts
-        state = replace(
+        return replace(
             state,
-            left=facts.get("disagreement_left", 1.0),
+            disagreement=facts.get("disagreement", 0.0),
+            disagreement_left=facts.get("disagreement_left", 1.0),
+            memory_error=min(facts.get("memory_error", 0.0), LARGEST_ERROR),
+            reach_spent=min(facts.get("reach_spent", 0.0), 1e3),
             mean_age=facts.get("mean_age", 0.0),
-            drift=facts.get("drift", 0.0),
             remembered=int(facts.get("remembered", -1)),
         )
-        square = facts.get("square", 0.0)
-        return replace(state, square=square, step=report.step) if square > 0 else state
+
+
+# -- forecasts -----------------------------------------------------------------------------------------------------
+
+
+def all_answered(view: View, fresh: IntArray) -> bool:
+    """Return whether all possible answers to the current model are in hand, so that waiting brings nothing.
+
+    Clients that failed on the current model do not count, even if they are tried again. Otherwise the server would wait
+    forever for a client that always fails.
+
+    Args:
+        view: the scheme's view of the fleet.
+        fresh: positions, among the answers in hand, of answers to the current model.
+    """
+    going = view.in_flight.clients[view.in_flight.step == view.step]
+    failed = view.failed.clients[view.failed.step == view.step]
+    if not np.isin(going, failed).all() or patience(view) > 0:
+        return False
+    return bool(np.isin(view.candidates, np.concatenate([view.in_hand.clients[fresh], failed])).all())
+
+
+def patience(view: View) -> float:
+    """Return how long to wait for clients that train on older models; each starts on this one when it answers."""
+    flying = view.in_flight
+    old = flying.step < view.step
+    left = LATE * view.delay[flying.clients[old]] - (view.now - flying.began[old])
+    return float(np.nanmax(left, initial=0.0))  # clients with unknown delay count 0
+
+
+def remaining(view: View, going: IntArray) -> FloatArray:
+    """Return the expected remaining seconds of the tasks `going`, given that they have not finished yet."""
+    flying = view.in_flight
+    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # unknown delays sort last
+    passed = view.now - flying.began[going]
+    answers = view.accumulated.get(AnswerLateness.name)
+    if answers is None or len(answers) < LEAST:
+        return np.where(passed < expected, expected - passed, passed)
+    lateness = Lateness.estimated(answers[:, 0], answers[:, 1] > 0)
+    mass = np.concatenate([np.cumsum(lateness.mass[::-1])[::-1], [0.0]])
+    moment = np.concatenate([np.cumsum((lateness.mass * lateness.ratios)[::-1])[::-1], [0.0]])
+    ratio = np.divide(passed, expected, out=np.full(passed.size, math.inf), where=expected > 0)
+    later = np.searchsorted(lateness.ratios, ratio, side="right")
+    # A task later than all earlier answers is expected to take as long again as it has taken so far.
+    seen = mass[later] > 0
+    longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
+    return np.maximum(np.where(seen, longest, passed), 0.0)
+
+
+def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
+    """Return the variance between updates, relative to the squared length of their common part.
+
+    Infinite with fewer than two updates, or if they have nothing in common; 1 if the host reports no updates.
+    """
+    if updates is None:
+        return 1.0
+    told = updates[fresh]
+    told = told[~np.isnan(told).any(axis=1)]
+    if len(told) < 2:
+        return math.inf
+    gram = told @ told.T
+    count = len(told)
+    within = float(np.trace(gram)) / count
+    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
+    return (within - between_them) / between_them if between_them > 0 else math.inf
+
+
+# -- the number of clients in flight -------------------------------------------------------------------------------
+
+
+def spaced_numbers(most: int) -> list[int]:
+    """Return the numbers of clients to compare, up to `most`: all small numbers, and fewer of the large ones."""
+    found = [1]
+    while found[-1] < most:
+        found.append(min(most, max(found[-1] + 1, int(found[-1] * NUMBERS))))
+    return found
+
+
+def best_in_flight(price: float, delays: FloatArray, errors: FloatArray, fewest: int) -> int:
+    """Return the number n of clients in flight that minimises (1 + price n) t / (1 - rho): time plus priced work.
+
+    Clients take turns, so that all are heard, fast ones more often. Of the l clients with a delay of at most t seconds,
+    l n / m are in flight at the right time.
+
+    Args:
+        price: seconds of training time that one second of a client's work is worth.
+        delays: (m,) expected delays, ascending.
+        errors: (m,) rho of a step with 1, 2, ... clients; values between are interpolated.
+        fewest: smallest number of answers per step.
+    """
+    count = len(delays)
+    prefixes = np.array(spaced_numbers(count))
+    lengths = np.log(np.arange(1, count + 1))
+    best, chosen = np.inf, count
+    for at_work in spaced_numbers(count):
+        answers = prefixes * at_work / count
+        rho = np.interp(np.log(answers), lengths, errors)
+        possible = (answers >= min(fewest, at_work)) & (rho < 1)
+        if not possible.any():
+            continue
+        seconds = np.min(delays[prefixes - 1][possible] / (1.0 - rho[possible]))
+        cost = _log(1.0 + price * at_work) + _log(float(seconds))  # logarithms: no price overflows
+        if cost < best:
+            best, chosen = cost, at_work
+    return max(chosen, min(fewest, count))
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

@@ -22,16 +22,17 @@ Where we depart, and why:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, at_least, between, finite, whole
+from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
-from fedpace.core.accumulators import Accumulator, Settled
+from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
+from fedpace.core.types import Accumulator, Diagnostics, Need, Report, Scheme, Settled, View
 from fedpace.selectors._drawing import largest
 from fedpace.selectors.oort import sizes
 
@@ -84,24 +85,24 @@ class Pisces(Scheme):
 
     name: ClassVar[str] = "pisces"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with: ClassVar[Mapping[str, str]] = {
+        "scaffold": "its steps of few stale answers diverge with control variates. Use algorithm = 'fedavg', or use "
+        "pace-async"
+    }
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     rounds: ClassVar[bool] = False
     accumulates: ClassVar[tuple[Accumulator, ...]] = (RecentLags(),)
 
-    in_flight: int = 20
-    discount: float = 0.5
-    staleness: float = 0.5
+    in_flight: Annotated[int, AtLeast(0)] = 20
+    discount: Annotated[float, AtLeast(0), FINITE] = 0.5
+    staleness: Annotated[float, AtLeast(0), FINITE] = 0.5
     epsilon: float = 0.9
-    epsilon_decay: float = 0.98
+    epsilon_decay: Annotated[float, Between(0, 1)] = 0.98
     epsilon_least: float = 0.3
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.in_flight, 0, "in_flight of pisces")
-        for option in ("discount", "staleness"):
-            at_least(getattr(self, option), 0, f"{option} of pisces")
-            finite(getattr(self, option), f"{option} of pisces")
-        between(self.epsilon_decay, 0, 1, "epsilon_decay of pisces")
+        """Raise InputError if an option is invalid, or if two do not go together."""
+        super().__post_init__()
         if not 0 <= self.epsilon_least <= self.epsilon <= 1:
             raise InputError(
                 f"expected 0 <= epsilon_least <= epsilon <= 1 of pisces, but {self.epsilon_least} and "

@@ -15,13 +15,14 @@ Where we depart from the code, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import IntArray, at_least, one_of
+from fedpace._base.checks import IntArray
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.options import AtLeast
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
@@ -46,18 +47,15 @@ class PowerOfChoice(Scheme):
     needs: ClassVar[frozenset[Need]] = frozenset()
     ignores_delays: ClassVar[bool] = True
 
-    k: int = 10
+    k: Annotated[int, AtLeast(1)] = 10
     d: int = 0
     variant: Literal["pow-d", "cpow-d", "rpow-d", "adapow-d"] = "pow-d"
-    batch: int = 64
-    switch: int = 150
+    batch: Annotated[int, AtLeast(1)] = 64
+    switch: Annotated[int, AtLeast(0)] = 150
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        at_least(self.k, 1, f"k of {self.name}")
-        one_of(self.variant, VARIANTS, f"variant of {self.name}")
-        at_least(self.batch, 1, f"batch of {self.name}")
-        at_least(self.switch, 0, f"switch of {self.name}")
+        """Raise InputError if an option is invalid, or if two do not go together."""
+        super().__post_init__()
         if self.d != 0 and self.d < self.k:
             raise InputError(f"d of {self.name} must be at least k = {self.k}, or 0 for twice k, but {self.d} came")
 

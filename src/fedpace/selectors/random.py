@@ -13,22 +13,19 @@ accept this bias.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import at_least, between, finite, one_of, whole
 from fedpace._base.errors import InputError
-from fedpace.core.cohorts import cohort_size, draw_multiset, over_asked
-from fedpace.core.stepping import ServerStep
+from fedpace._base.options import FINITE, AtLeast, Between
+from fedpace.core.rounds import cohort_size, draw_multiset, over_asked
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.selectors._drawing import share_weights
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
-
-VARIANTS = ("uniform-wor", "md", "uniform-unbiased")
 
 
 @dataclass(frozen=True)
@@ -42,31 +39,26 @@ class Random(Stateless):
             drawn / k; unbiased. `uniform-unbiased`: k distinct clients, all equally likely, in delta mode with weight
             share x clients / k; unbiased, but the weights need not sum to 1.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree
-            (`fedpace.core.extrapolation`). 1 is FedExP with random cohorts, a fair baseline for `pace`.
-        momentum: use Nesterov momentum (`fedpace.core.acceleration`), also as a baseline for `pace`.
+            (`fedpace.server._step_length`). 1 is FedExP with random cohorts, a fair baseline for `pace`.
+        momentum: use Nesterov momentum (`fedpace.server._step_length`), also as a baseline for `pace`.
         overcommit: clients asked per client wanted; the round ends after k answers. Bonawitz et al. ask 1.3. Only with
             `uniform-wor`: the weights of the other variants are valid for all drawn clients, not for the fastest of
             them.
     """
 
     name: ClassVar[str] = "random"
-    renamed: ClassVar[Mapping[str, str]] = {"extrapolate": "fedexp_exponent"}
     """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
-    k: int = 10
+    k: Annotated[int, AtLeast(0)] = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
-    fedexp_exponent: float = 0.0
+    fedexp_exponent: Annotated[float, Between(0, 1)] = 0.0
     momentum: bool = False
-    overcommit: float = 1.0
+    overcommit: Annotated[float, AtLeast(1), FINITE] = 1.0
 
     def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.k, 0, "k of random")
-        at_least(self.overcommit, 1, "overcommit of random")
-        finite(self.overcommit, "overcommit of random")
-        one_of(self.variant, VARIANTS, "variant of random")
-        between(self.fedexp_exponent, 0, 1, "fedexp_exponent of random")
+        """Raise InputError if an option is invalid, or if two do not go together."""
+        super().__post_init__()
         if self.overcommit > 1 and self.variant != "uniform-wor":
             raise InputError(
                 f"random has overcommit = {self.overcommit} with variant {self.variant!r}, whose weights are for all "
@@ -79,7 +71,7 @@ class Random(Stateless):
             )
 
     @property
-    def server(self) -> ServerStep[Any] | None:
+    def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, above, at_least, between, finite, whole
-from fedpace.core.cohorts import cohort_size, over_asked
+from fedpace._base.checks import BoolArray, FloatArray
+from fedpace._base.options import FINITE, Above, AtLeast, Between
+from fedpace.core.rounds import cohort_size, over_asked
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Probe, Report, Scheme, View
 from fedpace.selectors._drawing import share_weights
@@ -60,18 +61,10 @@ class Refl(Scheme):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     rounds: ClassVar[bool] = False
 
-    k: int = 10
-    overcommit: float = 1.3
-    beta: float = 0.35
-    deadline: float = math.inf
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        whole(self.k, 1, "k of refl")
-        at_least(self.overcommit, 1, "overcommit of refl")
-        finite(self.overcommit, "overcommit of refl")
-        between(self.beta, 0, 1, "beta of refl")
-        above(self.deadline, 0, "deadline of refl")
+    k: Annotated[int, AtLeast(1)] = 10
+    overcommit: Annotated[float, AtLeast(1), FINITE] = 1.3
+    beta: Annotated[float, Between(0, 1)] = 0.35
+    deadline: Annotated[float, Above(0)] = math.inf
 
     def init(self) -> Begun:
         """Return the state without an open round."""

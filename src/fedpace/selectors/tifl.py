@@ -15,12 +15,13 @@ Where we depart, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, between, one_of, whole
-from fedpace.core.cohorts import cohort_size
+from fedpace._base.checks import FloatArray, IntArray
+from fedpace._base.options import AtLeast, Between
+from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 
@@ -57,18 +58,11 @@ class Tifl(Scheme):
     name: ClassVar[str] = "tifl"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
-    k: int = 10
-    tiers: int = 5
+    k: Annotated[int, AtLeast(1)] = 10
+    tiers: Annotated[int, Between(1, MOST_TIERS)] = 5
     policy: Literal["adaptive", "uniform"] = "adaptive"
-    credits: int = 100
-    interval: int = 20
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        one_of(self.policy, ("adaptive", "uniform"), f"policy of {self.name}")
-        for option in ("k", "tiers", "credits", "interval"):
-            whole(getattr(self, option), 1, f"{option} of {self.name}")
-        between(self.tiers, 1, MOST_TIERS, f"tiers of {self.name}")
+    credits: Annotated[int, AtLeast(1)] = 100
+    interval: Annotated[int, AtLeast(1)] = 20
 
     def init(self) -> Tiers:
         """Return equal probabilities and full credits."""

@@ -8,11 +8,10 @@ u is the averaged update. As in the paper, there is no bias correction, and v st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedpace._base.checks import above, real
-from fedpace._base.errors import InputError
-from fedpace.core.stepping import Answers, Part, Vector
+from fedpace._base.options import Above, Between, Options
+from fedpace.core.server_rule import Answers, Part, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +23,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Options):
     """The averaged step, scaled by coordinate.
 
     Args:
@@ -37,18 +36,10 @@ class Adaptive:
     name: ClassVar[str]
     takes: ClassVar[frozenset[Part]] = frozenset()
 
-    lr: float = 0.1
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        above(self.lr, 0, f"lr of {self.name}")
-        above(self.tau, 0, f"tau of {self.name}")
-        for option in ("beta_1", "beta_2"):
-            if not 0 <= real(getattr(self, option), f"{option} of {self.name}") < 1:
-                raise InputError(f"{option} of {self.name} must lie in [0, 1), but {getattr(self, option)!r} came")
+    lr: Annotated[float, Above(0)] = 0.1
+    beta_1: Annotated[float, Between(0, 1, "[)")] = 0.9
+    beta_2: Annotated[float, Between(0, 1, "[)")] = 0.99
+    tau: Annotated[float, Above(0)] = 1e-3
 
     def init(self, zero: Vector) -> Moments:
         """Return the state before the first step."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.stepping import Answers, Part, Vector
+from fedpace.core.server_rule import Answers, Part, Vector
 
 
 @dataclass(frozen=True)
 class Average:
-    """x <- sum a_i x_i: the weighted mean of the clients' models.
+    """x <- sum a_i x_i: the weighted mean of models.
 
     If the weights do not sum to 1, or replies are stale, the step is x + sum a_i u_i with the updates u_i.
     """

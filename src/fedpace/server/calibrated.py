@@ -13,12 +13,12 @@ With weights equal to the shares it is MIFA (Gu et al. 2021).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import above, finite
-from fedpace.core.stepping import Answers, Part, Vector, like
+from fedpace._base.options import FINITE, Above, Options
+from fedpace.core.server_rule import Answers, Part, Vector, like
 from fedpace.server._counting import still_counting
 
 ROOM = 2**30
@@ -38,7 +38,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Options):
     """The mean of all last updates, corrected by new ones.
 
     Args:
@@ -48,12 +48,7 @@ class Calibrated:
     name: ClassVar[str] = "calibrated"
     takes: ClassVar[frozenset[Part]] = frozenset({"rows", "corrected"})
 
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        above(self.lr, 0, "lr of calibrated")
-        finite(self.lr, "lr of calibrated")
+    lr: Annotated[float, Above(0), FINITE] = 1.0
 
     def init(self, zero: Vector) -> Cache:
         """Return an empty cache."""

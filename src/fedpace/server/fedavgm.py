@@ -7,11 +7,10 @@ Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedpace._base.checks import above, real
-from fedpace._base.errors import InputError
-from fedpace.core.stepping import Answers, Part, Vector
+from fedpace._base.options import Above, Between, Options
+from fedpace.core.server_rule import Answers, Part, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +21,7 @@ class Velocity:
 
 
 @dataclass(frozen=True)
-class Fedavgm:
+class Fedavgm(Options):
     """The averaged step with momentum.
 
     Args:
@@ -33,14 +32,8 @@ class Fedavgm:
     name: ClassVar[str] = "fedavgm"
     takes: ClassVar[frozenset[Part]] = frozenset()
 
-    momentum: float = 0.9
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        if not 0 <= real(self.momentum, "momentum of fedavgm") < 1:
-            raise InputError(f"momentum of fedavgm must lie in [0, 1), but {self.momentum!r} came")
-        above(self.lr, 0, "lr of fedavgm")
+    momentum: Annotated[float, Between(0, 1, "[)")] = 0.9
+    lr: Annotated[float, Above(0)] = 1.0
 
     def init(self, zero: Vector) -> Velocity:
         """Return a velocity of 0."""

@@ -1,4 +1,4 @@
-"""FedExP: the averaged step, lengthened as far as the clients' disagreement allows (`fedpace.core.extrapolation`).
+"""FedExP: the averaged step, lengthened as far as the clients' disagreement allows (`fedpace.server._step_length`).
 
 Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023). The paper's
 epsilon keeps the factor finite when updates cancel, but must be tuned in squared units of the updates. By default, the
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedpace._base.checks import at_least, between, finite
-from fedpace.core.extrapolation import StepLength, fedexp_factor
-from fedpace.core.stepping import Answers, Part, Vector, norm
+from fedpace._base.options import FINITE, AtLeast, Between, Options
+from fedpace.core.server_rule import Answers, Part, Vector, norm
+from fedpace.server._step_length import StepLength, fedexp_factor
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,7 +28,7 @@ class Stretched(StepLength):
 
 
 @dataclass(frozen=True)
-class Fedexp:
+class Fedexp(Options):
     """The averaged step, lengthened.
 
     Args:
@@ -40,15 +40,9 @@ class Fedexp:
     name: ClassVar[str] = "fedexp"
     takes: ClassVar[frozenset[Part]] = frozenset({"squares"})
 
-    power: float = 1.0
-    epsilon: float = 0.0
+    power: Annotated[float, Between(0, 1)] = 1.0
+    epsilon: Annotated[float, AtLeast(0), FINITE] = 0.0
     guarded: bool = True
-
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        between(self.power, 0, 1, "power of fedexp")
-        at_least(self.epsilon, 0, "epsilon of fedexp")
-        finite(self.epsilon, "epsilon of fedexp")
 
     def init(self, zero: Vector) -> Stretched:
         """Return the state before the first step."""

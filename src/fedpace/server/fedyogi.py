@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 from fedpace.server._adaptive import Adaptive
 
 

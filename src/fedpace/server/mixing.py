@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.core.stepping import Answers, Part, Vector, double
+from fedpace.core.server_rule import Answers, Part, Vector, double
 
 ROUNDING = 1e-12
 """If the weights sum to 1 within this tolerance, the result is exactly the average, without rounding errors."""
@@ -18,7 +18,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Mixing:
-    """x <- (1 - sum a_i) x + sum a_i x_i: average if the sum is 1."""
+    """x <- (1 - sum a_i) x + sum a_i x_i, for FedAsync."""
 
     name: ClassVar[str] = "mixing"
     takes: ClassVar[frozenset[Part]] = frozenset({"mixture"})

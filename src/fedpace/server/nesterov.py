@@ -1,8 +1,8 @@
 """The server step `nesterov`: Nesterov momentum with restarts and FedExP's longer steps; the default of `pace`.
 
 The model that clients receive runs ahead of the averaged model by a part of the last move
-(`fedpace.core.acceleration`). The averaged update is also lengthened, as far as FedExP, the curvature and a budget
-allow (`fedpace.core.extrapolation`). Momentum lengthens steps too: if rounds agree on a direction, the model moves 1 /
+(`fedpace.server._step_length`). The averaged update is also lengthened, as far as FedExP, the curvature and a budget
+allow (`fedpace.server._step_length`). Momentum lengthens steps too: if rounds agree on a direction, the model moves 1 /
 (1 - part) times as far along it. This counts toward FedExP's factor. The curvature along the path limits momentum as
 well, so that the model does not overshoot where the plain average already reaches the minimum.
 """
@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from fedpace._base.checks import between
-from fedpace.core.acceleration import carried_part
-from fedpace.core.extrapolation import StepLength, fedexp_factor
-from fedpace.core.stepping import Answers, Part, Vector, norm
+from fedpace._base.options import Between, Options
+from fedpace.core.server_rule import Answers, Part, Vector, norm
+from fedpace.server._step_length import StepLength, carried_part, fedexp_factor
 
 SUMS_KEPT = 0.5
 """Part of the curvature sums kept per step; small, because the curvature changes with the direction of the moves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Lead(StepLength):
+class MomentumState(StepLength):
     """State of the momentum: the lead of the sent model over the averaged model, and data of past steps."""
 
     momentum: Vector
@@ -38,9 +37,9 @@ class Lead(StepLength):
     """The last move of the sent model."""
     move_before: Vector
     """The move before the last one."""
-    bends: float = 0.0
+    curvature_numerator: float = 0.0
     """Numerator of the curvature estimate: decaying sum of (change of the update along the previous move) x overlap."""
-    ways: float = 0.0
+    curvature_denominator: float = 0.0
     """Denominator of the curvature estimate: decaying sum of squared overlaps of consecutive moves."""
 
     @property
@@ -58,18 +57,19 @@ class Lead(StepLength):
         """
         lengths = self.moved * norm(self.move_before)
         if not lengths > 0:
-            return 0.0, self.bends, self.ways
-        way = float(self.move @ self.move_before) / lengths
+            return 0.0, self.curvature_numerator, self.curvature_denominator
+        overlap = float(self.move @ self.move_before) / lengths
         change = float((self.last - update) @ self.move_before) / lengths
-        bends, ways = SUMS_KEPT * self.bends + way * change, SUMS_KEPT * self.ways + way * way
-        return (bends / ways if ways > 0 else 0.0), bends, ways
+        numerator = SUMS_KEPT * self.curvature_numerator + overlap * change
+        denominator = SUMS_KEPT * self.curvature_denominator + overlap * overlap
+        return (numerator / denominator if denominator > 0 else 0.0), numerator, denominator
 
 
-L = TypeVar("L", bound=Lead)
+L = TypeVar("L", bound=MomentumState)
 
 
 @dataclass(frozen=True)
-class Nesterov:
+class Nesterov(Options):
     """The averaged step, lengthened, with Nesterov momentum.
 
     Args:
@@ -79,20 +79,16 @@ class Nesterov:
     name: ClassVar[str] = "nesterov"
     takes: ClassVar[frozenset[Part]] = frozenset({"squares"})
 
-    power: float = 1.0
+    power: Annotated[float, Between(0, 1)] = 1.0
 
-    def __post_init__(self) -> None:
-        """Raise InputError if an option is invalid."""
-        between(self.power, 0, 1, "power of nesterov")
-
-    def init(self, zero: Vector) -> Lead:
+    def init(self, zero: Vector) -> MomentumState:
         """Return the state before the first step: no lead."""
-        return Lead(momentum=zero, last=zero, move=zero, move_before=zero)
+        return MomentumState(momentum=zero, last=zero, move=zero, move_before=zero)
 
     def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
         """Return the next model to send, and the state."""
         update, square = answers.step, norm(answers.step) ** 2
-        curvature, bends, ways = state.with_curvature(update)
+        curvature, numerator, denominator = state.with_curvature(update)
         carried, age = carried_part(state.age, square + float(update @ state.momentum), curvature)
         allowed = fedexp_factor(answers.mean_square, square, self.power) * (1 - carried) if self.power else 1.0
         after = state.next(allowed, change=norm(update - state.last), moved=state.moved, length=math.sqrt(square))
@@ -109,6 +105,6 @@ class Nesterov:
             carried=carried,
             move=move,
             move_before=state.move,
-            bends=bends,
-            ways=ways,
+            curvature_numerator=numerator,
+            curvature_denominator=denominator,
         )

@@ -75,7 +75,7 @@ class Checkpoints:
         self._last: float | None = None
         self._spent = 0.0
 
-    def offer(self, simulation: Simulation, *, wall_seconds: float, digests: Callable[[], str] = str) -> bool:
+    def save_if_due(self, simulation: Simulation, *, wall_seconds: float, digests: Callable[[], str] = str) -> bool:
         """Save the simulation if a checkpoint is due; return whether it was saved.
 
         `digests` is called only then, and returns the digests of the rounds recorded so far.
@@ -139,10 +139,12 @@ def save_model(simulation: Simulation, path: Path) -> None:
     """Write the shared model, with the tensor names of the torch module; read it with `safetensors.torch.load_file`."""
     with keeping(path):
         trainer = simulation.trainer
-        write_atomically(path, trainer.to_bytes(trainer.named(simulation.parameters)))
+        write_atomically(path, trainer.to_bytes(trainer.named_tensors(simulation.parameters)))
 
 
 def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: str) -> None:
+    # First: it computes the reports of answers in hand, and reports of SCAFFOLD's clients change the control variates.
+    simulation.coordinator.save(folder)
     tensors = {MODEL + str(version): model for version, model in simulation.models.items()}
     stepping, vectors = simulation.aggregator.saved()
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
@@ -154,11 +156,10 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: s
         "now": simulation.time.now,
         "skipped": simulation.time.skipped,
         "server": {"name": simulation.server.name, "state": stepping},
-        "events": [list(event) for event in simulation.events.all(simulation.coordinator.flight.tasks)],
+        "events": [list(event) for event in simulation.events.all(simulation.coordinator.task_table.tasks)],
         "wall_seconds": wall_seconds,
         "digests": digests,
     }
-    simulation.coordinator.save(folder)
     write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
     write_atomically(folder / STATE, json_bytes(state))
     _sync(folder)

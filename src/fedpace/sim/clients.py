@@ -9,17 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
+import numpy as np
+
 from fedpace._base.checks import FloatArray
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
+from fedpace.numerics.count_sketch import CountSketch
 from fedpace.sim.engines.base import Engine
 from fedpace.sim.scaffold import ControlVariates
-from fedpace.sim.sketch import UpdateSketch
-from fedpace.sim.trainers import AnyTrainer
-from fedpace.sim.training import WARM_UP, LocalResult
+from fedpace.sim.trainers import Trainer
+from fedpace.sim.training import WARM_UP_STEP, LocalResult
 
-ANSWER_BYTES = 2**29
+
+class UpdateSketch:
+    """A count sketch (`fedpace.numerics.count_sketch`) of torch tensors or NumPy arrays."""
+
+    def __init__(self, length: int, width: int, *, seed: int) -> None:
+        self._sketch = CountSketch(length, width, seed=seed)
+
+    def __call__(self, vector: Vector) -> FloatArray:
+        """Return the sketch of `vector`."""
+        return self._sketch(np.asarray(vector).astype(np.float64))
+
+
+MAX_EARLY_BYTES = 2**29
 """Most bytes of trained models that are kept until their step, when a scheme asks for reports before the step."""
 
 
@@ -38,7 +52,7 @@ class Clients:
 
     def __init__(
         self,
-        trainer: AnyTrainer,
+        trainer: Trainer,
         engine: Engine,
         models: Mapping[int, Vector],
         variates: ControlVariates | None,
@@ -56,9 +70,9 @@ class Clients:
         self._outcomes: dict[int, Outcome] = {}
         self._results: dict[int, LocalResult] = {}
         """Task -> trained model, for tasks that had to report before the step that applies them."""
-        self._room = max(1, ANSWER_BYTES // trainer.message_bytes)
+        self._max_early = max(1, MAX_EARLY_BYTES // trainer.message_bytes)
 
-    def arrive(self, task: Task, seconds: float) -> partial[Outcome]:
+    def add_arrival(self, task: Task, seconds: float) -> partial[Outcome]:
         """Note that a task has ended after `seconds`; return a function that computes its outcome when called."""
         self._arrived[task.id] = (task, seconds)
         return partial(self._outcome, task)
@@ -90,7 +104,7 @@ class Clients:
         """Train the tasks' clients and yield the results one by one, so that not all models are in memory at once.
 
         Tasks that were trained early for their reports are not trained again, unless their models exceeded
-        `ANSWER_BYTES`.
+        `MAX_EARLY_BYTES`.
         """
         late: list[Task] = []
         for task in tasks:
@@ -104,24 +118,26 @@ class Clients:
         """Train all tasks that have arrived, because a report is needed before the step."""
         waiting = [task for task, _ in self._arrived.values() if task.kind == "train" and task.id not in self._results]
         for task, result in self._train(sorted(waiting, key=lambda other: other.id)):
-            if len(self._results) < self._room:
+            if len(self._results) < self._max_early:
                 self._results[task.id] = result
 
     def _train(self, tasks: list[Task]) -> Iterator[tuple[Task, LocalResult]]:
         losses: dict[int, float] = {}
         updates: dict[int, FloatArray] = {}
-        for group, turns in self._together(tasks):
+        for group, turns in self._groups(tasks):
             variates = None if self._variates is None else self._variates.round()
             corrections = None if variates is None else variates.correction
-            clients, received = [_client(task) for task in group], [self._models[task.step] for task in group]
+            clients, received = [_client_row(task) for task in group], [self._models[task.step] for task in group]
+            # Where all work is 1, engines are called without it: code that replaces their methods need not know it.
+            work = () if all(task.work == 1 for task in group) else ([task.work for task in group],)
             if len({*turns}) == len({task.step for task in group}) == 1:
-                results = self._engine.train(received[0], clients, turns[0], corrections)
+                results = self._engine.train(received[0], clients, turns[0], corrections, *work)
             else:
-                results = self._engine.train_apart(received, clients, turns, corrections)
+                results = self._engine.train_from(received, clients, turns, corrections, *work)
             for task, model, result in zip(group, received, results, strict=True):
                 if variates is not None:
                     drift = (model - result.parameters) / (result.steps * self._trainer.training.lr)
-                    variates.learn(_client(task), drift)
+                    variates.learn(_client_row(task), drift)
                 losses[task.id] = result.loss
                 if Need.UPDATE in task.facts:
                     updates[task.id] = self._sketched(result.parameters - model)
@@ -129,7 +145,7 @@ class Clients:
         for step in sorted({task.step for task in tasks}):
             self._report([task for task in tasks if task.step == step], losses, updates, self._models[step])
 
-    def _together(self, tasks: list[Task]) -> Iterator[tuple[list[Task], list[int]]]:
+    def _groups(self, tasks: list[Task]) -> Iterator[tuple[list[Task], list[int]]]:
         """Yield groups of tasks to train in one engine call, with the key of each task's random draws."""
         if not self._rounds and tasks:
             yield tasks, [task.job for task in tasks]
@@ -140,13 +156,13 @@ class Clients:
 
     def _measure(self, tasks: list[Task]) -> None:
         """Compute reports of clients that measure the model without changing it."""
-        model, clients = self._models[tasks[0].step], [_client(task) for task in tasks]
+        model, clients = self._models[tasks[0].step], [_client_row(task) for task in tasks]
         if self._variates is not None:
             for client, gradient in zip(clients, self._engine.gradients(model, clients), strict=True):
                 self._variates.replace(client, gradient)
         updates: dict[int, FloatArray] = {}
         if Need.UPDATE in tasks[0].facts:
-            trained = self._engine.train(model, clients, WARM_UP)
+            trained = self._engine.train(model, clients, WARM_UP_STEP)
             for task, result in zip(tasks, trained, strict=True):
                 updates[task.id] = self._sketched(result.parameters - model)
         losses = dict(zip((task.id for task in tasks), self._engine.local_losses(model, clients), strict=True))
@@ -154,7 +170,7 @@ class Clients:
 
     def _probe(self, tasks: list[Task]) -> None:
         """Answer probes: with losses, or with sketches of one full-batch gradient step."""
-        first, clients = tasks[0], [_client(task) for task in tasks]
+        first, clients = tasks[0], [_client_row(task) for task in tasks]
         model = self._models[first.step]
         if first.probe == "loss":
             losses = self._engine.local_losses(model, clients, samples=first.samples, step=first.step)
@@ -175,11 +191,11 @@ class Clients:
         tasks = [task for task in tasks if task.id in self._arrived]  # others have reported already
         asked = [task for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in asked)
-        found = self._engine.moments(model, [_client(task) for task in asked], targets=targets) if asked else []
+        found = self._engine.moments(model, [_client_row(task) for task in asked], targets=targets) if asked else []
         moments = {task.id: moment for task, moment in zip(asked, found, strict=True)}
         samples, arrived = self._trainer.samples, self._arrived
         for task in tasks:
-            number, client = task.id, _client(task)
+            number, client = task.id, _client_row(task)
             self._outcomes[number] = Outcome(
                 client,
                 arrived[number][1],
@@ -192,6 +208,6 @@ class Clients:
             )
 
 
-def _client(task: Task) -> int:
+def _client_row(task: Task) -> int:
     client: int = task.client  # type: ignore[assignment]
     return client

@@ -25,7 +25,7 @@ from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
 
-EXACT = 2**24
+MAX_EXACT_INTEGER = 2**24
 """float32 represents every integer up to this one exactly."""
 
 
@@ -49,28 +49,28 @@ class FlatModel:
             parameter.data = self.parameters[start:end].view(parameter.shape)
             parameter.grad = self.gradients[start:end].view(parameter.shape)
             start = end
-        self._places = [
+        self._sent_buffers = [
             (owner, name)
             for owner in module.modules()
             for name, buffer in owner.named_buffers(recurse=False)
-            if _travels(owner, name, buffer)
+            if _is_sent(owner, name, buffer)
         ]
-        self._unnamed = [
+        self._local_buffers = [
             (owner, name, buffer.clone())
             for owner in module.modules()
             for name, buffer in owner.named_buffers(recurse=False)
-            if not _travels(owner, name, buffer)
+            if not _is_sent(owner, name, buffer)
         ]
-        self.whole = torch.cat(
+        self.integer_buffers = torch.cat(
             [torch.zeros(0, dtype=torch.bool)]
             + [
                 torch.full((buffer.numel(),), not buffer.is_floating_point())
-                for buffer in (owner.get_buffer(name) for owner, name in self._places)
+                for buffer in (owner.get_buffer(name) for owner, name in self._sent_buffers)
             ]
         )
         """Mask of the buffer entries that are integers."""
 
-        self.pairs = any(isinstance(part, _BatchNorm) for part in module.modules())
+        self.needs_pairs = any(isinstance(part, _BatchNorm) for part in module.modules())
         """Whether the module has a batch norm, which cannot train on a single sample."""
         module.eval()
 
@@ -80,7 +80,7 @@ class FlatModel:
         The module is tried on one sample, because a batch norm over the many pixels of an image does not fail.
         """
         alone = [client for client, held in enumerate(data.train) if len(held) == 1 or batch == 1]
-        if not self.pairs or not alone:
+        if not self.needs_pairs or not alone:
             return
         sample = torch.from_numpy(data.train[alone[0]].inputs[:1])
         try:
@@ -113,30 +113,30 @@ class FlatModel:
     @property
     def bytes(self) -> int:
         """Size of a sent model in bytes."""
-        return (self.trainable + self.whole.numel()) * self.parameters.element_size()
+        return (self.trainable + self.integer_buffers.numel()) * self.parameters.element_size()
 
     def load(self, vector: torch.Tensor) -> None:
         """Load parameters and buffers from `vector`."""
         self.parameters.copy_(vector[: self.trainable])
         start = self.trainable
-        for owner, name in self._places:
+        for owner, name in self._sent_buffers:
             buffer = owner.get_buffer(name)
             end = start + buffer.numel()
             values = vector[start:end].view(buffer.shape)
             buffer.copy_(values if buffer.is_floating_point() else values.round())
             start = end
-        for owner, name, built in self._unnamed:
+        for owner, name, built in self._local_buffers:
             setattr(owner, name, built.clone())
 
     def vector(self) -> torch.Tensor:
         """Return a new vector of the module's parameters and buffers."""
-        if not self._places:
+        if not self._sent_buffers:
             return self.parameters.clone()
         parts = [self.parameters]
-        for owner, name in self._places:
+        for owner, name in self._sent_buffers:
             parts.append(owner.get_buffer(name).reshape(-1).to(self.parameters.dtype))
         found = torch.cat(parts)
-        if found.numel() != self.trainable + self.whole.numel():
+        if found.numel() != self.trainable + self.integer_buffers.numel():
             raise InputError("a buffer of the model changed its size in training: it cannot be averaged over clients")
         return found
 
@@ -166,7 +166,7 @@ def mean_buffers(
     return torch.where(whole, mean.round(), mean).to(before.dtype)
 
 
-def _travels(owner: nn.Module, name: str, buffer: torch.Tensor) -> bool:
+def _is_sent(owner: nn.Module, name: str, buffer: torch.Tensor) -> bool:
     if name in owner._non_persistent_buffers_set or buffer.is_complex():
         return False
-    return buffer.is_floating_point() or buffer.numel() == 0 or int(buffer.long().abs().max()) <= EXACT
+    return buffer.is_floating_point() or buffer.numel() == 0 or int(buffer.long().abs().max()) <= MAX_EXACT_INTEGER

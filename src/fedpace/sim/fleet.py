@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base import checks
 from fedpace._base.errors import InputError
-from fedpace.core.roster import ShareRule, Warmup
+from fedpace._base.options import Between, Options
+from fedpace.core.settings import ShareRule, Warmup
 from fedpace.core.types import DelayConfig, DelayModel
 from fedpace.data.federated import FederatedData
 from fedpace.delays.availability import Availability, AvailabilityModel
-from fedpace.delays.base import DelaysOfWork
+from fedpace.delays.base import DelaysBySamples
 from fedpace.delays.correlation import correlated, outlying, rarity
 from fedpace.sim.clock import Clock, VirtualTime
 from fedpace.sim.training import Training
@@ -22,12 +22,12 @@ DelayKnowledge = Literal["expected", "observed"]
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Fleet(Options):
     """How clients are weighted, warmed up and timed.
 
     Args:
         shares: weight of a client in the objective: `uniform` (the paper) or proportional to its `samples`.
-        warmup: `full` (the paper) or `lazy`; see `fedpace.core.roster.Settings`.
+        warmup: `full` (the paper) or `lazy`; see `fedpace.core.settings.Settings`.
         warmup_quota: clients not seen before that measure beside each cohort when warm-up is lazy.
         warmup_wait: share of the clients that a full warm-up waits for, if warm-up is charged. The other clients can be
             selected once they have answered.
@@ -43,23 +43,22 @@ class Fleet:
             because simulated clients are honest and baselines must work as in their papers.
     """
 
+    options_of: ClassVar[str] = "fleet"
+
     shares: ShareRule = "uniform"
     warmup: Warmup = "full"
     warmup_quota: int = 5
     warmup_wait: float = 1.0
     warmup_trains: bool = True
     delays: DelayKnowledge = "expected"
-    slow_rare: float = 0.0
+    slow_rare: Annotated[float, Between(0, 1)] = 0.0
     rare: Literal["classes", "features"] = "classes"
-    slow_large: float = 0.0
+    slow_large: Annotated[float, Between(-1, 1)] = 0.0
     trust: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid; the session checks the others."""
-        checks.one_of(self.delays, ("expected", "observed"), "delays of fleet")
-        checks.one_of(self.rare, ("classes", "features"), "rare of fleet")
-        checks.between(self.slow_rare, 0, 1, "slow_rare of fleet")
-        checks.between(self.slow_large, -1, 1, "slow_large of fleet")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if self.slow_rare and self.slow_large:
             raise InputError("slow_rare and slow_large of fleet both say who is slow: leave one of them out")
 
@@ -99,7 +98,7 @@ def virtual_time(
 
 
 def _delays(delays: DelayConfig, data: FederatedData, training: Training, *, model_bytes: int, seed: int) -> DelayModel:
-    if not isinstance(delays, DelaysOfWork):
+    if not isinstance(delays, DelaysBySamples):
         return delays.build(data.clients, model_bytes=model_bytes, seed=seed)
     samples = [training.epochs * len(client) for client in data.train]
     return delays.build_for(samples, model_bytes=model_bytes, seed=seed)

@@ -36,7 +36,7 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
 
     The recorded run must not depend on delays (`depends_on_delays`), and must have the same absences and crashes.
     """
-    if not absences_apart(time):
+    if not has_own_availability(time):
         raise InputError("these delays come with absences of their own, under which other rounds would be played")
     expected = time.expected
     for current in rounds:
@@ -44,23 +44,26 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
             yield replace(current, by_speed=None)
             continue
         before, work = time.now, 0.0
-        tick, _ = time.wait(current.number - 1)
+        tick, _ = time.wait_for_clients(current.number - 1)
         if current.warmed:
-            took = time.drawn(tick - 1)[np.array(current.warmed)]
+            took = time.delays_at(tick - 1)[np.array(current.warmed)]
             if time.clock.charge_warmup:
-                work = _worked(work, time.now, time.now + took)
+                work = _add_client_seconds(work, time.now, time.now + took)
                 time.now += float(took.max())
             else:
                 work = sum(took.tolist(), work)
         if current.probed:
-            took = time.clock.probe_fraction * time.drawn(tick)[np.array(current.probed)]
-            work = _worked(work, time.now, time.now + took)
+            took = time.clock.probe_fraction * time.delays_at(tick)[np.array(current.probed)]
+            work = _add_client_seconds(work, time.now, time.now + took)
             time.now += float(took.max())
         overhead = time.now - before
         clients = np.array(current.clients)
-        took = time.drawn(tick)[clients]
+        took = time.delays_at(tick)[clients]
+        if amounts := current.facts.get("work"):
+            each = zip(took.tolist(), clients.tolist(), strict=True)
+            took = np.array([time.with_work(one, row, tick, amounts.get(str(row), 1.0)) for one, row in each])
         seconds = float(took.max())
-        work = _worked(work, time.now, time.now + took)
+        work = _add_client_seconds(work, time.now, time.now + took)
         time.now += seconds
         if (failed := tuple(clients[time.availability.crashes(tick)[clients]].tolist())) != current.failed:
             raise InputError(
@@ -78,7 +81,7 @@ def reclock(rounds: Iterable[Round], time: VirtualTime) -> Iterator[Round]:
         )
 
 
-def _worked(work: float, now: float, ends: FloatArray) -> float:
+def _add_client_seconds(work: float, now: float, ends: FloatArray) -> float:
     """Add the client-seconds from `now` to each of `ends` to `work`, summed in the same order as the coordinator."""
     for left, end in zip(range(ends.size, 0, -1), np.sort(ends).tolist(), strict=True):
         work += left * (end - now)
@@ -103,11 +106,11 @@ def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, st
     return None
 
 
-def moves_with_charge(selector: Selector[Any], fleet: Fleet) -> bool:
+def charged_warmup_trains(selector: Selector[Any], fleet: Fleet) -> bool:
     """Return whether charging the warm-up changes the rounds, because a charged warm-up moves the model."""
     return fleet.warmup == "full" and fleet.warmup_trains and bool(selector.needs - {Need.LABELS})
 
 
-def absences_apart(time: VirtualTime) -> bool:
+def has_own_availability(time: VirtualTime) -> bool:
     """Return whether availability is configured separately, rather than part of the delay model as in a trace."""
     return isinstance(time.availability, ChurnModel)

@@ -21,25 +21,25 @@ from fedpace._base.rng import stream
 from fedpace.core.aggregation import Aggregator, Trained, Validation
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Events
-from fedpace.core.progress import Turn
-from fedpace.core.stepping import ServerStep, Vector, step_facts
-from fedpace.core.tasks import Due, Policy, Step
-from fedpace.core.types import DelayConfig, Selector
-from fedpace.data.federated import DataConfig, Samples
+from fedpace.core.rounds import check_k
+from fedpace.core.server_rule import ServerRule, Vector, step_facts
+from fedpace.core.settings import Settings
+from fedpace.core.step_log import StepLog
+from fedpace.core.tasks import Actions, Policy, Step
+from fedpace.core.types import DelayConfig, Need, Selector
+from fedpace.data.federated import DataConfig, FederatedData, Samples
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 from fedpace.sim.clients import Clients
-from fedpace.sim.clock import Clock
-from fedpace.sim.endings import endings
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.clock import Clock, VirtualTime, draw_completion_times
+from fedpace.sim.engines.choice import EngineChoice, EngineOptions
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
-from fedpace.sim.setup import check_scheme, offers, settings
-from fedpace.sim.speeds import Speeds
-from fedpace.sim.trainers import trainer_for
+from fedpace.sim.speeds import SpeedGroups
+from fedpace.sim.trainers import Trainer, trainer_for
 from fedpace.sim.training import DivergedError, Training
 from fedpace.trust.robust import RobustRule
 
@@ -69,7 +69,7 @@ class Simulation:
         availability: Availability | None = None,
         clock: Clock | None = None,
         engine: EngineOptions | None = None,
-        server: ServerStep[Any] | None = None,
+        server: ServerRule[Any] | None = None,
         robust: RobustRule | None = None,
         validation: int = 0,
         seed: int = 0,
@@ -91,9 +91,10 @@ class Simulation:
             model_bytes=trainer.message_bytes,
             seed=seed,
         )
-        self.speeds = Speeds(trainer, self.expected_delays)
+        self.speeds = SpeedGroups(trainer, self.expected_delays)
         how = settings(selector, trainer, self.time, fleet, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
+        self.coordinator.accepts_work = True
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
@@ -131,7 +132,7 @@ class Simulation:
         with closing(self.engine):
             if self.coordinator.step == 0:
                 metric, loss = self._evaluate(0)
-                by_speed = self.speeds.judge(self.parameters)
+                by_speed = self.speeds.evaluate(self.parameters)
                 yield Round(
                     0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
                 )
@@ -141,7 +142,7 @@ class Simulation:
     def _round(self, evaluate: Evaluate | None) -> Round:
         """Start tasks and deliver answers until the model has stepped; return the record of the round."""
         began = self.time.now
-        tick, rows = self.time.wait(self.coordinator.step)
+        tick, rows = self.time.wait_for_clients(self.coordinator.step)
         present = None if rows.size == self.time.clients else rows.tolist()
         while True:
             self._deliver()
@@ -158,7 +159,7 @@ class Simulation:
             seconds=self.events.waited if self.coordinator.policy.rounds else None,
             facts=step_facts(self.aggregator.state),
         )
-        for version in set(self.models) - self.coordinator.flight.versions - {self.coordinator.step}:
+        for version in set(self.models) - self.coordinator.task_table.versions - {self.coordinator.step}:
             del self.models[version]
         self._launch(due, tick)
         return self._recorded(turn, losses, moved, began, evaluate)
@@ -167,11 +168,11 @@ class Simulation:
         """Pass every answer or crash that is due by now to the coordinator."""
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
-                self.coordinator.at.turn.work += event.seconds  # takes no virtual time, but counts as work
+                self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
             if event.crashed:
                 self.coordinator.lost(task.id, event.when)
             else:
-                self.coordinator.receive(task.id, self.clients.arrive(task, event.seconds), event.when)
+                self.coordinator.receive(task.id, self.clients.add_arrival(task, event.seconds), event.when)
 
     def _pass_time(self) -> None:
         """Advance the virtual clock to the next event."""
@@ -181,10 +182,10 @@ class Simulation:
                 f"{self.coordinator.policy.name} waits, but nobody is at work: it would wait for ever"
             )
 
-    def _launch(self, due: Due, tick: int) -> None:
+    def _launch(self, due: Actions, tick: int) -> None:
         """Start tasks; each ends after its client's delay."""
         if due.tasks:
-            self.events.add(endings(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
+            self.events.add(draw_completion_times(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train the clients that answered in time and step the model; return their losses and whether it moved."""
@@ -210,11 +211,13 @@ class Simulation:
         self.models[step.number] = model
         return [losses[task.id] for task, _ in applied.step.answers], applied.moved
 
-    def _recorded(self, turn: Turn, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None) -> Round:
+    def _recorded(
+        self, turn: StepLog, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None
+    ) -> Round:
         number, judged = self.coordinator.step, {}
         if evaluate is None or evaluate(number, self.time.now):
             metric, loss = self._evaluate(number)
-            judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.judge(self.parameters)}
+            judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.evaluate(self.parameters)}
         return recorded(
             self.coordinator,
             turn,
@@ -265,3 +268,40 @@ def _rounds_of(build: Callable[P, Simulation]) -> Callable[P, Iterator[Round]]:
 
 
 simulate = _rounds_of(Simulation)
+
+
+def offers(data: FederatedData) -> frozenset[Need]:
+    """Return the facts that simulated clients can report: all, but labels only if the data have classes."""
+    return frozenset(Need) if data.classes is not None else frozenset(Need) - {Need.LABELS}
+
+
+def check_scheme(
+    selector: Selector[Any] | Policy[Any], trainer: Trainer, engine: EngineOptions | None = None
+) -> EngineChoice:
+    """Raise if the scheme cannot work with this data and model; return the engine that trains its clients."""
+    k = selector.fixed_k
+    if k is not None:
+        check_k(k, trainer.data.clients, selector.name)  # fail now rather than after minutes of other runs
+    if why := getattr(selector, "not_with", {}).get(trainer.training.algorithm):
+        raise InputError(f"{selector.name} does not work with algorithm = {trainer.training.algorithm!r}: {why}")
+    if missing := selector.needs - offers(trainer.data):
+        raise InputError(f"{selector.name} needs {', '.join(sorted(missing))}, which these data do not have")
+    return (engine or EngineOptions()).choose(trainer, k)
+
+
+def settings(
+    selector: Selector[Any] | Policy[Any], trainer: Trainer, time: VirtualTime, fleet: Fleet, *, seed: int
+) -> Settings:
+    """Return the coordinator's settings for a simulated run."""
+    return Settings(
+        seed,
+        fleet.shares,
+        fleet.warmup,
+        fleet.warmup_quota,
+        fleet.warmup_wait,
+        learn_delays=fleet.delays == "observed",
+        deadline=time.clock.deadline,
+        moments_every=int(trainer.moving_features and not selector.first_moments),
+        warmup_trains=fleet.warmup_trains and time.clock.charge_warmup,
+        trust=fleet.trust,
+    )

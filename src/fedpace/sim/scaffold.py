@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedpace._base.checks import FloatArray
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 
 
 class ControlVariates:

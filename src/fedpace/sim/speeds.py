@@ -1,4 +1,4 @@
-"""`Speeds` evaluates the shared model on the data of fast and of slow clients, to show whether a scheme is fair.
+"""`SpeedGroups` evaluates the shared model on the data of fast and of slow clients, to show whether a scheme is fair.
 
 A scheme that avoids slow clients may reach its target early at their cost. Clients are split into ten groups by
 expected delay. The evaluation uses the group's own test data if the data set assigns test data to clients, and its
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.rng import stream
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.trainers import AnyTrainer
+from fedpace.sim.trainers import Trainer
 
 GROUPS = 10
-MOST = 200
+MAX_GROUP_SAMPLES = 200
 """Most samples per group, drawn once: enough to tell schemes apart, and cheap compared with a round."""
 
 
-class Speeds:
+class SpeedGroups:
     """Groups of clients by speed, with samples of their data.
 
     Args:
@@ -32,37 +32,39 @@ class Speeds:
         delays: expected delay of each client in seconds.
     """
 
-    def __init__(self, trainer: AnyTrainer, delays: FloatArray) -> None:
+    def __init__(self, trainer: Trainer, delays: FloatArray) -> None:
         self._trainer = trainer
         order = np.argsort(delays, kind="stable")
         groups = np.array_split(order, min(GROUPS, order.size))
         found = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
-        self._samples = [tuple(map(trainer.own, samples)) for samples in found]
+        self._samples = [tuple(map(trainer.to_native, samples)) for samples in found]
         self._sizes = np.array([len(targets) for _, targets in found])
         # Linear layers compute each row independently, so all groups can be evaluated at once.
-        self._together: tuple[Vector, ...] | None = None
+        self._all_groups: tuple[Vector, ...] | None = None
         if trainer.stackable and trainer.data.metric != "loss":
-            self._together = tuple(trainer.own(np.concatenate(parts)) for parts in zip(*found, strict=True))
+            self._all_groups = tuple(trainer.to_native(np.concatenate(parts)) for parts in zip(*found, strict=True))
 
-    def judge(self, parameters: Vector) -> tuple[float, ...]:
+    def evaluate(self, parameters: Vector) -> tuple[float, ...]:
         """Return the metric on each group's samples, fastest group first."""
         with one_thread():
-            if self._together is None:
-                return tuple(round(self._judge(parameters, *samples), 6) for samples in self._samples)
-            correct = np.asarray(self._trainer.correct(parameters, *self._together))
+            if self._all_groups is None:
+                return tuple(round(self._evaluate_group(parameters, *samples), 6) for samples in self._samples)
+            correct = np.asarray(self._trainer.correct(parameters, *self._all_groups))
             counts = np.add.reduceat(correct, np.cumsum(self._sizes) - self._sizes, dtype=np.int64)
             return tuple(
                 round(count / size, 6) for count, size in zip(counts.tolist(), self._sizes.tolist(), strict=True)
             )
 
-    def _judge(self, parameters: Vector, inputs: Vector, targets: Vector) -> float:
+    def _evaluate_group(self, parameters: Vector, inputs: Vector, targets: Vector) -> float:
         chunk = self._trainer.chunk
         parts = (slice(start, start + chunk) for start in range(0, len(targets), chunk))
-        return self._trainer.total(self._trainer.judge(parameters, inputs[part], targets[part]) for part in parts)[0]
+        return self._trainer.total_score(
+            self._trainer.score_samples(parameters, inputs[part], targets[part]) for part in parts
+        )[0]
 
 
 def _samples(data: FederatedData, group: IntArray, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return up to `MOST` samples of a group of clients, each sample with the same probability."""
+    """Return up to `MAX_GROUP_SAMPLES` samples of a group of clients, each sample with the same probability."""
     ends = None if data.test_sizes is None else np.cumsum(data.test_sizes)
     if ends is not None and any(data.test_sizes[client] for client in group):  # type: ignore[index]
         own = [data.test] * group.size
@@ -73,8 +75,8 @@ def _samples(data: FederatedData, group: IntArray, *, seed: int) -> tuple[NDArra
         starts, sizes = np.zeros(group.size, dtype=np.int64), np.array([len(samples) for samples in own])
     total = int(sizes.sum())
     chosen = np.arange(total)
-    if total > MOST:
-        chosen = np.sort(stream(seed, "speeds", int(group[0])).choice(total, MOST, replace=False))
+    if total > MAX_GROUP_SAMPLES:
+        chosen = np.sort(stream(seed, "speeds", int(group[0])).choice(total, MAX_GROUP_SAMPLES, replace=False))
     before = np.cumsum(sizes) - sizes
     holder = np.searchsorted(before, chosen, side="right") - 1
     rows = starts[holder] + chosen - before[holder]

@@ -1,15 +1,15 @@
-"""`Stacking`, the base class for training many clients at once: it cuts cohorts into stacks and plans minibatches.
+"""`ClientStack`, the base class for training many clients at once: it cuts cohorts into stacks and plans minibatches.
 
 It serves small models of linear layers and ReLU, for which one step takes less time than the call of an operation. The
 result is that of a loop over clients: the same samples in the same order, a short last batch divided by its own size,
-and no steps for a client after its last batch. The arithmetic of a step exists twice: for torch in `stacked.py`, for
-NumPy in `numpy_stacked.py`.
+and no steps for a client after its last batch. The arithmetic of a step exists twice: for torch in `torch_trainer.py`,
+for NumPy in `numpy_trainer.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -17,11 +17,49 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.core.stepping import Vector
+from fedpace._base.checks import FloatArray
+from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
-from fedpace.sim.linear import Layer
-from fedpace.sim.minibatches import IntArray, Plan, plan
+from fedpace.models.base import Dense
+from fedpace.sim.minibatches import BatchPlan, IntArray, local_steps, plan_batches
 from fedpace.sim.training import LocalResult, Training
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The position of a linear layer in the flat parameter vector."""
+
+    outputs: int
+    inputs: int
+    start: int
+    bias: bool
+
+    @property
+    def middle(self) -> int:
+        """Index at which the weights end and the bias starts."""
+        return self.start + self.outputs * self.inputs
+
+    @property
+    def end(self) -> int:
+        """Index after the layer's last entry."""
+        return self.middle + (self.outputs if self.bias else 0)
+
+    def weight(self, stack: Vector) -> Vector:
+        """Return the weights (clients, outputs, inputs) in a stack of models (clients, parameters)."""
+        return stack[:, self.start : self.middle].reshape(-1, self.outputs, self.inputs)  # a view, never a copy
+
+    def offset(self, stack: Vector) -> Vector:
+        """Return the biases (clients, outputs) in a stack of models."""
+        return stack[:, self.middle : self.end]
+
+
+def layer_positions(layers: Iterable[Dense]) -> tuple[Layer, ...]:
+    """Return the positions of consecutive layers, in the order in which torch modules list parameters."""
+    found: list[Layer] = []
+    for layer in layers:
+        found.append(Layer(layer.outputs, layer.inputs, found[-1].end if found else 0, layer.bias))
+    return tuple(found)
+
 
 PADDED_ROWS = 64
 """Batches of up to so many rows are padded to one common width; wider batches are padded to powers of 2."""
@@ -46,7 +84,7 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Stacking(ABC):
+class ClientStack(ABC):
     """The clients' samples, with methods that train many models on them at once.
 
     Args:
@@ -74,8 +112,8 @@ class Stacking(ABC):
         targets = np.concatenate([samples.targets for samples in data.train])
         return cls(
             layers,
-            cls._own(inputs),
-            cls._own(targets),
+            cls._from_numpy(inputs),
+            cls._from_numpy(targets),
             np.array([len(samples) for samples in data.train], dtype=np.int64),
             training,
             classification=data.classes is not None,
@@ -84,15 +122,15 @@ class Stacking(ABC):
 
     @staticmethod
     @abstractmethod
-    def _own(array: NDArray[np.generic]) -> Vector:
+    def _from_numpy(array: NDArray[np.generic]) -> Vector:
         """Convert an array to the type that the subclass computes with."""
 
     @abstractmethod
-    def _received(self, parameters: Vector, positions: IntArray) -> Vector:
+    def _initial_models(self, parameters: Vector, positions: IntArray) -> Vector:
         """Return the clients' initial models, one row each: copies of `parameters`, or its rows at `positions`."""
 
     @abstractmethod
-    def _train_stack(self, received: Vector, steps: Plan, corrections: Vector | None) -> list[LocalResult]:
+    def _train_stack(self, received: Vector, steps: BatchPlan, corrections: Vector | None) -> list[LocalResult]:
         """Train clients with batches of the same width, each from its row of `received`.
 
         The clients are sorted by number of steps, most first.
@@ -107,14 +145,14 @@ class Stacking(ABC):
         """Return the clients' mean losses at `parameters` on the `chosen` samples of each; None = all samples."""
 
     @property
-    def largest_part(self) -> int:
+    def max_part_clients(self) -> int:
         """Most clients in a stack of these models."""
         return max(1, min(STACK_CLIENTS, STACK_BYTES // (8 * self.layers[-1].end)))
 
-    def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
+    def split_cohort(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into stacks that fit into the processor's caches."""
         parts: list[list[int]] = []
-        filled, most = STACK_BYTES, self.largest_part
+        filled, most = STACK_BYTES, self.max_part_clients
         sizes = 4 * (self._widths[list(clients)] * self.inputs.shape[1] + 2 * self.layers[-1].end)
         for client, size in zip(clients, sizes.tolist(), strict=True):
             if filled + size > STACK_BYTES or len(parts[-1]) == most:
@@ -130,15 +168,17 @@ class Stacking(ABC):
         clients: Sequence[int],
         turns: Sequence[int],
         corrections: Vector | None = None,
+        work: Sequence[float] | None = None,
     ) -> list[LocalResult]:
         """Train each client from `parameters`, one model for all or one row each; see `Trainer.train_many`."""
         results: dict[int, LocalResult] = {}
         # Most steps first: then the clients that still train are always the first rows of the stack.
         chosen = np.array(clients)
-        order = np.argsort(-self.counts[chosen], kind="stable")
-        for width, positions in _grouped(order, self._widths[chosen]):
+        amounts = None if work is None else np.array(work, dtype=np.float64)
+        order = np.argsort(-self._steps(chosen, amounts), kind="stable")
+        for width, positions in _by_width(order, self._widths[chosen]):
             members = chosen[positions]
-            plan_ = plan(
+            batch_plan = plan_batches(
                 self.seed,
                 [turns[position] for position in positions.tolist()],
                 members.tolist(),
@@ -147,15 +187,23 @@ class Stacking(ABC):
                 batch=self.training.batch,
                 epochs=self.training.epochs,
                 width=width,
+                work=None if amounts is None else amounts[positions],
             )
             added = None if corrections is None else corrections[positions]
-            received = self._received(parameters, positions)
-            results.update(zip(positions.tolist(), self._train_stack(received, plan_, added), strict=True))
+            received = self._initial_models(parameters, positions)
+            results.update(zip(positions.tolist(), self._train_stack(received, batch_plan, added), strict=True))
         for position, client in enumerate(clients):
             results[position].check(client, turns[position], self.training)
         return [results[position] for position in range(len(clients))]
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _steps(self, clients: IntArray, work: FloatArray | None) -> IntArray:
+        """Return numbers by which to sort clients: their local steps, or their samples if all have the same work."""
+        counts = self.counts[clients]
+        if work is None:
+            return counts
+        return local_steps(-(-counts // np.minimum(self.training.batch or counts, counts)), self.training.epochs, work)
 
     @cached_property
     def _starts(self) -> IntArray:
@@ -164,26 +212,26 @@ class Stacking(ABC):
     @cached_property
     def _widths(self) -> IntArray:
         """Padded batch width of each client."""
-        return self._padded(self.counts, self.training.batch)
+        return self._padded_widths(self.counts, self.training.batch)
 
-    def _padded(self, counts: IntArray, batch: int = 0) -> IntArray:
+    def _padded_widths(self, counts: IntArray, batch: int = 0) -> IntArray:
         """Return the padded batch widths of clients with `counts` samples and batches of size `batch`; 0 = all."""
         largest = int(self.counts.max())
         batch = min(batch or largest, largest)
         powers = 2 ** np.ceil(np.log2(np.minimum(batch, counts))).astype(np.int64)
         return np.minimum(batch, np.maximum(PADDED_ROWS, powers))
 
-    def _all_samples(self, clients: Sequence[int], chosen: Sequence[IntArray | None]) -> Iterator[Batch]:
+    def _padded_batches(self, clients: Sequence[int], chosen: Sequence[IntArray | None]) -> Iterator[Batch]:
         """Yield the chosen samples of all clients, padded, one stack at a time."""
         starts = self._starts
         counts = [
             self.counts[client] if rows is None else len(rows) for client, rows in zip(clients, chosen, strict=True)
         ]
-        for width, group in _grouped(np.arange(len(clients)), self._padded(np.array(counts))):
+        for width, group in _by_width(np.arange(len(clients)), self._padded_widths(np.array(counts))):
             together: list[int] = group.tolist()
-            room = max(1, STACK_BYTES // (4 * width * self.inputs.shape[1]))
-            for begin in range(0, len(together), room):
-                positions = together[begin : begin + room]
+            buffer = max(1, STACK_BYTES // (4 * width * self.inputs.shape[1]))
+            for begin in range(0, len(together), buffer):
+                positions = together[begin : begin + buffer]
                 rows = np.empty((len(positions), width), dtype=np.int64)
                 weights = np.zeros((len(positions), width), dtype=np.float32)
                 for place, position in enumerate(positions):
@@ -196,7 +244,7 @@ class Stacking(ABC):
                 yield Batch(positions, rows, weights)
 
 
-def _grouped(order: IntArray, widths: IntArray) -> Iterator[tuple[int, IntArray]]:
+def _by_width(order: IntArray, widths: IntArray) -> Iterator[tuple[int, IntArray]]:
     """Yield each width with the positions of the clients that have it, in `order`."""
     for width in np.unique(widths).tolist():
         yield width, order[widths[order] == width]

@@ -1,6 +1,6 @@
 """Limits of a run (`Stop`): its target, its most rounds or virtual seconds, and the rounds that are evaluated.
 
-`Ending` decides after which round a run is over, and `until` cuts a stream of rounds there.
+`StopRule` decides after which round a run is over, and `run_until` cuts a stream of rounds there.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedpace._base.checks import above, at_least, finite, one_of
+from fedpace._base.options import FINITE, Above, AtLeast, Options
 from fedpace.records.holding import Direction, Holding, Looks
 from fedpace.records.round import Round
 
-__all__ = ["Direction", "Ending", "Stop", "until"]
+__all__ = ["Direction", "Stop", "StopRule", "run_until"]
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Options):
     """Limits of a run.
 
     Args:
@@ -38,26 +38,15 @@ class Stop:
             from 0 on, with the evaluation current at that instant, so that schemes that step often have no advantage.
     """
 
-    target: float | None = None
-    max_rounds: int = 200
-    max_seconds: float = math.inf
-    evaluate_every: int = 1
-    hold: int = 10
-    hold_every: float | None = None
-    looks: Looks = "rounds"
+    options_of: ClassVar[str] = "stop"
 
-    def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.max_rounds, 1, "max_rounds of stop")
-        above(self.max_seconds, 0, "max_seconds of stop")
-        at_least(self.evaluate_every, 1, "evaluate_every of stop")
-        at_least(self.hold, 1, "hold of stop")
-        if self.hold_every is not None:
-            above(self.hold_every, 0, "hold_every of stop")
-            finite(self.hold_every, "hold_every of stop")
-        one_of(self.looks, get_args(Looks), "looks of stop")
-        if self.target is not None:
-            finite(self.target, "target of stop")
+    target: Annotated[float, FINITE] | None = None
+    max_rounds: Annotated[int, AtLeast(1)] = 200
+    max_seconds: Annotated[float, Above(0)] = math.inf
+    evaluate_every: Annotated[int, AtLeast(1)] = 1
+    hold: Annotated[int, AtLeast(1)] = 10
+    hold_every: Annotated[float, Above(0), FINITE] | None = None
+    looks: Looks = "rounds"
 
     def spacing(self, delays: Sequence[float]) -> float:
         """Return the seconds between instants, for clients with these expected delays."""
@@ -72,7 +61,7 @@ class Stop:
         return min(1.0, max(current.number / self.max_rounds, current.clock / self.max_seconds))
 
 
-class Ending:
+class StopRule:
     """Decides after which round a run is over. It keeps state, so every run needs its own.
 
     Args:
@@ -109,10 +98,10 @@ class Ending:
         return self.held or self._late or full
 
 
-def until(rounds: Iterable[Round], ending: Ending) -> Iterator[Round]:
-    """Yield rounds up to and including the one that ends the run; add each to `ending` before it is yielded."""
+def run_until(rounds: Iterable[Round], stop_rule: StopRule) -> Iterator[Round]:
+    """Yield rounds up to and including the one that ends the run; add each to `stop_rule` before it is yielded."""
     for current in rounds:
-        ending.add(current)
+        stop_rule.add(current)
         yield current
-        if ending.over:
+        if stop_rule.over:
             return

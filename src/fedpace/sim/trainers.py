@@ -1,12 +1,13 @@
-"""The base class of trainers (`AnyTrainer`), which compute the clients' work, and `trainer_for`, which picks one.
+"""The base class of trainers (`Trainer`), which compute the clients' work, and `trainer_for`, which picks one.
 
-There are two trainers: `Trainer` computes with torch and trains every model; `NumpyTrainer` computes with NumPy and
-trains models of linear layers. Models, gradients and the server's state are torch tensors or NumPy arrays accordingly.
-Code between them uses only operators that both types support.
+There are two trainers: `TorchTrainer` computes with torch and trains every model; `NumpyTrainer` computes with NumPy
+and trains models of linear layers. Models, gradients and the server's state are torch tensors or NumPy arrays
+accordingly. Code between them uses only operators that both types support.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +19,11 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.rng import stream
-from fedpace.core.stepping import Vector
+from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import LinearLayers, ModelConfig
-from fedpace.moments.factor import whole_rows
+from fedpace.moments.factor import compress, moment_rows, private_moment
 from fedpace.sim.minibatches import IntArray
-from fedpace.sim.releasing import released
 from fedpace.sim.training import LocalResult, Training
 
 
@@ -39,7 +39,7 @@ class TestScore:
     correct: int
 
 
-class AnyTrainer(ABC):
+class Trainer(ABC):
     """The clients' data and model, and the computations of a client: training, gradients, losses, moments.
 
     Every random draw is keyed by (seed, step, client). So a client's result depends neither on the rest of the cohort,
@@ -56,7 +56,7 @@ class AnyTrainer(ABC):
     """Whether training changes the features from which moments are computed."""
     stackable: bool
     """Whether many clients are trained at once, with their models stacked into one array."""
-    largest_part: int
+    max_part_clients: int
     """Most clients in one part of a cohort (see `parts`)."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
@@ -69,7 +69,7 @@ class AnyTrainer(ABC):
     # -- implemented by each trainer ---------------------------------------------------------------------------
 
     @abstractmethod
-    def named(self, parameters: Vector) -> dict[str, Vector]:
+    def named_tensors(self, parameters: Vector) -> dict[str, Vector]:
         """Split `parameters` into tensors, named as in the model's torch module."""
 
     @abstractmethod
@@ -77,11 +77,11 @@ class AnyTrainer(ABC):
         """Return a vector of zeros in single precision, like models, or in double precision."""
 
     @abstractmethod
-    def table(self, rows: Sequence[Vector]) -> Vector:
+    def stack_rows(self, rows: Sequence[Vector]) -> Vector:
         """Return a matrix with these vectors as rows."""
 
     @abstractmethod
-    def own(self, array: NDArray[np.generic]) -> Vector:
+    def to_native(self, array: NDArray[np.generic]) -> Vector:
         """Return a copy of `array` in the trainer's own type, a torch tensor or a NumPy array."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class AnyTrainer(ABC):
         """Read what `to_bytes` wrote."""
 
     @abstractmethod
-    def parts(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
+    def split_cohort(self, clients: Sequence[int]) -> list[tuple[int, ...]]:
         """Cut a cohort into parts that are computed at once; the same cohort is always cut in the same way."""
 
     @abstractmethod
@@ -115,8 +115,12 @@ class AnyTrainer(ABC):
         clients: Sequence[int],
         step: int | Sequence[int],
         corrections: Vector | None = None,
+        work: Sequence[float] | None = None,
     ) -> list[LocalResult]:
         """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of client i.
+
+        `work` are multiples of the configured local training, in units of local steps, at least one step; None = 1. A
+        fraction ends within an epoch, a multiple goes on with further epochs.
 
         To train clients on different versions of the model together, pass one row of `parameters` and one `step` per
         client.
@@ -143,11 +147,11 @@ class AnyTrainer(ABC):
         """
 
     @abstractmethod
-    def score(self, parameters: Vector, chunk: int) -> TestScore:
+    def score_chunk(self, parameters: Vector, chunk: int) -> TestScore:
         """Evaluate `parameters` on one chunk of the test data."""
 
     @abstractmethod
-    def judge(self, parameters: Vector, inputs: Vector, targets: Vector) -> TestScore:
+    def score_samples(self, parameters: Vector, inputs: Vector, targets: Vector) -> TestScore:
         """Evaluate `parameters` on the given samples."""
 
     @abstractmethod
@@ -184,9 +188,9 @@ class AnyTrainer(ABC):
 
     def evaluate(self, parameters: Vector) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""
-        return self.total(self.score(parameters, chunk) for chunk in range(self.test_chunks))
+        return self.total_score(self.score_chunk(parameters, chunk) for chunk in range(self.test_chunks))
 
-    def total(self, scores: Iterable[TestScore]) -> tuple[float, float]:
+    def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
         """Return the metric and the scaled loss from the scores of all chunks, in order."""
         samples, total_loss, correct = 0, 0.0, 0
         for score in scores:
@@ -194,14 +198,14 @@ class AnyTrainer(ABC):
         loss = total_loss / samples * self.data.loss_scale
         return (loss if self.data.metric == "loss" else correct / samples), loss
 
-    def _probed(self, client: int, samples: int, step: int) -> IntArray | None:
+    def _probe_rows(self, client: int, samples: int, step: int) -> IntArray | None:
         """Return the rows of the client's data that a probe of `samples` samples uses; None = all."""
         count = self.samples(client)
         if not 0 < samples < count:
             return None
         return np.sort(stream(self.seed, "probe", step, client).choice(count, samples, replace=False))
 
-    def _measured(self, client: int) -> IntArray | None:
+    def _moment_rows(self, client: int) -> IntArray | None:
         """Return the rows of the client's data from which its moment is computed; None = all.
 
         They are the same in every round, so a moment changes only because the features change.
@@ -211,16 +215,16 @@ class AnyTrainer(ABC):
             return None
         return np.sort(stream(self.seed, "moment", client).choice(count, most, replace=False))
 
-    def _released(
+    def _prepared_moment(
         self, features: FloatArray, labels: NDArray[np.generic] | None, parameters: Vector, client: int, *, bias: bool
     ) -> FloatArray:
         """Return the factor of a moment as the client sends it; with `bias` the features get a constant 1."""
         classes = None if labels is None else self.data.classes
-        rows = whole_rows(features, bias=bias, labels=labels, classes=classes)
-        return released(rows, self.training, np.asarray(parameters), client, seed=self.seed)
+        rows = moment_rows(features, bias=bias, labels=labels, classes=classes)
+        return prepare_moment(rows, self.training, np.asarray(parameters), client, seed=self.seed)
 
 
-def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> AnyTrainer:
+def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> Trainer:
     """Return a trainer of `model` on `data`: NumPy if `training.arithmetic` says so, else torch.
 
     Only the library that is used is imported.
@@ -230,7 +234,7 @@ def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, 
 
         return NumpyTrainer(data, model, training, seed=seed)
     try:
-        from fedpace.sim.trainer import Trainer
+        from fedpace.sim.torch_trainer import TorchTrainer
     except ModuleNotFoundError as cause:
         if cause.name != "torch":
             raise
@@ -241,4 +245,26 @@ def trainer_for(data: FederatedData, model: ModelConfig, training: Training, *, 
             else "NumPy trains only linear, mlp and softmax"
         )
         raise MissingExtraError(f"training {model.name}", "sim", "torch", instead) from cause
-    return Trainer(data, model, training, seed=seed)
+    return TorchTrainer(data, model, training, seed=seed)
+
+
+def prepare_moment(
+    rows: FloatArray, training: Training, model: NDArray[np.generic], client: int, *, seed: int
+) -> FloatArray:
+    """Return the factor of the moment that a client sends, private if `training.moment_epsilon` is set.
+
+    The noise is keyed by the model. A client that is asked twice about the same model sends the same answer, which
+    costs no privacy budget. Each new model is a new release.
+    """
+    rank = training.moment_rank or None
+    if not training.moment_epsilon:
+        return compress(rows / np.sqrt(len(rows)), rank or rows.shape[1], samples=len(rows)).factor
+    name = int.from_bytes(hashlib.sha256(np.ascontiguousarray(model).tobytes()).digest()[:6], "big")
+    return private_moment(
+        rows,
+        epsilon=training.moment_epsilon,
+        delta=training.moment_delta,
+        clip=training.moment_clip,
+        seed=int(stream(seed, "release", client, name).integers(2**62)),
+        max_rank=rank,
+    ).factor

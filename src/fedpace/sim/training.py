@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedpace._base.checks import above, at_least, between, one_of, real, whole
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.core.stepping import Vector
+from fedpace._base.options import Above, AtLeast, Between, Options
+from fedpace.core.server_rule import Vector
 
 Arithmetic = Literal["torch", "numpy"]
 
-LARGEST = 1e30
+MAX_OPTION = 1e30
 """Largest step size and similar option: models have single precision, whose largest number is 3e38."""
-WARM_UP = 2**31
+WARM_UP_STEP = 2**31
 """Step number in the random streams of warm-up training, so that no round uses the same streams."""
 
 
@@ -25,7 +25,7 @@ class DivergedError(FedpaceError, ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Options):
     """How clients train.
 
     Args:
@@ -49,42 +49,26 @@ class Training:
             results up to rounding.
     """
 
-    epochs: int = 5
-    batch: int = 32
-    lr: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    options_of: ClassVar[str] = "training"
+
+    epochs: Annotated[int, AtLeast(1)] = 5
+    batch: Annotated[int, AtLeast(0)] = 32
+    lr: Annotated[float, Above(0), Between(0, MAX_OPTION)] = 0.05
+    momentum: Annotated[float, Between(0, 1, "[)")] = 0.0
+    weight_decay: Annotated[float, AtLeast(0), Between(0, MAX_OPTION)] = 0.0
     algorithm: Literal["fedavg", "fedprox", "scaffold"] = "fedavg"
-    mu: float = 0.01
-    sketch: int = 256
-    moment_samples: int = 100
-    moment_rank: int = 0
-    moment_epsilon: float = 0.0
-    moment_delta: float = 1e-5
-    moment_clip: float = 1.0
+    mu: Annotated[float, Between(0, MAX_OPTION)] = 0.01
+    sketch: Annotated[int, AtLeast(0)] = 256
+    moment_samples: Annotated[int, AtLeast(1)] = 100
+    moment_rank: Annotated[int, AtLeast(0)] = 0
+    moment_epsilon: Annotated[float, Between(0, MAX_OPTION)] = 0.0
+    moment_delta: Annotated[float, Between(0, 0.5, "(]")] = 1e-5
+    moment_clip: Annotated[float, Between(0, MAX_OPTION, "(]")] = 1.0
     arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        at_least(self.epochs, 1, "epochs of training")
-        at_least(self.batch, 0, "batch of training")
-        above(self.lr, 0, "lr of training")
-        at_least(self.weight_decay, 0, "weight_decay of training")
-        at_least(self.moment_samples, 1, "moment_samples of training")
-        whole(self.moment_rank, 0, "moment_rank of training")
-        between(self.moment_epsilon, 0, LARGEST, "moment_epsilon of training")
-        above(self.moment_delta, 0, "moment_delta of training")
-        between(self.moment_delta, 0, 0.5, "moment_delta of training")
-        above(self.moment_clip, 0, "moment_clip of training")
-        between(self.moment_clip, 0, LARGEST, "moment_clip of training")
-        at_least(self.sketch, 0, "sketch of training")
-        at_least(self.mu, 0, "mu of training")
-        for option in ("lr", "weight_decay", "mu"):
-            between(getattr(self, option), 0, LARGEST, f"{option} of training")
-        one_of(self.algorithm, ("fedavg", "fedprox", "scaffold"), "algorithm of training")
-        one_of(self.arithmetic or "torch", get_args(Arithmetic), "arithmetic of training")
-        if not 0 <= real(self.momentum, "momentum of training") < 1:
-            raise InputError(f"momentum of training must lie in [0, 1), but {self.momentum} came")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")
 
@@ -98,12 +82,12 @@ class LocalResult:
     """Mean loss over the first local epoch; each sample's loss is taken just before the step that uses it."""
     steps: int
     """SGD steps taken."""
-    sound: bool = False
+    checked: bool = False
     """Whether all numbers have already been found finite."""
 
     def check(self, client: int, step: int, training: Training) -> None:
         """Raise `DivergedError` if the loss or a parameter is not finite."""
-        if self.sound or (math.isfinite(self.loss) and np.isfinite(np.asarray(self.parameters)).all()):
+        if self.checked or (math.isfinite(self.loss) and np.isfinite(np.asarray(self.parameters)).all()):
             return
-        when = "the warm-up" if step == WARM_UP else f"round {step + 1}"
+        when = "the warm-up" if step == WARM_UP_STEP else f"round {step + 1}"
         raise DivergedError(f"client {client} diverged in {when} (training loss {self.loss}): lower lr = {training.lr}")

@@ -22,28 +22,27 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedpace import runner
 from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
-from fedpace.config import Experiment, folder_name
-from fedpace.data.arrays import Task
+from fedpace.config import CHARGED, TRACK, WARMUP_WAIT, Experiment, folder_name
+from fedpace.data.arrays import Problem
 from fedpace.delays.availability import Availability
 from fedpace.progress import RunProgress
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord, in_order
-from fedpace.runner import Begun, Execution, Plan, check_folder
+from fedpace.runner import Execution, Plan, PlanState, check_folder
 from fedpace.sim import rounds as simulator
 from fedpace.sim.clock import Clock
+from fedpace.sim.engines import EngineName
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.names import EngineName
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
 from fedpace.study import parts
 from fedpace.study.results import Page, Results
+from fedpace.tracking import make_trackers
 
 __all__ = ["Page", "Results", "compare", "simulate"]
 
-CHARGED = Clock(charge_warmup=True)
-"""The default clock: the warm-up takes virtual time too."""
-QUARTER = Fleet(warmup_wait=0.25)
+QUARTER = Fleet(warmup_wait=WARMUP_WAIT)
 """The default fleet, as in the demo: a full warm-up ends when a quarter of the clients have answered."""
 
 
@@ -62,11 +61,12 @@ def compare(
     batch: int | None = None,
     lr: float | None = None,
     training: Training | None = None,
-    task: Task | None = None,
+    task: Problem | None = None,
     head: str | None = None,
     server: Any = None,
     robust: Any = None,
     validation: int = 0,
+    track: Any = None,
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
@@ -104,6 +104,9 @@ def compare(
         robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
             `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
         validation: number of the clients' samples that the server holds too; for `fltrust` and `zeno`.
+        track: experiment trackers that show every run while it goes on: `"mlflow"`, `"wandb"`, `"tensorboard"`,
+            `"otel"`, with options as in `"mlflow(uri=http://host:5000)"`, or a list of them. A tracker that fails
+            does not stop the training.
         fleet: options of the clients; by default a warm-up waits for a quarter of them.
         availability: options of the clients' absences.
         clock: what takes virtual time; by default also the warm-up.
@@ -135,6 +138,7 @@ def compare(
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
         validation=validation,
+        track=make_trackers(track),
     )
     _check_target(experiment)
     execution = Execution(parts.engine_options(engine, ground.model), keep_model=None)
@@ -162,7 +166,7 @@ def simulate(
     clients: Any = None,
     test: Any = None,
     training: Training | None = None,
-    task: Task | None = None,
+    task: Problem | None = None,
     head: str | None = None,
     fleet: Fleet | None = None,
     availability: Availability | None = None,
@@ -187,9 +191,9 @@ def simulate(
         parts.delay_model(delays),
         scheme.selector,
         training=parts.instance(training, Training, "training"),
-        fleet=parts.instance(fleet, Fleet, "fleet"),
+        fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(clock, Clock, "clock"),
+        clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
         engine=parts.engine_options("auto" if engine is None else engine, ground.model),
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
@@ -204,7 +208,7 @@ def _run(
     with threadpool_limits(limits=1), RunProgress(plan.runs, Console(stderr=True), quiet=not progress) as bars:
         if resume:
             _check_same(plan, folder)
-            return runner.resume(folder, bars.watch, bars.done, execution=execution, begun=Begun.of(plan, folder))
+            return runner.resume(folder, bars.watch, bars.done, execution=execution, begun=PlanState.of(plan, folder))
         check_folder(folder, overwrite=overwrite, how="overwrite=True")
         return runner.run_plan(plan, folder, bars.watch, bars.done, execution=execution, overwrite=overwrite)
 
@@ -230,7 +234,7 @@ def _check_same(plan: Plan, folder: Path) -> None:
     if saved is None:
         raise InputError(f"there is nothing to resume in {folder}: leave resume out")
     before, now = saved.get("", {}), json.loads(json.dumps(plan.tables()[""]))
-    for key in sorted({*before, *now}):
+    for key in sorted({*before, *now} - {TRACK}):
         if before.get(key) != now.get(key):
             raise InputError(
                 f"{folder} holds runs of another comparison, whose {key} differ ({before.get(key)}, and now "

@@ -10,21 +10,19 @@ from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 
-from fedpace import registry
-from fedpace._base import checks
+from fedpace._base import checks, registry
 from fedpace._base.checks import one_of
 from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
+from fedpace._base.registry import Catalogue, parse_named, scheme_table, split_list
 from fedpace.config import Scheme, build
-from fedpace.core.naming import parse_named, scheme_table, split_list
 from fedpace.core.types import DelayConfig
-from fedpace.data.arrays import ArrayData, Task, give_arrays, listed, number_names, pair_of, task_of
+from fedpace.data.arrays import ArrayData, Problem, data_from_arrays, listed, number_names, pair_of, task_of
 from fedpace.data.federated import DataConfig
-from fedpace.delays.arrays import give_delays
-from fedpace.models._own import OwnModel
+from fedpace.delays.trace import delays_from_array
+from fedpace.models._own import UserModel
 from fedpace.models.base import ModelConfig
-from fedpace.registry import Catalogue
+from fedpace.sim.engines import EngineName
 from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.names import EngineName
 from fedpace.sim.training import Training
 
 T = TypeVar("T")
@@ -42,7 +40,7 @@ class Ground:
 
 
 def ground(
-    clients: Any, test: Any, data: Any, model: Any, *, task: Task | None = None, head: str | None = None
+    clients: Any, test: Any, data: Any, model: Any, *, task: Problem | None = None, head: str | None = None
 ) -> Ground:
     """Return data and model; pass `clients` and `test` as arrays, or `data` as a data set of fedpace or its name."""
     if model is None:
@@ -50,7 +48,7 @@ def ground(
     if (clients is None) == (data is None):
         raise InputError("give either clients=[(X, y), ...] with test=(X, y), or data= with a data set of fedpace")
     if task is not None:
-        one_of(task, get_args(Task), "task")
+        one_of(task, get_args(Problem), "task")
     if clients is None:
         return _named_ground(data, test, model, head)
     if test is None:
@@ -60,7 +58,7 @@ def ground(
     pairs, test, names = number_names(handed, test)
     shape = pairs[0][0].shape[1:]
     config = _component(registry.models, model, "model") if _is_config(model) else _wrapped(model, shape, head)
-    outputs = config.outputs if isinstance(config, OwnModel) else None
+    outputs = config.outputs if isinstance(config, UserModel) else None
     targets = [y for _, y in pairs]
     if names and task == "regression":
         raise InputError(f"regression needs numbers, but the targets are names, such as {names[0]!r}")
@@ -72,8 +70,8 @@ def ground(
     classes = None if chosen == "regression" else _classes(targets, outputs, config.name)
     if chosen == "regression" and outputs not in (1, None):
         raise InputError(f"regression needs a model with one output, but {config.module} has {outputs}")
-    tokens = isinstance(config, OwnModel) and config.tokens
-    found: ArrayData = give_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens, names=named)
+    tokens = isinstance(config, UserModel) and config.tokens
+    found: ArrayData = data_from_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens, names=named)
     return Ground(cast("DataConfig", found), config)
 
 
@@ -108,7 +106,7 @@ def delay_model(delays: Any) -> DelayConfig:
     """Return a delay model from its name, an object, or seconds of shape (clients,) or (rounds, clients)."""
     if isinstance(delays, str) or hasattr(delays, "build"):
         return cast("DelayConfig", _component(registry.delays, delays, "delays"))
-    return give_delays(delays)
+    return delays_from_array(delays)
 
 
 def schemes(given: Any) -> tuple[Scheme, ...]:
@@ -184,7 +182,7 @@ def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> En
     Worker processes must import the module's class, which is impossible if the main script defines it.
     """
     options = engine if isinstance(engine, EngineOptions) else EngineOptions(engine)
-    if not isinstance(model, OwnModel) or options.name == "inline":
+    if not isinstance(model, UserModel) or options.name == "inline":
         return options
     if options.name == "auto":
         return EngineOptions("inline")
@@ -213,7 +211,7 @@ def _is_module(given: Any) -> bool:
     return torch is not None and isinstance(given, torch.nn.Module)
 
 
-def _wrapped(model: Any, input_shape: tuple[int, ...], head: str | None) -> OwnModel:
+def _wrapped(model: Any, input_shape: tuple[int, ...], head: str | None) -> UserModel:
     try:
         from fedpace.models._wrapped import wrap
     except ModuleNotFoundError as cause:

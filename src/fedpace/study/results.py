@@ -10,19 +10,23 @@ import weakref
 import webbrowser
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 from rich.console import Console, RenderableType
 
-from fedpace._base.errors import InputError
+from fedpace._base.checks import one_of
+from fedpace._base.errors import InputError, MissingExtraError
 from fedpace.records.run import RunRecord, find_runs
-from fedpace.report.cells import caption, columns, cost_columns, cost_legend, legend
-from fedpace.report.folder import report_files, write_reports
-from fedpace.report.influence import influence_sentence
-from fedpace.report.page_parts import table
-from fedpace.report.summary import sentences
-from fedpace.report.tables import Comparison, SchemeSummary, render_costs, render_table, summarise
+from fedpace.report.comparison import Comparison, SchemeSummary, summarise
+from fedpace.report.figures import looks
+from fedpace.report.files import member_rows, report_files, round_rows, seed_rows, write_reports
+from fedpace.report.page import html_table
+from fedpace.report.summary import influence_sentence, sentences
+from fedpace.report.tables import caption, cost_table, scheme_table, terminal
 
+Rows = Literal["rounds", "clients", "seeds"]
 WIDTH = 100
 """Default width of a table in characters."""
 STYLE = """
@@ -95,12 +99,28 @@ class Results:
 
     def table(self, width: int = WIDTH) -> str:
         """Return the table of times to target as text."""
-        return _text(render_table(self.comparison), width)
+        return _text(terminal(scheme_table(self.comparison)), width)
 
     def costs(self, width: int = WIDTH) -> str:
         """Return the table of other costs (work, bytes) as text; empty if the runs do not record them."""
-        found = render_costs(self.comparison)
-        return "" if found is None else _text(found, width)
+        found = cost_table(self.comparison)
+        return "" if found is None else _text(terminal(found), width)
+
+    def to_frame(self, rows: Rows = "rounds") -> Any:
+        """Return the results as a pandas data frame.
+
+        Args:
+            rows: `rounds` = one row per round of every run; `clients` = one row per client of every cohort; `seeds` =
+                one row per run, with its time to target, final metric and costs.
+        """
+        one_of(rows, get_args(Rows), "rows")
+        try:
+            pandas = import_module("pandas")
+        except ImportError as cause:
+            raise MissingExtraError("Results.to_frame", "frames", "pandas") from cause
+        makers = {"rounds": round_rows, "clients": member_rows}
+        found = makers[rows](self.records) if rows in makers else seed_rows(self.comparison)
+        return pandas.DataFrame.from_records(found)
 
     def page(self) -> Page:
         """Write the reports if needed, and return the page."""
@@ -134,9 +154,10 @@ class Results:
         """Return the tables and the picture for a notebook; `page()` has the full report."""
         self._written()
         picture = base64.b64encode(report_files(self.folder)[1].read_bytes()).decode()
-        found, costs = self.comparison, cost_columns(self.comparison)
-        times = table(found, columns(found), caption(found), legend(found))
-        beside = table(found, costs, "Cost beside time", cost_legend(found)) if costs else ""
+        found, styles = self.comparison, looks(self.comparison)
+        times = html_table(scheme_table(found), styles, caption(found), sortable=False)
+        costs = cost_table(found)
+        beside = "" if costs is None else html_table(costs, styles, "Cost beside time", sortable=False)
         return (
             f"<div class='fedpace'><style>{STYLE}</style>{times}{beside}</div><p>{html.escape(self.summary)}</p>"
             f'<img alt="{html.escape(self.comparison.metric)} over virtual time" style="max-width:100%" '

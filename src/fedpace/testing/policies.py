@@ -11,8 +11,8 @@ import numpy as np
 
 from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.roster import Settings, Warmup
-from fedpace.core.tasks import Due, Policy, Step, Task
+from fedpace.core.settings import Settings, Warmup
+from fedpace.core.tasks import Actions, Policy, Step, Task
 from fedpace.core.types import Need
 from fedpace.testing.selectors import ToyFleet, check_shape, rule
 
@@ -46,7 +46,8 @@ class Transport:
             if due.step is not None:
                 self._check_step(due.step)
                 self.coordinator.stepped()
-            self._carry(due, busy)
+            dropped = () if due.step is None else due.step.dropped  # a dropped client may start again at once
+            self._carry(due, busy - {task.client for task in dropped})
             idle = 0 if due else idle + 1
             rule(idle < 10_000, f"{self._name} was asked 10,000 times, and neither steps nor starts anybody")
             if not due:
@@ -56,7 +57,7 @@ class Transport:
     def _present(self) -> list[Any]:
         return [client for client in self.coordinator.clients if client not in self.away]
 
-    def _carry(self, due: Due, busy: set[Any]) -> None:
+    def _carry(self, due: Actions, busy: set[Any]) -> None:
         for task in due.tasks:
             client = _client(task)
             rule(client not in busy, f"{self._name} gives client {client} a task while it is at another")
@@ -113,6 +114,7 @@ def _transport(
 ) -> Transport:
     settings = Settings(fleet.seed, shares="samples", warmup=warmup, deadline=deadline)
     coordinator = Coordinator(policy, settings, offers=frozenset(Need))
+    coordinator.accepts_work = True
     fleet.join(coordinator, list(range(clients or fleet.clients)))
     return Transport(fleet, coordinator)
 

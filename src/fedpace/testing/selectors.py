@@ -18,7 +18,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.rng import stream
-from fedpace.core.roster import Roster
+from fedpace.core.coordinator import Coordinator
 from fedpace.core.session import Session, Warmup
 from fedpace.core.types import (
     DelayConfig,
@@ -98,10 +98,11 @@ class ToyFleet:
     def session(self, selector: Selector[Any], order: list[int], *, warmup: Warmup = "full") -> Session:
         """Return a session that these clients joined in `order`."""
         session = Session(selector, seed=self.seed, shares="samples", warmup=warmup, offers=frozenset(Need))
+        session.coordinator.accepts_work = True
         self.join(session, order)
         return session
 
-    def join(self, session: Session | Roster, order: list[int]) -> None:
+    def join(self, session: Session | Coordinator, order: list[int]) -> None:
         """Let clients join, with their samples and labels."""
         session.join(order, samples=[self.samples(c) for c in order], labels=np.array([self.labels(c) for c in order]))
 
@@ -130,6 +131,10 @@ class ToyFleet:
 def check_selector(selector: Selector[Any], *, clients: int = 14, rounds: int = 6) -> None:
     """Raise a ContractError if `selector` breaks a rule of the contract. `clients` must be enough for its cohorts."""
     check_shape(selector)
+    rule(
+        getattr(selector, "rounds", True) and hasattr(selector, "select"),
+        f"{selector.name} is asynchronous (it has decide() and works without rounds): check it with check_policy",
+    )
     order = list(range(clients))
     for fleet in (
         ToyFleet(clients),
@@ -269,6 +274,7 @@ def _check_relabelled(selector: Selector[Any], clients: int) -> None:
     order = list(range(clients))
     straight = [_plain(s) for s in fleet.play(fleet.session(selector, order), 3)]
     reseeded = Session(selector, seed=99, shares="samples", offers=frozenset(Need))
+    reseeded.coordinator.accepts_work = True
     fleet.join(reseeded, order)
     if [_plain(s) for s in fleet.play(reseeded, 3)] != straight:
         return  # the scheme is random

@@ -9,8 +9,8 @@ There are three levels (docs/trust.md):
 3. **Robust aggregation, opt-in** (`fedpace.trust.robust`). Rules from the literature replace the weighted mean.
 
 The direction of an update alone never excludes a client: an honest minority with a rare class looks exactly like an
-attacker. Only a validation set on the server can tell them apart. Rules that use one may exclude a client;
-`Coordinator.readmit` undoes that.
+attacker. Only a validation set on the server can tell them apart. Rules that use one exclude a client for a
+while if they refuse its updates; `Coordinator.readmit` ends that.
 """
 
 from fedpace.trust.bounds import Trust

@@ -1,20 +1,26 @@
 """Bounded influence: limits on what one client can do to the model, whatever it sends and claims.
 
-`Trust` holds one row per client and answers four questions.
+`Trust` holds one row per client. Its methods have three verbs:
 
-- *How much of this update counts?* (`clip_factors`) Updates longer than `CLIP` times the reference are clipped. The
-  reference is the upper quartile, over clients, of the longest update that each has sent so far. Every client has one
-  vote, so clients that answer more often do not decide. The reference does not fall as training converges, so an honest
-  minority with long updates late in training keeps its influence. It also grows slowly (`REFERENCE_STEPS`): otherwise
-  attackers could push the model away, which makes honest updates longer, and push further each time.
-- *How much weight may this client have?* (`cap_weights`) Each client has a leaky bucket: the weight of `WEIGHT_BURST`
-  whole steps, plus `WEIGHT_RATE` times its share of the objective per step. Weight above the cap goes to the other
-  clients of the step; if they are at their caps too, the step becomes shorter. There is no cap for a single step: a
-  client with rare data that seldom participates may rightly have most of the weight of one step.
-- *How slow is this client, how large is its moment, how many samples does it have?* The server's own clock and the
-  claims of the other clients bound these claims.
-- *Is this client excluded?* Only evidence from a validation set on the server excludes clients (`judge`). If more than
-  half of the clients would be excluded, none is.
+- `validate` says which answers can be used at all: those that are finite.
+- `bound` and `bound_...` say how much counts of what a client sends and claims.
+- `observe` and `observe_...` record what a step used, for later bounds.
+
+The bounds:
+
+- *Updates* (`bound`) longer than `CLIP` times the reference are clipped. The reference is the upper quartile, over
+  clients, of the longest update that each has sent so far. Every client has one vote, so clients that answer more often
+  do not decide. The reference does not fall as training converges, so an honest minority with long updates late in
+  training keeps its influence. It also grows slowly (`REFERENCE_STEPS`): otherwise attackers could push the model away,
+  which makes honest updates longer, and push further each time.
+- *Weights* (`bound_weights`, `observe`): each client has a leaky bucket: the weight of `WEIGHT_BURST` whole steps, plus
+  `WEIGHT_RATE` times its share of the objective per step. Weight above the cap goes to the other clients of the step;
+  if they are at their caps too, the step becomes shorter. There is no cap for a single step: a client with rare data
+  that seldom participates may rightly have most of the weight of one step.
+- *Claims* (`bound_seconds`, `bound_moments`, `bound_samples`): the server's clock and the claims of the other clients
+  bound the seconds, the moment and the number of samples that a client states.
+- *Rests* (`observe_verdicts`, `admitted`): only evidence from a validation set on the server gives a client a rest: it
+  gets no task for a while. At most half of the clients rest at a time.
 
 Without a validation set, the direction of an update plays no part. docs/trust.md has the proposition that follows from
 these bounds.
@@ -23,30 +29,30 @@ these bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace._base.errors import InputError
+from fedpace.trust.departed import Departed, Record
 from fedpace.trust.limits import (
     CLIP,
     FIRST_BUFFER,
     FIRST_RMS,
-    LATE,
-    LEAST_SPREAD,
     LONGEST,
+    MAX_REFUSALS,
+    MAX_REST,
     MIN_CLIENTS,
-    MIN_JUDGED,
     MOMENT_CLIP,
     MOMENT_KEPT,
     MOMENT_LOG_LIMIT,
     MOMENT_SPREADS,
-    OPPOSED,
     REFERENCE_QUANTILE,
     REFERENCE_STEPS,
+    REST_STEPS,
     SHARE_CAP,
     SHARE_FLEET,
     TRANSFER_PART,
@@ -60,23 +66,33 @@ UPDATE, SKETCH = "update", "sketch"
 LONGEST_OF, FIRST_OF = "longest/", "first/"
 """Prefixes of the names of saved lengths."""
 COLUMNS: dict[str, float] = {
-    "answers_timed": 0.0,  # number of answers compared with the claimed delay
-    "log_lateness": 0.0,  # sum over these answers of log(seconds taken / seconds claimed)
     "moment_size": math.nan,  # log of the trace of the moment as reported
     "moment_scale": 1.0,  # factor that the moment was multiplied by
     "weight_used": 0.0,  # level of the leaky bucket after `weight_step`
     "weight_step": 0.0,  # the step in which the client last had weight
-    "judged": 0.0,  # number of updates compared with the server's own update
-    "agreement": 0.0,  # sum of their cosines with it
-    "excluded": 0.0,  # 1 = the client gets no tasks
+    "refusals": 0.0,  # updates refused by the validation set since the last accepted one
+    "rest_until": 0.0,  # the client gets no task before this step
 }
+
+
+class Sent(NamedTuple):
+    """The lengths of what the clients of a step sent; one entry per answer."""
+
+    rows: IntArray
+    """(k,) rows of the clients; -1 = a client that has left."""
+    lengths: FloatArray
+    """(k,) Euclidean lengths of the updates; infinity or NaN for an update that is not finite."""
+    buffers: Mapping[str, FloatArray]
+    """Kind of buffer -> (k,) how far the clients moved it."""
+    size: int
+    """Number of parameters."""
 
 
 class Trust:
     """The bounds on each client and the evidence behind them; one row per client.
 
     Args:
-        on: False = no bounds: only updates that are not finite are refused, and only `judge` excludes clients.
+        on: False = no bounds: only updates that are not finite are refused, and only `observe_verdicts` gives rests.
         clip: clip updates longer than this multiple of the reference; 0 = never.
         rate: cap on a client's weight per step over time, as a multiple of its share of the objective; 0 = no cap.
     """
@@ -88,29 +104,54 @@ class Trust:
         """Kind of vector -> (n,) length of the longest vector that each client has sent; 0 = none."""
         self.first: dict[str, FloatArray] = {}
         """Kind of vector -> (n,) length of the first vector that each client has sent; 0 = none."""
+        self.departed = Departed()
 
     def __len__(self) -> int:
         """Number of clients."""
-        return self.columns["excluded"].size
+        return self.columns["refusals"].size
 
-    def append(self, clients: int) -> None:
-        """Add rows for clients that joined."""
+    def append(self, clients: Sequence[Hashable]) -> None:
+        """Add rows for clients that joined, given their ids; `fedpace.trust.departed` says what they start with."""
+        first, count = len(self), len(clients)
         for name, empty in COLUMNS.items():
-            self.columns[name] = np.concatenate([self.columns[name], np.full(clients, empty)])
+            self.columns[name] = np.concatenate([self.columns[name], np.full(count, empty)])
         for lengths in (self.longest, self.first):
-            lengths.update({kind: np.concatenate([known, np.zeros(clients)]) for kind, known in lengths.items()})
+            lengths.update({kind: np.concatenate([known, np.zeros(count)]) for kind, known in lengths.items()})
+        for place, record in self.departed.join(clients, self.rate / max(1, len(self))).items():
+            for name, value in record._asdict().items():
+                self.columns[name][first + place] = value
 
-    def remove(self, rows: IntArray) -> None:
-        """Drop the rows of clients that left."""
+    def remove(self, rows: IntArray, clients: Sequence[Hashable]) -> None:
+        """Drop the rows of clients that left, and remember what must outlive their departure."""
+        for row, client in zip(rows.tolist(), clients, strict=True):
+            self.departed.leave(client, Record(*(float(self.columns[name][row]) for name in Record._fields)))
         self.columns = {name: np.delete(column, rows) for name, column in self.columns.items()}
         for lengths in (self.longest, self.first):
             lengths.update({kind: np.delete(known, rows) for kind, known in lengths.items()})
 
     # -- the length of updates -------------------------------------------------------------------------------
 
+    def validate(self, sent: Sent) -> BoolArray:
+        """(k,) True for the answers of which the update and all buffers are finite; the server uses no others."""
+        finite = np.isfinite(sent.lengths)
+        for lengths in sent.buffers.values():
+            finite &= np.isfinite(lengths)
+        return finite
+
+    def bound(self, sent: Sent, step: int) -> tuple[FloatArray, FloatArray]:
+        """Return (k,) clip factors of the updates, and (k,) of the buffers, after `step` steps; see `clip_factors`.
+
+        The lengths count in the reference from now on.
+        """
+        updates = self.clip_factors(sent.rows, sent.lengths, step=step, size=sent.size)
+        buffers = np.ones(updates.size)
+        for kind, lengths in sent.buffers.items():
+            buffers = np.minimum(buffers, self.clip_factors(sent.rows, lengths, kind, step=step))
+        return updates, buffers
+
     def clip_factors(
         self,
-        rows: Sequence[int],
+        rows: ArrayLike,
         lengths: ArrayLike,
         kind: str = UPDATE,
         *,
@@ -154,27 +195,29 @@ class Trust:
 
     # -- weights ---------------------------------------------------------------------------------------------
 
-    def cap_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
-        """Return weights within the caps, for mode `average`; their sum is 1, or less if all clients are at their caps.
+    def bound_weights(
+        self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int, mode: str = "average"
+    ) -> FloatArray:
+        """Return weights within the caps, for the mode `average` or `delta`.
+
+        In mode `average` the weights are scaled to sum 1, and weight above a cap goes to the other clients; the sum is
+        below 1 if all clients are at their caps. In mode `delta` weight above a cap is lost.
 
         Args:
             rows: (k,) rows of the clients; -1 = a client that has left, which has no cap.
-            weights: (k,) >= 0.
+            weights: (k,) at least 0 in mode `average`.
             shares: (n,) shares of all clients in the objective.
             step: number of the current step.
+            mode: how the server uses the weights.
         """
         total = float(weights.sum())
-        if not self.on or not total > 0 or rows.size == 0:
+        if not self.on or rows.size == 0 or (mode == "average" and not total > 0):
             return weights
         room = self._room(rows, shares, step)
-        wanted = weights / total if abs(total - 1.0) > 1e-12 else weights
-        return filled_up(wanted, _split(room, rows, wanted))
-
-    def cap_deltas(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> FloatArray:
-        """Return weights within the caps, for mode `delta`; weight above a cap is lost, not given to other clients."""
-        if not self.on or rows.size == 0:
-            return weights
-        room = _split(self._room(rows, shares, step), rows, np.abs(weights))
+        if mode == "average":
+            wanted = weights / total if abs(total - 1.0) > 1e-12 else weights
+            return filled_up(wanted, _split(room, rows, wanted))
+        room = _split(room, rows, np.abs(weights))
         over = np.abs(weights) > room
         return np.where(over, np.sign(weights) * room, weights) if over.any() else weights
 
@@ -187,7 +230,7 @@ class Trust:
         room = WEIGHT_BURST - np.maximum(0.0, used - leak * (step - last))
         return np.where(rows >= 0, np.maximum(room, 0.0), math.inf)
 
-    def use_weights(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> None:
+    def observe(self, rows: IntArray, weights: FloatArray, shares: FloatArray, step: int) -> None:
         """Add the weights of a step to the buckets of its clients."""
         if not self.on or not self.rate:
             return
@@ -199,7 +242,7 @@ class Trust:
         left = np.maximum(0.0, used[whose] - self.rate * shares[whose] * (step - last[whose]))
         used[whose], last[whose] = left + had, step
 
-    def plausible_samples(self, samples: FloatArray) -> FloatArray:
+    def bound_samples(self, samples: FloatArray) -> FloatArray:
         """(n,) numbers of samples, with the largest reduced to a share of `SHARE_CAP` in fleets of `SHARE_FLEET`."""
         total = float(samples.sum())
         if not self.on or samples.size < SHARE_FLEET or not total > 0:
@@ -212,48 +255,18 @@ class Trust:
         bounded[largest] = rest * SHARE_CAP / (1 - SHARE_CAP)
         return bounded
 
-    # -- claimed delays --------------------------------------------------------------------------------------
+    # -- claimed seconds -------------------------------------------------------------------------------------
 
-    def seconds(self, stated: float, measured: float) -> float:
+    def bound_seconds(self, stated: float, measured: float) -> float:
         """Return a client's seconds: as reported, but at least the measured seconds minus an allowance for transfer."""
         stated, measured = float(stated), float(measured)  # NumPy's half floats end at 65,504
         if not self.on or math.isnan(measured) or math.isnan(stated):
             return stated
         return max(stated, measured - max(TRANSFER_PART * measured, min(TRANSFER_SECONDS, measured / 2)))
 
-    def compare_delays(self, rows: IntArray, claimed: FloatArray, seconds: FloatArray, finished: BoolArray) -> None:
-        """Compare the seconds of answers with delays that were claimed beforehand.
-
-        A task that was given up counts only if it was later than the client's mean lateness by then.
-        """
-        if not self.on:
-            return
-        with np.errstate(divide="ignore", invalid="ignore"):
-            late = np.log(seconds) - np.log(claimed)
-        counted = np.isfinite(late) & (finished | (late > self._lateness()[rows]))
-        np.add.at(self.columns["answers_timed"], rows[counted], 1.0)
-        np.add.at(self.columns["log_lateness"], rows[counted], late[counted])
-
-    def slowdown(self) -> FloatArray:
-        """(n,) factors for claimed delays: 1, unless a client is significantly later than the fleet."""
-        timed = self.columns["answers_timed"]
-        seen = timed > 0
-        if not self.on or int(seen.sum()) < MIN_CLIENTS:
-            return np.ones(timed.size)
-        # One vote per client, not per answer: clients that claim to be fast are chosen more often.
-        mean = self._lateness() - trimmed(self._lateness()[seen], LEAST_SPREAD)[0]
-        surprise = mean * np.sqrt(timed)
-        spread = max(trimmed(surprise[seen], LEAST_SPREAD)[1], LEAST_SPREAD)
-        return np.where(seen & (surprise > LATE * spread), np.exp(mean), 1.0)
-
-    def _lateness(self) -> FloatArray:
-        """(n,) mean of log(seconds taken / seconds claimed); 0 for clients without such answers."""
-        timed = self.columns["answers_timed"]
-        return np.asarray(np.divide(self.columns["log_lateness"], timed, out=np.zeros(timed.size), where=timed > 0))
-
     # -- claimed moments -------------------------------------------------------------------------------------
 
-    def scale_moments(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
+    def bound_moments(self, moments: Mapping[int, FloatArray]) -> dict[int, float]:
         """Record the sizes of new moments, by row, and return row -> factor (at most 1) to apply to the moment.
 
         The result has all new moments, and stored moments with a changed factor. Factors refer to moments as reported.
@@ -284,31 +297,42 @@ class Trust:
 
     # -- evidence from a validation set ----------------------------------------------------------------------
 
-    def judge(self, rows: Sequence[int], cosines: ArrayLike) -> None:
-        """Record how updates agree with the server's own update, and exclude clients with a low mean cosine.
+    def observe_verdicts(self, rows: IntArray, accepted: BoolArray, step: int) -> None:
+        """Record which updates a rule with a validation set accepted; a client that it refuses repeatedly rests.
+
+        A rest ends by itself. It changes no weight and no share of the objective: the client merely gets no task.
 
         Args:
             rows: (k,) rows of the clients; -1 = a client that has left.
-            cosines: (k,) cosine of each update with the server's update on its validation set; NaN = unknown.
+            accepted: (k,) whether the rule used the update.
+            step: number of steps made.
         """
-        places, found = np.asarray(rows, dtype=np.int64), np.asarray(cosines, dtype=np.float64)
-        known = (places >= 0) & np.isfinite(found)
-        np.add.at(self.columns["judged"], places[known], 1.0)
-        np.add.at(self.columns["agreement"], places[known], found[known])
-        told = np.unique(places[known])
-        judged, agreement = self.columns["judged"][told], self.columns["agreement"][told]
-        self.columns["excluded"][told[(judged >= MIN_JUDGED) & (agreement < OPPOSED * judged)]] = 1.0
+        refusals, until = self.columns["refusals"], self.columns["rest_until"]
+        enough = 1 if 2 * int(accepted.sum()) < accepted.size else MAX_REFUSALS
+        for row, good in zip(rows.tolist(), accepted.tolist(), strict=True):
+            if row >= 0:
+                refusals[row] = 0.0 if good else min(refusals[row] + 1, MAX_REST)
+                if (more := refusals[row] - enough) >= 0:
+                    until[row] = step + 1 + min(REST_STEPS * 2.0 ** min(more, 30.0), MAX_REST)
 
-    def admitted(self, among: BoolArray) -> BoolArray:
-        """(n,) True for clients in the mask `among` that are not excluded; if more than half of them are, all stay."""
-        excluded = self.columns["excluded"] > 0
-        if not excluded.any() or 2 * int((excluded & among).sum()) > int(among.sum()):
+    def admitted(self, among: BoolArray, step: int) -> BoolArray:
+        """(n,) True for clients in the mask `among` that may get tasks: all but those that rest.
+
+        At most half of the clients rest; if more would, those stay whose rests end first.
+        """
+        until = self.columns["rest_until"]
+        resting = np.flatnonzero(among & (until > step))
+        if resting.size == 0:
             return among
-        return among & ~excluded
+        most = int(among.sum()) // 2
+        resting = resting[np.argsort(-until[resting], kind="stable")][:most]
+        found = among.copy()
+        found[resting] = False
+        return found
 
     def readmit(self, rows: IntArray) -> None:
-        """Reset the exclusion of clients, the evidence against them, and the weight that they have used."""
-        for name in ("excluded", "judged", "agreement", "weight_used"):
+        """End the rest of clients, and forget the evidence against them and the weight that they have used."""
+        for name in ("refusals", "rest_until", "weight_used"):
             self.columns[name][rows] = 0.0
 
     # -- saving ----------------------------------------------------------------------------------------------
@@ -329,7 +353,7 @@ class Trust:
                     f"{array.shape} came: start anew, or restore another copy"
                 )
             numbers = np.asarray(array, dtype=np.float64)
-            lowest = -math.inf if name in ("agreement", "log_lateness", "moment_size") else 0.0
+            lowest = -math.inf if name == "moment_size" else 0.0
             if not (np.isfinite(numbers) & (numbers >= lowest) | (name == "moment_size") & np.isnan(numbers)).all():
                 raise InputError(f"'trust/{name}' of the saved ledger is damaged: start anew, or restore another copy")
         self.columns = {name: np.array(saved[name], dtype=np.float64) for name in COLUMNS}
@@ -390,12 +414,3 @@ def robust_scale(values: FloatArray) -> tuple[float, float]:
     """Return the median and the robust standard deviation (1.4826 times the median absolute deviation)."""
     middle = float(np.median(values))
     return middle, 1.4826 * float(np.median(np.abs(values - middle)))
-
-
-def trimmed(values: FloatArray, least: float) -> tuple[float, float]:
-    """Return `robust_scale` of the values within three robust standard deviations of the median.
-
-    Outliers then do not increase the spread. Values within three times `least` of the median are never outliers.
-    """
-    middle, spread = robust_scale(values)
-    return robust_scale(values[np.abs(values - middle) <= 3 * max(spread, least)])

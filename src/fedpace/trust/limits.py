@@ -1,4 +1,4 @@
-"""All constants of the bounds on clients (`fedpace.trust.bounds`). docs/trust.md has the measurements behind them."""
+"""All constants of `fedpace.trust`. docs/trust.md has the measurements behind them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,14 @@ WEIGHT_RATE = 10.0
 """Leaky bucket for a client's weight: it drains per step by this multiple of the client's share of the objective."""
 WEIGHT_BURST = 5.0
 """Size of that bucket: a client can have the weight of this many whole steps at any time."""
+MAX_DEPARTED = 10_000
+"""Clients that have left and are still remembered."""
 
-# -- claimed delays --------------------------------------------------------------------------------------------------
+# -- claimed seconds -------------------------------------------------------------------------------------------------
 
 TRANSFER_PART, TRANSFER_SECONDS = 0.25, 1.0
 """Allowance for the transfer: a client's reported seconds may be below the measured seconds by this fraction of them,
 or by this many seconds (at most half of them), whichever is larger."""
-LATE = 4.0
-"""A claimed delay is corrected if the client is later than the fleet by this many standard errors."""
-LEAST_SPREAD = 0.2
-"""Smallest assumed spread of the logarithms of seconds, because a few similar answers do not prove a small spread."""
 
 # -- claimed moments -------------------------------------------------------------------------------------------------
 
@@ -54,7 +52,19 @@ MOMENT_LOG_LIMIT = 600.0
 
 # -- evidence from a validation set ----------------------------------------------------------------------------------
 
-MIN_JUDGED = 4
-"""Number of a client's updates that must be compared with the validation set before it can be excluded."""
-OPPOSED = -0.25
-"""A client is excluded if the mean cosine of its updates with the server's own update is below this."""
+MAX_REFUSALS = 3
+"""A client rests, that is, gets no task for a while, if the validation set refused this many of its updates in a row.
+One is enough in a step in which it refused most updates: otherwise a scheme may ask the same attackers for ever."""
+REST_STEPS = 8.0
+"""Steps of the first rest. With each further refusal in a row the rest is twice as long."""
+MAX_REST = 2.0**20
+"""Steps of the longest rest, so that saved numbers are finite."""
+
+# -- robust rules ----------------------------------------------------------------------------------------------------
+
+CAP = 1e60
+"""Largest absolute value of an entry of an update."""
+SLACK = 1e-9
+"""Smaller relative differences of weights or scores count as rounding errors."""
+BLOCK = 1 << 17
+"""Size of one block of coordinates in numbers; small enough to sort in the cache."""

@@ -28,22 +28,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from fedpace._base import checks
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.errors import InputError
-
-CAP = 1e60
-"""Largest absolute value of an entry of an update."""
-
-SLACK = 1e-9
-"""Smaller relative differences of weights or scores count as rounding errors."""
-
-BLOCK = 1 << 17
-"""Size of one block of coordinates in numbers; small enough to sort in the cache."""
+from fedpace._base.options import FINITE, AtLeast, Between, Options
+from fedpace.trust.limits import BLOCK, CAP, SLACK
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +96,7 @@ Found = tuple[FloatArray, FloatArray, dict[str, float]]
 """The result of a rule before it is multiplied by W: the step, the effective shares, and the note."""
 
 
-class _Rule(ABC):
+class _Rule(Options, ABC):
     """Base class: checks the input, removes weights of 0 and multiplies by W; subclasses define `_unit` for W = 1."""
 
     name: ClassVar[str]
@@ -180,13 +173,8 @@ class Median(_Rule):
 class _Bounded(_Rule):
     """Base class of rules that assume a largest fraction of Byzantine clients."""
 
-    fraction: float = 0.2
+    fraction: Annotated[float, Between(0, 0.5, "[)")] = 0.2
     """Largest fraction of Byzantine clients; at least 0 and below 0.5."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        if not (checks.is_number(self.fraction) and 0 <= self.fraction < 0.5):
-            raise InputError(f"fraction must be at least 0 and below 0.5, but {checks.shortened(self.fraction)} came")
 
 
 @dataclass(frozen=True)
@@ -253,13 +241,8 @@ class MultiKrum(_Bounded):
 
     name: ClassVar[str] = "multi-krum"
 
-    keep: int = 0
+    keep: Annotated[int, AtLeast(0)] = 0
     """Number of updates to average; 0 = k - f - 2."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        checks.whole(self.keep, 0, "keep")
 
     def _unit(self, case: _Case) -> Found:
         return _best(case.updates, case.shares, self.fraction, self.keep)
@@ -326,16 +309,10 @@ class GeometricMedian(_Rule):
 
     name: ClassVar[str] = "geometric-median"
 
-    iterations: int = 500
+    iterations: Annotated[int, AtLeast(1)] = 500
     """Largest number of steps of Weiszfeld's algorithm."""
-    smoothing: float = 1e-6
+    smoothing: Annotated[float, Between(0, 1, "(]")] = 1e-6
     """Smaller distances to the median count as this one, as a fraction of the clients' median distance."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        checks.whole(self.iterations, 1, "iterations")
-        checks.above(self.smoothing, 0.0, "smoothing")
-        checks.between(self.smoothing, 0.0, 1.0, "smoothing")
 
     def _unit(self, case: _Case) -> Found:
         updates, shares = case.updates, case.shares
@@ -386,19 +363,12 @@ class CenteredClipping(_Rule):
 
     name: ClassVar[str] = "centered-clipping"
 
-    radius: float = 0.0
+    radius: Annotated[float, AtLeast(0), FINITE] = 0.0
     """Longer differences from the center are clipped to this; 0 = the distance within which half of the weight lies."""
-    iterations: int = 3
+    iterations: Annotated[int, AtLeast(1)] = 3
     """How often the center moves per step."""
-    bucket: int = 1
+    bucket: Annotated[int, AtLeast(1)] = 1
     """Number of clients per bucket; 1 = no bucketing."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        checks.at_least(self.radius, 0.0, "radius")
-        checks.finite(self.radius, "radius")
-        checks.whole(self.iterations, 1, "iterations")
-        checks.whole(self.bucket, 1, "bucket")
 
     def _unit(self, case: _Case) -> Found:
         updates, shares = case.updates, case.shares
@@ -440,17 +410,12 @@ class Fltrust(_Rule):
     name: ClassVar[str] = "fltrust"
     validates: ClassVar[bool] = True
 
-    server_vote: float = 1.0
+    server_vote: Annotated[float, AtLeast(0), FINITE] = 1.0
     """Weight of the server's own update, in units of an average client; 0 = the paper's rule."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        checks.at_least(self.server_vote, 0.0, "server_vote")
-        checks.finite(self.server_vote, "server_vote")
 
     def _unit(self, case: _Case) -> Found:
         cosines, rescale = _compared(case.updates, case.trusted)
-        return _rescaled(case, case.shares * np.maximum(cosines, 0.0), rescale, self.server_vote)
+        return _with_vote(case, case.shares * np.maximum(cosines, 0.0), rescale, self.server_vote / case.shares.size)
 
 
 @dataclass(frozen=True)
@@ -467,32 +432,36 @@ class Zeno(_Rule):
     rho - epsilon. The default is that of the authors' script (0.001 at gamma = 0.1, epsilon = 0); their code computes
     |g|^2 before g is rescaled. t belongs to the current model; the paper reuses one t for several steps. The paper
     applies one accepted gradient at a time; the step here is the weighted mean of the accepted ones, which is the same
-    for one update. The server's own update votes too (`server_vote`). An update of length 0 has no direction and is
-    left out.
+    for one update. An update of length 0 has no direction and is left out.
+
+    Two departures keep the rule useful once t fits the validation set and becomes short (`rescale=True` undoes both).
+    Accepted updates are not rescaled to the length of t, but clipped to that length or to their median length,
+    whichever is larger. And t votes too (`server_vote`), but its vote is at most that of all accepted updates: the
+    server does not train on its own data alone, even if it refuses all updates of a step.
     """
 
     name: ClassVar[str] = "zeno"
     validates: ClassVar[bool] = True
 
-    rho: float = 0.01
+    rho: Annotated[float, Between(0, 1)] = 0.01
     """An update is accepted if its cosine with the server's own update is at least rho - epsilon."""
-    epsilon: float = 0.0
+    epsilon: Annotated[float, AtLeast(0), FINITE] = 0.0
     """Slack of that bound."""
-    server_vote: float = 1.0
+    server_vote: Annotated[float, AtLeast(0), FINITE] = 1.0
     """Weight of the server's own update, in units of an average client, as in FLTrust; 0 = the paper's rule."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        checks.between(self.rho, 0.0, 1.0, "rho")
-        checks.at_least(self.epsilon, 0.0, "epsilon")
-        checks.finite(self.epsilon, "epsilon")
-        checks.at_least(self.server_vote, 0.0, "server_vote")
-        checks.finite(self.server_vote, "server_vote")
+    rescale: bool = False
+    """Give all accepted updates the length of the server's own, as the paper does."""
 
     def _unit(self, case: _Case) -> Found:
         cosines, rescale = _compared(case.updates, case.trusted)
         accepted = (cosines >= self.rho - self.epsilon) & (rescale > 0)
-        return _rescaled(case, np.where(accepted, case.shares, 0.0), rescale, self.server_vote)
+        trust = np.where(accepted, case.shares, 0.0)
+        vote = self.server_vote / case.shares.size
+        if self.rescale:
+            return _with_vote(case, trust, rescale, vote)
+        middle = float(np.median(1 / rescale[accepted])) if accepted.any() else 1.0
+        factors = np.minimum(1.0, max(1.0, middle) * rescale)
+        return _with_vote(case, trust, factors, min(vote, float(trust.sum())))
 
 
 ROBUST: dict[str, type] = {
@@ -634,12 +603,11 @@ def _compared(updates: FloatArray, trusted: FloatArray) -> tuple[FloatArray, Flo
     return cosines, rescale
 
 
-def _rescaled(case: _Case, trust: FloatArray, rescale: FloatArray, server_vote: float) -> Found:
-    """Return the mean of the rescaled updates, weighted by `trust`, and of the server's own update."""
-    own = server_vote / trust.size
-    total = float(trust.sum()) + own
+def _with_vote(case: _Case, trust: FloatArray, factors: FloatArray, vote: float) -> Found:
+    """Return the mean of the updates times `factors`, weighted by `trust`, and of the server's update with a vote."""
+    total = float(trust.sum()) + vote
     counted = trust / total if total > 0 else trust
-    step = (counted * rescale) @ case.updates
-    if own:
-        step = step + own / total * case.trusted
+    step = (counted * factors) @ case.updates
+    if vote:
+        step = step + vote / total * case.trusted
     return step, counted, {"accepted": float(np.count_nonzero(counted))}

@@ -36,11 +36,14 @@
     for (const axis of [layout.xaxis, layout.yaxis]) Object.assign(axis, { gridcolor: line, linecolor: line });
     for (const shape of layout.shapes || []) shape.line.color = ink;
     for (const trace of copy.data) if (trace.meta === "ink") trace.line.color = ink;
-    // Many bands over each other show nothing: they come with few schemes.
-    const many = data.schemes.length - hidden.size > 6;
+    // Many bands over each other show nothing.
+    const many = data.schemes.length - hidden.size > data.most_banded;
     const band = (trace) => trace.mode === "lines" && trace.line.width === 0;
     copy.data = copy.data.filter((trace) => !hidden.has(trace.legendgroup) && !(many && band(trace)));
-    if (narrow.matches) for (const t of copy.data) if (t.mode === "markers+text") t.mode = "markers";
+    if (narrow.matches) {
+      for (const t of copy.data) if (t.mode === "markers+text") t.mode = "markers";
+      copy.data = copy.data.filter((t) => t.meta !== "label");
+    }
     if (narrow.matches) {
       layout.font.size = 12;
       layout.margin = Object.assign({}, layout.margin, { l: 44, r: 8 });
@@ -78,7 +81,7 @@
 
   const redraw = () => drawn.forEach(draw);
 
-  // -- who was chosen --------------------------------------------------------------------------------------------
+  // -- selected clients --------------------------------------------------------------------------------------------
 
   function cohortMap(label) {
     const map = data.maps[label];
@@ -111,8 +114,7 @@
     const bar = { title: { text: "weight" }, orientation: "h", y: -0.38, thickness: 8, outlinewidth: 0, nticks: narrow.matches ? 3 : 5, tickangle: 0, len: 0.6 };
     const steps = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (height - 1)));
     const ticks = [...new Set(steps)].filter((row) => map.ticks[row]);
-    const layout = structuredClone(figures.cohort.layout);
-    Object.assign(layout, { height: data.map_height, showlegend: false });
+    const layout = structuredClone(data.layout);
     layout.xaxis.title = { text: "round", standoff: 6 };
     Object.assign(layout.xaxis, { showgrid: false, type: "linear", dtick: null });
     layout.yaxis = {
@@ -136,15 +138,16 @@
   const escaped = (text) =>
     text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%/g, "&#37;").replace(/\$/g, "&#36;");
 
-  // -- how far everybody was at a time ---------------------------------------------------------------------------
+  // -- the metric at a time ---------------------------------------------------------------------------
 
-  const lines = figures.metric.time.data.filter((trace) => trace.name);
+  const overTime = figures.metric && figures.metric.time ? figures.metric.time.data : [];
+  const lines = overTime.filter((trace) => trace.meta === "line");
   const ends = lines.map((trace) => trace.x[trace.x.length - 1]);
   const firsts = lines.flatMap((trace) => trace.x.filter((x) => x > 0).slice(0, 1));
   const longest = Math.max(...ends, 0);
   const shortest = firsts.length ? Math.min(...firsts) : longest;
 
-  const band = (group) => figures.metric.time.data.filter((t) => t.legendgroup === group && t.showlegend === false);
+  const band = (group) => overTime.filter((t) => t.legendgroup === group && t.line && t.line.width === 0);
 
   function valueAt(trace, seconds) {
     let low = -1;
@@ -240,6 +243,30 @@
       showSchemes();
     });
   }
+  // Click on a heading: sort by the column; click again: the other way round. Cells without a number stay last.
+  for (const table of all("table.sortable")) {
+    const heads = [...table.querySelectorAll("thead th")];
+    heads.forEach((head, place) =>
+      head.querySelector("button").addEventListener("click", () => {
+        const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        for (const other of heads) other.setAttribute("aria-sort", "none");
+        head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+        const body = table.querySelector("tbody");
+        const key = (row) => {
+          const cell = row.children[place];
+          if (place === 0) return cell.textContent;
+          return "order" in cell.dataset ? Number(cell.dataset.order) : null;
+        };
+        const rows = [...body.children].map((row) => [key(row), row]);
+        rows.sort(([a], [b]) => {
+          if (a === null || b === null) return (a === null) - (b === null);
+          return sign * (place === 0 ? a.localeCompare(b) : a - b);
+        });
+        body.append(...rows.map(([, row]) => row));
+      })
+    );
+  }
+
   if (one("map-scheme")) one("map-scheme").addEventListener("change", () => draw("map"));
 
   dark.addEventListener("change", redraw);
@@ -258,7 +285,7 @@
   // The first figure is drawn at once, the others when they come near the screen: the page is there sooner.
   const names = all(".figure").map((part) => part.id.slice("figure-".length));
   startInstant();
-  draw(names[0]);
+  if (names.length) draw(names[0]);
   const near = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) {

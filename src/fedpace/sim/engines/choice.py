@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from fedpace._base.checks import at_least, one_of
 from fedpace._base.errors import InputError
-from fedpace.sim.engines.base import Engine
-from fedpace.sim.engines.inline import Inline
-from fedpace.sim.engines.names import EngineName
-from fedpace.sim.trainers import AnyTrainer
+from fedpace._base.options import AtLeast, Options
+from fedpace.sim.engines import EngineName
+from fedpace.sim.engines.base import Engine, Inline
+from fedpace.sim.trainers import Trainer
 
 
 @dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(Options):
     """The engine that the user asks for.
 
     Args:
@@ -28,18 +27,19 @@ class EngineOptions:
             one on this machine.
     """
 
+    options_of: ClassVar[str] = "the engine"
+
     name: EngineName = "auto"
-    workers: int = 0
+    workers: Annotated[int, AtLeast(0)] = 0
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise if an option is invalid."""
-        one_of(self.name, get_args(EngineName), "engine")
-        at_least(self.workers, 0, "workers of the engine")
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
         if self.ray_address is not None and self.name != "ray":
             raise InputError(f"a Ray address is for engine ray, but the engine is {self.name}")
 
-    def choose(self, trainer: AnyTrainer, cohort: int | None = None) -> EngineChoice:
+    def choose(self, trainer: Trainer, cohort: int | None = None) -> EngineChoice:
         """Return the engine for this model and for cohorts of about this size; None = size not known."""
         if trainer.training.arithmetic == "numpy" and self.name in ("processes", "ray"):
             raise InputError(
@@ -71,7 +71,7 @@ class EngineChoice:
     why: str
     ray_address: str | None = None
 
-    def build(self, trainer: AnyTrainer) -> Engine:
+    def build(self, trainer: Trainer) -> Engine:
         """Return the engine; it acquires its resources at first use."""
         if self.name == "inline":
             return Inline(trainer)

@@ -23,18 +23,15 @@ from typing import Any, ClassVar
 import torch
 
 from fedpace._base.errors import InputError, OrderError
-from fedpace.sim.engines.base import Engine
-from fedpace.sim.engines.errors import WorkerLostError
-from fedpace.sim.engines.memory import SharedArrays
-from fedpace.sim.engines.surroundings import ONE_THREAD
-from fedpace.sim.engines.tasks import Task, TrainTask
-from fedpace.sim.engines.worker import FAILED, Briefing, put_together, share
-from fedpace.sim.trainers import AnyTrainer
+from fedpace.sim.engines.base import Engine, EngineTask, TrainTask, WorkerLostError
+from fedpace.sim.engines.threads import ONE_THREAD
+from fedpace.sim.engines.worker import FAILED, SharedArrays, WorkerSetup, share, unpack_answers
+from fedpace.sim.trainers import Trainer
 
 RETRIES = 3
 """How often a task is repeated after its worker died."""
 
-ANSWER_BYTES = 2**29
+MAX_ANSWER_BYTES = 2**29
 """Most bytes of answers that wait for their turn; limits how far workers run ahead of the next answer."""
 
 
@@ -48,7 +45,7 @@ class Processes(Engine):
 
     name: ClassVar[str] = "processes"
 
-    def __init__(self, trainer: AnyTrainer, workers: int) -> None:
+    def __init__(self, trainer: Trainer, workers: int) -> None:
         super().__init__(trainer)
         module = type(trainer.model).__module__
         if module == "__main__":
@@ -59,11 +56,11 @@ class Processes(Engine):
         self.workers = workers
         self._pool: Pool | None = None
 
-    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+    def _run(self, parameters: torch.Tensor, tasks: Sequence[EngineTask]) -> Iterator[Sequence[Any]]:
         if self._pool is None:
             self._pool = Pool(self.trainer, self.workers)
-        queue = Queue(tasks, self.trainer, max(2 * self.workers, ANSWER_BYTES // self._answer_bytes))
-        with self._pool.lent(parameters) as pool:
+        queue = Queue(tasks, self.trainer, max(2 * self.workers, MAX_ANSWER_BYTES // self._answer_bytes))
+        with self._pool.reserved(parameters) as pool:
             for number in range(len(tasks)):
                 while True:
                     for other, answers in pool.answers(wait_for_one=number not in queue.answered):
@@ -79,7 +76,7 @@ class Processes(Engine):
 
     @property
     def _answer_bytes(self) -> int:
-        return self.trainer.largest_part * self.trainer.message_bytes
+        return self.trainer.max_part_clients * self.trainer.message_bytes
 
     def close(self) -> None:
         """Stop the workers."""
@@ -97,7 +94,7 @@ class Queue:
         ahead: how many tasks the workers may run ahead of the next answer.
     """
 
-    def __init__(self, tasks: Sequence[Task], trainer: AnyTrainer, ahead: int) -> None:
+    def __init__(self, tasks: Sequence[EngineTask], trainer: Trainer, ahead: int) -> None:
         self._tasks = tasks
         self._ranks = [(-task.cost(trainer), number) for number, task in enumerate(tasks)]
         self._ahead = ahead
@@ -130,13 +127,13 @@ class Queue:
 class Pool:
     """The worker processes and the memory that they share; workers that die are replaced."""
 
-    def __init__(self, trainer: AnyTrainer, workers: int) -> None:
-        self._arrays, briefing = share(trainer, workers)
+    def __init__(self, trainer: Trainer, workers: int) -> None:
+        self._arrays, setup = share(trainer, workers)
         self._parameters = torch.from_numpy(self._arrays["parameters"])
-        self._lent = False
+        self._reserved = False
         # Workers read from this pipe. It closes when this process ends for any reason, and then they end too.
         lifeline = os.pipe()
-        self._workers = [Worker(number, self._arrays, briefing, lifeline[0]) for number in range(workers)]
+        self._workers = [Worker(number, self._arrays, setup, lifeline[0]) for number in range(workers)]
         self._finalizer = weakref.finalize(self, _end, self._workers, self._arrays, lifeline)
 
     @property
@@ -145,16 +142,16 @@ class Pool:
         return [worker for worker in self._workers if worker.task is None]
 
     @contextmanager
-    def lent(self, parameters: torch.Tensor) -> Iterator[Pool]:
+    def reserved(self, parameters: torch.Tensor) -> Iterator[Pool]:
         """Reserve the workers for tasks that start from `parameters`; cancel unfinished tasks at the end."""
-        if self._lent:
+        if self._reserved:
             raise OrderError("an engine answers one call at a time: read the answers to the one before to the end")
-        self._lent = True
+        self._reserved = True
         self._parameters.copy_(parameters)
         try:
             yield self
         finally:
-            self._lent = False
+            self._reserved = False
             for worker in self._workers:
                 if worker.task is not None:
                     worker.stop()
@@ -173,14 +170,14 @@ class Pool:
 class Worker:
     """One worker process and its current task."""
 
-    def __init__(self, number: int, arrays: SharedArrays, briefing: Briefing, lifeline: int) -> None:
+    def __init__(self, number: int, arrays: SharedArrays, setup: WorkerSetup, lifeline: int) -> None:
         self._number = number
         self._arrays = arrays
-        self._briefing = pickle.dumps(briefing)
+        self._briefing = pickle.dumps(setup)
         self._lifeline = lifeline
-        self._room = torch.from_numpy(arrays[f"answers {number}"])
+        self._answer_rows = torch.from_numpy(arrays[f"answers {number}"])
         self._process: subprocess.Popen[bytes] | None = None
-        self.task: tuple[int, Task] | None = None
+        self.task: tuple[int, EngineTask] | None = None
         self._start()
 
     def _start(self) -> None:
@@ -196,14 +193,14 @@ class Worker:
         theirs.close()
         self._send(self._briefing)
 
-    def begin(self, number: int, task: Task) -> None:
+    def begin(self, number: int, task: EngineTask) -> None:
         """Send a task to the process; start a new process if the last one died."""
         if self._process is None:
             self._start()
         self.task = (number, task)
         corrected = isinstance(task, TrainTask) and task.corrections is not None
         if isinstance(task, TrainTask) and task.corrections is not None:
-            self._room[: len(task.corrections)].copy_(task.corrections)
+            self._answer_rows[: len(task.corrections)].copy_(task.corrections)
             task = replace(task, corrections=None)
         self._send(pickle.dumps((task, corrected)))
 
@@ -217,7 +214,7 @@ class Worker:
             self.stop()
             return number, None
         self.task = None
-        return number, message if kind == FAILED else put_together(message, self._room, task)
+        return number, message if kind == FAILED else unpack_answers(message, self._answer_rows, task)
 
     def stop(self) -> None:
         """Kill the process and drop its task."""

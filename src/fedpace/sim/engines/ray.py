@@ -25,14 +25,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, MissingExtraError
-from fedpace.sim.engines.base import Engine
+from fedpace.sim.engines.base import Engine, EngineTask, WorkerLostError
 from fedpace.sim.engines.choice import cores
-from fedpace.sim.engines.errors import WorkerLostError
-from fedpace.sim.engines.surroundings import environment
-from fedpace.sim.engines.tasks import Task
-from fedpace.sim.engines.threads import one_thread
-from fedpace.sim.engines.worker import Briefing, briefed_trainer, share
-from fedpace.sim.trainers import AnyTrainer
+from fedpace.sim.engines.threads import environment, one_thread
+from fedpace.sim.engines.worker import WorkerSetup, build_trainer, share
+from fedpace.sim.trainers import Trainer
 
 try:
     import ray
@@ -45,7 +42,7 @@ except ModuleNotFoundError as cause:
 RETRIES = 3
 """How often a task is repeated after its worker died."""
 
-KNOCK = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds to wait for a connection to a cluster."""
 
 QUIET = {
@@ -54,7 +51,7 @@ QUIET = {
 }
 """Environment variables for every Ray connection."""
 
-ALONE = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+LOCAL_ONLY = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
 """Environment variables for a cluster that this process starts: Ray listens on the loopback interface only."""
 
 
@@ -70,17 +67,17 @@ class Ray(Engine):
 
     name: ClassVar[str] = "ray"
 
-    def __init__(self, trainer: AnyTrainer, workers: int = 0, *, address: str | None = None) -> None:
+    def __init__(self, trainer: Trainer, workers: int = 0, *, address: str | None = None) -> None:
         super().__init__(trainer)
         self.workers = workers
         self.address = address
         self._cluster: Cluster | None = None
-        self._ingredients: Any = None
+        self._worker_inputs: Any = None
 
-    def _run(self, parameters: torch.Tensor, tasks: Sequence[Task]) -> Iterator[Sequence[Any]]:
+    def _run(self, parameters: torch.Tensor, tasks: Sequence[EngineTask]) -> Iterator[Sequence[Any]]:
         if self._cluster is None:
             self._cluster = Cluster(self.address, self.workers)
-            self._ingredients = ray.put(_ingredients(self.trainer))
+            self._worker_inputs = ray.put(_worker_inputs(self.trainer))
         received = ray.put(parameters.numpy())
         # Longest first, so that no long task runs alone at the end.
         waiting = deque(sorted(range(len(tasks)), key=lambda index: -tasks[index].cost(self.trainer)))
@@ -92,7 +89,7 @@ class Ray(Engine):
                 while index not in answered:
                     while waiting and len(running) < at_once:
                         chosen = waiting.popleft()
-                        running[_work.remote([self._ingredients], received, tasks[chosen])] = chosen
+                        running[_work.remote([self._worker_inputs], received, tasks[chosen])] = chosen
                     # Answers stay in the object store until their turn, because this process may have less memory.
                     for reference in ray.wait(list(running), fetch_local=False)[0]:
                         answered[running.pop(reference)] = reference
@@ -105,7 +102,7 @@ class Ray(Engine):
 
     def close(self) -> None:
         """Disconnect from the cluster, and stop it if this process started it."""
-        self._ingredients = None
+        self._worker_inputs = None
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -123,7 +120,7 @@ class Cluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is not None:
             try:
-                _knock(address)
+                _check_reachable(address)
                 with environment(QUIET):
                     ray.init(address=address, **quiet)
             except (OSError, ValueError) as cause:
@@ -134,7 +131,7 @@ class Cluster:
             return
         # A private folder with a short path: Ray puts sockets there, and socket paths have a length limit.
         self._folder = Path(tempfile.mkdtemp(prefix="fedpace-ray-"))
-        with environment(QUIET | ALONE), _loopback():
+        with environment(QUIET | LOCAL_ONLY), _loopback():
             ray.init(
                 address="local",
                 num_cpus=workers or cores(),
@@ -152,37 +149,37 @@ class Cluster:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise an OSError if no server listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=KNOCK).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 @ray.remote(num_cpus=1, max_retries=RETRIES)
-def _work(ingredients: list[Any], parameters: NDArray[Any], task: Task) -> Sequence[Any]:
-    """Compute a task. The list around the ingredients' reference keeps Ray from fetching them for every task."""
+def _work(worker_inputs: list[Any], parameters: NDArray[Any], task: EngineTask) -> Sequence[Any]:
+    """Compute a task. The list around the worker_inputs' reference keeps Ray from fetching them for every task."""
     with one_thread():
-        return task.run(_trainer(ingredients[0]), torch.tensor(parameters))
+        return task.run(_trainer(worker_inputs[0]), torch.tensor(parameters))
 
 
-def _ingredients(trainer: AnyTrainer) -> tuple[dict[str, NDArray[Any]], Briefing]:
+def _worker_inputs(trainer: Trainer) -> tuple[dict[str, NDArray[Any]], WorkerSetup]:
     """Return what a worker needs, with the data in a few large arrays that the object store shares without copies."""
-    arrays, briefing = share(trainer, workers=0)
+    arrays, setup = share(trainer, workers=0)
     arrays.close()  # the arrays stay valid
-    return {name: arrays[name] for name in arrays.places}, briefing
+    return {name: arrays[name] for name in arrays.places}, setup
 
 
 @lru_cache(maxsize=1)
-def _trainer(ingredients: Any) -> AnyTrainer:
+def _trainer(worker_inputs: Any) -> Trainer:
     """Return the worker's trainer; each worker builds it once."""
     with warnings.catch_warnings():
         # The object store's arrays are read-only, and nothing writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return briefed_trainer(*ray.get(ingredients))
+        return build_trainer(*ray.get(worker_inputs))
 
 
-def _fetched(reference: Any, task: Task) -> Sequence[Any]:
+def _fetched(reference: Any, task: EngineTask) -> Sequence[Any]:
     """Return the answers to a task, or raise its exception."""
     try:
         answers: Sequence[Any] = ray.get(reference)
@@ -206,7 +203,7 @@ def _to_standard_error(data: dict[str, str], print_file: Any, ignore_prefix: boo
 
 @contextmanager
 def _loopback() -> Iterator[None]:
-    """Do the same as `ALONE` if Ray was imported earlier and has already read the environment."""
+    """Do the same as `LOCAL_ONLY` if Ray was imported earlier and has already read the environment."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:

@@ -1,17 +1,24 @@
-"""The program of a worker process: it gets the data once, then answers tasks until the connection closes.
+"""The program of a worker process, and the memory that it shares with the main process.
 
-`processes.py` starts it as a separate program. It does not fork, because torch cannot compute gradients in a fork of a
-process that has computed some. It does not use `multiprocessing`, which would run the user's main module again.
+A worker gets the data once, then answers tasks until the connection closes. `processes.py` starts it as a separate
+program. It does not fork, because torch cannot compute gradients in a fork of a process that has computed some. It does
+not use `multiprocessing`, which would run the user's main module again.
+
+The shared memory has no name in the file system. The operating system frees it with the last process that has it open,
+so nothing is left behind after a crash.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,17 +28,76 @@ from numpy.typing import NDArray
 
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models.base import ModelConfig
-from fedpace.sim.engines.memory import Place, SharedArrays
-from fedpace.sim.engines.tasks import Task, TrainTask
-from fedpace.sim.trainer import Trainer
-from fedpace.sim.trainers import AnyTrainer
+from fedpace.sim.engines.base import EngineTask, TrainTask
+from fedpace.sim.torch_trainer import TorchTrainer
+from fedpace.sim.trainers import Trainer
 from fedpace.sim.training import LocalResult, Training
+
+ALIGNED = 64
+"""Alignment of every array in bytes, as in torch: the rounding of some kernels depends on it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Position, shape and type of an array in the shared memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class SharedArrays:
+    """Named arrays in shared memory.
+
+    Args:
+        file: file descriptor of the memory; this object owns it.
+        places: name -> place of each array.
+    """
+
+    def __init__(self, file: int, places: Mapping[str, Place]) -> None:
+        self.file = file
+        self.places = dict(places)
+        self._map = mmap.mmap(file, max(_end(place) for place in places.values()))
+
+    @classmethod
+    def create(cls, arrays: Mapping[str, tuple[tuple[int, ...], Any]]) -> SharedArrays:
+        """Allocate arrays of these shapes and types, filled with 0."""
+        places: dict[str, Place] = {}
+        end = 0
+        for name, (shape, dtype) in arrays.items():
+            places[name] = Place(-(-end // ALIGNED) * ALIGNED, tuple(shape), np.dtype(dtype).str)
+            end = _end(places[name])
+        file = _anonymous_file()
+        os.ftruncate(file, end)
+        return cls(file, places)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return the array of this name."""
+        place = self.places[name]
+        flat = np.frombuffer(self._map, dtype=place.dtype, count=prod(place.shape), offset=place.offset)
+        return flat.reshape(place.shape)
+
+    def close(self) -> None:
+        """Close the file descriptor; the memory lives as long as one of its arrays."""
+        os.close(self.file)
+
+
+def _end(place: Place) -> int:
+    return place.offset + max(1, prod(place.shape) * np.dtype(place.dtype).itemsize)
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("fedpace")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
 
 FINISHED, FAILED = "finished", "failed"
 
 
 @dataclass(frozen=True)
-class Briefing:
+class WorkerSetup:
     """What a worker needs besides the shared arrays."""
 
     places: dict[str, Place]
@@ -44,7 +110,7 @@ class Briefing:
     seed: int
 
 
-def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
+def share(trainer: Trainer, workers: int) -> tuple[SharedArrays, WorkerSetup]:
     """Copy the data to shared memory, and reserve space for the parameters and for each worker's answers."""
     data, length = trainer.data, trainer.initial.numel()
     first, sizes = data.train[0], tuple(len(samples) for samples in data.train)
@@ -55,7 +121,7 @@ def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
             "test inputs": (data.test.inputs.shape, data.test.inputs.dtype),
             "test targets": (data.test.targets.shape, data.test.targets.dtype),
             "parameters": ((length,), np.float32),
-            **{f"answers {worker}": ((trainer.largest_part, length), np.float32) for worker in range(workers)},
+            **{f"answers {worker}": ((trainer.max_part_clients, length), np.float32) for worker in range(workers)},
         }
     )
     inputs, targets = arrays["inputs"], arrays["targets"]
@@ -67,13 +133,13 @@ def share(trainer: AnyTrainer, workers: int) -> tuple[SharedArrays, Briefing]:
     arrays["test inputs"][:] = data.test.inputs
     arrays["test targets"][:] = data.test.targets
     others = {field: getattr(data, field) for field in ("name", "classes", "metric", "loss_scale", "test_sizes")}
-    return arrays, Briefing(arrays.places, sizes, others, trainer.model, trainer.training, trainer.seed)
+    return arrays, WorkerSetup(arrays.places, sizes, others, trainer.model, trainer.training, trainer.seed)
 
 
-def lay_out(answers: Sequence[Any], room: torch.Tensor) -> list[Any]:
-    """Copy the models or gradients in `answers` to the shared array `room`; return the rest, which must be sent."""
+def layer_positions(answers: Sequence[Any], buffer: torch.Tensor) -> list[Any]:
+    """Copy the models or gradients in `answers` to the shared array `buffer`; return the rest, which must be sent."""
     left: list[Any] = []
-    for row, answer in zip(room, answers, strict=False):
+    for row, answer in zip(buffer, answers, strict=False):
         if isinstance(answer, LocalResult):
             row.copy_(answer.parameters)
             left.append((answer.loss, answer.steps))
@@ -85,43 +151,43 @@ def lay_out(answers: Sequence[Any], room: torch.Tensor) -> list[Any]:
     return left
 
 
-def put_together(left: Sequence[Any], room: torch.Tensor, task: Task) -> list[Any]:
-    """Rebuild the answers that `lay_out` took apart."""
+def unpack_answers(left: Sequence[Any], buffer: torch.Tensor, task: EngineTask) -> list[Any]:
+    """Rebuild the answers that `layer_positions` took apart."""
     if isinstance(task, TrainTask):
-        return [LocalResult(row.clone(), *other) for row, other in zip(room, left, strict=False)]
-    return [row.clone() if other is None else other for row, other in zip(room, left, strict=False)]
+        return [LocalResult(row.clone(), *other) for row, other in zip(buffer, left, strict=False)]
+    return [row.clone() if other is None else other for row, other in zip(buffer, left, strict=False)]
 
 
 def work(connection: Connection, file: int, number: int) -> None:
     """Answer the tasks that arrive on `connection`, until it closes."""
-    briefing: Briefing = pickle.loads(connection.recv_bytes())  # noqa: S301  from the process that started this one
-    arrays = SharedArrays(file, briefing.places)
-    trainer = briefed_trainer(arrays, briefing)
+    setup: WorkerSetup = pickle.loads(connection.recv_bytes())  # noqa: S301  from the process that started this one
+    arrays = SharedArrays(file, setup.places)
+    trainer = build_trainer(arrays, setup)
     parameters = torch.from_numpy(arrays["parameters"])
-    room = torch.from_numpy(arrays[f"answers {number}"])
+    buffer = torch.from_numpy(arrays[f"answers {number}"])
     while True:
         task, corrected = pickle.loads(connection.recv_bytes())  # noqa: S301
         if corrected:
-            task = replace(task, corrections=room[: len(task.clients)].clone())
+            task = replace(task, corrections=buffer[: len(task.clients)].clone())
         try:
-            left = lay_out(task.run(trainer, parameters), room)
+            left = layer_positions(task.run(trainer, parameters), buffer)
         except Exception as error:  # the engine raises it in the main process
             connection.send_bytes(pickle.dumps((FAILED, _sendable(error))))
         else:
             connection.send_bytes(pickle.dumps((FINISHED, left)))
 
 
-def briefed_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], briefing: Briefing) -> Trainer:
+def build_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], setup: WorkerSetup) -> TorchTrainer:
     """Return a trainer equal to the one given to `share`, on the shared arrays without copies."""
     inputs, targets = arrays["inputs"], arrays["targets"]
-    ends = np.cumsum(briefing.sizes).tolist()
+    ends = np.cumsum(setup.sizes).tolist()
     train = tuple(
         Samples(inputs[end - size : end], targets[end - size : end])
-        for size, end in zip(briefing.sizes, ends, strict=True)
+        for size, end in zip(setup.sizes, ends, strict=True)
     )
     test = Samples(arrays["test inputs"], arrays["test targets"])
-    data = FederatedData(train=train, test=test, **briefing.data)
-    return Trainer(data, briefing.model, briefing.training, seed=briefing.seed)
+    data = FederatedData(train=train, test=test, **setup.data)
+    return TorchTrainer(data, setup.model, setup.training, seed=setup.seed)
 
 
 def _sendable(error: Exception) -> Exception:

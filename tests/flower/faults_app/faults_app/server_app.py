@@ -13,8 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from faults_app.client_app import WIDTH
+from fedpace._base.registry import selectors
 from fedpace.flower import PacedServer, PacedStrategy
-from fedpace.registry import selectors
 
 app = ServerApp()
 OPTIONS = {"fedbuff": {"buffer": 2}, "random": {"k": 4}}

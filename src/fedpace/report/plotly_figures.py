@@ -1,0 +1,212 @@
+"""Turns charts into plotly's JSON, as plain dictionaries, so that plotly's Python classes are not needed.
+
+The page's script sets the colours of text and grid, because it knows whether the screen is light or dark.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedpace._base.checks import FloatArray
+from fedpace.report.figures import MAX_NAMED, Axis, Chart, Series, line_names, name_sides
+
+PlotlyFigure = dict[str, Any]
+SIDES = {"top": "top center", "bottom": "bottom center", "right": "middle right", "left": "middle left"}
+"""Sides of a mark, by plotly's names."""
+LETTER = 0.0085
+"""Width of a letter of a name, as a share of the figure's width: 8 of 940 pixels."""
+PATH_STEP = 0.008
+"""Distance of the points of a curve that its name should not cover, as a share of the axes."""
+
+
+def plotly_figure(chart: Chart) -> PlotlyFigure:
+    """Return a chart as plotly's `data` and `layout`."""
+    traces = [_traces(each) for each in chart.series]
+    _name_marks(chart, [each[-1] for each in traces])
+    data = [trace for each in traces for trace in each] + _line_labels(chart)
+    layout = plain_layout(chart)
+    if chart.rule is not None:
+        value, text = chart.rule
+        layout["shapes"] = [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value,
+             "line": {"dash": "dash", "width": 1.2}}
+        ]  # fmt: skip
+        layout["annotations"] = [
+            {"text": escaped(text), "xref": "paper", "x": 0, "xanchor": "left", "y": value, "yanchor": "bottom",
+             "showarrow": False}
+        ]  # fmt: skip
+    return {"data": data, "layout": layout}
+
+
+def plain_layout(chart: Chart) -> PlotlyFigure:
+    """Return the layout of a chart; the legend of the schemes stands once, above all figures."""
+    return {
+        "autosize": True,
+        "height": chart.height,
+        "margin": {"l": 60, "r": 16, "t": 12, "b": 48},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
+        "xaxis": {"tickformat": ",.10~g"} | _axis(chart, "x", chart.x),
+        "yaxis": _axis(chart, "y", chart.y),
+        "showlegend": any(each.legend for each in chart.series),
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
+        "hovermode": "closest",
+    }
+
+
+def _axis(chart: Chart, letter: str, axis: Axis) -> PlotlyFigure:
+    title: PlotlyFigure = {"text": escaped(axis.title)} | ({"standoff": 12} if letter == "y" else {})
+    found: PlotlyFigure = {"title": title, "zeroline": False, "automargin": True}
+    values = [getattr(each, letter) for each in chart.series if len(each.x)]
+    if axis.log:
+        positive = np.concatenate(values) if values else np.ones(1)
+        positive = positive[positive > 0]
+        low, high = (float(positive.min()), float(positive.max())) if positive.size else (1.0, 1.0)
+        # Left alone, plotly writes 2, 3 ... 9 of a short span one over the other.
+        found |= {"type": "log", "tickformat": ",.10~g"} | ({"dtick": "D2"} if high < 2000 * low else {})
+    elif axis.zero:
+        found["rangemode"] = "tozero"
+    if axis.whole and not axis.log and max((float(each.max()) for each in values), default=0.0) <= 10:
+        found["dtick"] = 1
+    if axis.percent:
+        found["tickformat"] = ".0%"
+    if axis.span is not None:
+        found["range"] = list(axis.span)
+    if axis.ticks:
+        found |= {"tickvals": [value for value, _ in axis.ticks], "ticktext": [escaped(text) for _, text in axis.ticks]}
+    return found
+
+
+def _traces(each: Series) -> list[PlotlyFigure]:
+    """Return the traces of a series, the line or the marks last."""
+    group = escaped(each.scheme)
+    trace: PlotlyFigure = {"type": "scatter", "x": compact(each.x), "y": compact(each.y), "legendgroup": group}
+    if each.shape == "area":
+        fill = {"line": {"color": each.colour, "width": 1}, "fill": "tozeroy", "fillcolor": _faint(each.colour, 0.55)}
+        return [trace | {"mode": "lines", "hoverinfo": "skip", "showlegend": False} | fill]
+    found: list[PlotlyFigure] = []
+    shape = {"shape": "hv"} if each.shape == "steps" else {}
+    if each.low is not None and each.high is not None:
+        edge = {"mode": "lines", "line": {"color": each.colour, "width": 0} | shape, "hoverinfo": "skip"}
+        found.append(trace | edge | {"y": compact(each.low), "showlegend": False})
+        band = {"y": compact(each.high), "showlegend": False, "fill": "tonexty", "fillcolor": _faint(each.colour, 0.16)}
+        found.append(trace | edge | band)
+    trace |= {"name": group or escaped(each.legend), "showlegend": bool(each.legend)}
+    drawn = [] if each.shape == "marks" or len(each.x) == 1 else ["lines"]
+    if each.shape != "marks":
+        trace["line"] = {"dash": each.dash, "width": 2.2 if each.scheme else 2} | shape
+        trace |= {"meta": "line" if each.scheme else "ink"}
+    if each.symbol:
+        drawn.append("markers")
+        trace["marker"] = {"color": each.colour, "size": each.size, "symbol": each.symbol, "opacity": each.opacity}
+        if each.shape == "marks":
+            trace |= {"cliponaxis": False, "meta": "marks"}
+    if each.colour and "line" in trace:
+        trace["line"]["color"] = each.colour
+    if each.seeds:
+        trace["customdata"] = list(each.seeds)
+    hover = {"hovertemplate": f"{each.hover}<extra>{group}</extra>"} if each.hover else {"hoverinfo": "name"}
+    if not each.hover and each.shape == "marks":
+        hover = {"hoverinfo": "skip"}
+    return [*found, trace | {"mode": "+".join(drawn)} | hover]
+
+
+def _name_marks(chart: Chart, traces: list[PlotlyFigure]) -> None:
+    """Write the names of marks beside them, where they cover least."""
+    named = [number for number, each in enumerate(chart.series) if each.name and each.shape == "marks"]
+    if not named or len(named) > MAX_NAMED:
+        return
+    x, y = (_shares(chart, letter, axis) for letter, axis in (("x", chart.x), ("y", chart.y)))
+    places = [(float(x[number][0]), float(y[number][0])) for number in named]
+    names = [chart.series[number].name for number in named]
+    for number, side in zip(named, name_sides(places, names, LETTER), strict=True):
+        traces[number] |= {
+            "mode": "markers+text",
+            "text": [escaped(chart.series[number].name)],
+            "textposition": SIDES[side],
+        }
+
+
+def _line_labels(chart: Chart) -> list[PlotlyFigure]:
+    """Return the names of curves as texts beside them, where they cover no curve."""
+    named = [number for number, each in enumerate(chart.series) if each.name and each.shape != "marks"]
+    if not named or len(named) > MAX_NAMED:
+        return []
+    x, y = (_shares(chart, letter, axis) for letter, axis in (("x", chart.x), ("y", chart.y)))
+    paths = [_path(x[number], y[number]) for number in named]
+    places = line_names(paths, [chart.series[number].name for number in named], LETTER)
+    found = []
+    for number, path, place in zip(named, paths, places, strict=True):
+        if place is None:
+            continue
+        each, (at, side) = chart.series[number], place
+        point = {"x": _value(chart, "x", chart.x, path[at, 0]), "y": _value(chart, "y", chart.y, path[at, 1])}
+        found.append(
+            {"type": "scatter", "mode": "text", "x": compact([point["x"]]), "y": compact([point["y"]]),
+             "text": [escaped(each.name)], "textposition": SIDES[side], "legendgroup": escaped(each.scheme),
+             "hoverinfo": "skip", "showlegend": False, "cliponaxis": False, "meta": "label"}
+        )  # fmt: skip
+    return found
+
+
+def _path(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Return a step curve as dense points (x, y): along each step, then up or down to the next one."""
+    found = [(x[0], y[0])]
+    for number in range(1, len(x)):
+        along = np.linspace(x[number - 1], x[number], 2 + int(abs(x[number] - x[number - 1]) / PATH_STEP))[1:]
+        up = np.linspace(y[number - 1], y[number], 2 + int(abs(y[number] - y[number - 1]) / PATH_STEP))[1:]
+        found += [(each, y[number - 1]) for each in along] + [(x[number], each) for each in up]
+    points = np.array(found, dtype=np.float64)
+    # Points that are closer than a pixel count once: a curve with many short steps is not heavier than another.
+    return points[np.sort(np.unique((points / PATH_STEP * 2).round(), axis=0, return_index=True)[1])]
+
+
+def _shares(chart: Chart, letter: str, axis: Axis) -> list[FloatArray]:
+    """Return the positions of all points of each series, as shares of the axis."""
+    low, high = _limits(chart, letter, axis)
+    values = [np.asarray(getattr(each, letter), dtype=np.float64) for each in chart.series]
+    if axis.log:
+        values = [np.log(np.maximum(each, 1e-300)) for each in values]
+    pad = _padding(chart, letter)
+    return [(each - low) / ((high - low) or 1.0) * (1 - 2 * pad) + pad for each in values]
+
+
+def _value(chart: Chart, letter: str, axis: Axis, share: float) -> float:
+    """Return the value at a share of the axis."""
+    low, high = _limits(chart, letter, axis)
+    pad = _padding(chart, letter)
+    value = low + (share - pad) / (1 - 2 * pad) * ((high - low) or 1.0)
+    return float(np.exp(value)) if axis.log else float(value)
+
+
+def _padding(chart: Chart, letter: str) -> float:
+    """Return the share of an axis that plotly leaves free at each end: curves fill the whole width."""
+    return 0.0 if letter == "x" and any(each.shape == "steps" for each in chart.series) else 0.05
+
+
+def _limits(chart: Chart, letter: str, axis: Axis) -> tuple[float, float]:
+    """Return the least and the largest value of an axis, logarithms if it is logarithmic."""
+    every = np.concatenate([np.asarray(getattr(each, letter), dtype=np.float64) for each in chart.series])
+    if axis.log:
+        every = np.log(np.maximum(every, 1e-300))
+    return (0.0 if axis.zero and not axis.log else float(every.min())), float(every.max())
+
+
+def compact(values: Iterable[float]) -> list[float]:
+    """Return numbers with as many digits as a screen can show: the page carries tens of thousands of them."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def escaped(text: str) -> str:
+    """Return text that plotly shows unchanged: it reads a subset of HTML, `%{x}` as a value, dollars as mathematics."""
+    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;")
+
+
+def _faint(colour: str, opacity: float) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"

@@ -1,0 +1,557 @@
+"""The server step `memory-corrected`: Nesterov momentum on updates with a control variate per client.
+
+A client's update differs from the average update in much the same way in every step, because its data do not change.
+The server remembers this difference as the client's *offset* h_j. In each step, clients that answered the current model
+(*fresh* answers, the set F) speak for themselves. All other clients are predicted from their offsets:
+
+    u = sum_{i in F} w_i u_i  +  sum_{j not in F} w_j (r + b h_j),        r = sum_{i in F} a_i (u_i - b h_i),
+
+with w_j the clients' shares of the objective and a_i the weights of the step. So a few fast clients can represent the
+whole population, provided that every client has answered at least once, and u is exact when all clients answered. Late
+answers stay useful: an answer to an old model still shows how the client differs from the others. Plain control
+variates (SAGA, MIFA, CA2FL) remember the updates themselves, which are out of date as soon as the model has moved.
+
+An offset is the client's update minus the *reference* of the model version that it trained from. The reference of a
+version is sum_i a_i (u_i - h_i) over its fresh answers. It contains neither the mean of the memory nor the step itself.
+Otherwise an error in the reference would return through the memory, later and larger. Each reference contains an
+unknown constant; it cancels in u.
+
+The step measures:
+
+- how much offsets shrink per step as training converges;
+- b, how well old offsets predict new ones;
+- the part of the clients' squared disagreement that the memory does not explain;
+- drift: how fast remembered offsets become wrong as the model moves. The reference follows only the clients that
+  answer, and the others may respond to the move differently. Late answers reveal the drift.
+
+`pace-async` uses the last two to decide how many answers are enough. A limit holds before any late answer: since the
+clients' last answers, the model may move on average at most `reach` times as far as the clients' own updates were long
+(docs/theory.md, "How far the memory carries").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpace._base.checks import BoolArray, FloatArray
+from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
+from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like
+from fedpace.server._counting import still_counting
+from fedpace.server.nesterov import MomentumState, Nesterov
+
+E = TypeVar("E")
+K = TypeVar("K")
+T = TypeVar("T")
+
+KEPT = 0.7
+"""Part of the old value that running averages keep per step: shrinking, disagreement and |u|^2."""
+LEAST_SHRINKING = 0.5
+"""Smallest factor by which offsets may shrink per step; two clients can agree by accident."""
+JUMP = 10.0
+"""Largest factor by which one step may change the measured disagreement; |u| can be close to 0 by accident."""
+VERSIONS = 128
+"""Number of references to keep if the host does not report which model versions clients still train from."""
+EVIDENCE = 0.25
+"""Share of the clients' weight whose late answers replace all earlier evidence of how coherent changes are."""
+SHORTEST = 0.5
+"""Rather than shorten a step to less than this part, forget old offsets: training goes on if clients stay silent."""
+MISSING = 1e-9
+"""Share of the objective that may be missing in the memory if it must hold every client; allows for rounding."""
+UNKNOWN = -1.0
+"""Drift of a client that has not revealed it."""
+LARGEST = 1e100
+"""Ignore changes with a coordinate at or above this size: their squares would overflow."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MemoryState(MomentumState):
+    """State of `memory-corrected`: the clients' offsets, the references of past model versions, and the momentum.
+
+    Shapes: m remembered clients, v remembered model versions, d parameters. Scales are stored as logarithms, because
+    offsets keep shrinking for as long as the model converges.
+    """
+
+    offsets: Stack
+    """(m, d) each client's offset, from its newest answer."""
+    references: Stack
+    """(v, d) the reference of each model version."""
+    remembered_clients: tuple[object, ...] = ()
+    """(m,) the clients, in the order in which they were heard."""
+    remembered_versions: tuple[int, ...] = ()
+    """(m,) the model version that each client's newest answer was trained from."""
+    remembered_shares: tuple[float, ...] = ()
+    """(m,) the clients' shares of the objective."""
+    remembered_scales: tuple[float, ...] = ()
+    """(m,) `log_scale` at the version of each client's newest answer."""
+    remembered_paths: tuple[float, ...] = ()
+    """(m,) `path` at the version of each client's newest answer."""
+    remembered_drifts: tuple[float, ...] = ()
+    """(m,) drift of each client: the change of its offset per distance that the model moved; -1 = not revealed yet."""
+    remembered_lengths: tuple[float, ...] = ()
+    """(m,) |u_j| of each client's newest answer."""
+    reference_versions: tuple[int, ...] = ()
+    """(v,) the model versions that have a reference."""
+    reference_scales: tuple[float, ...] = ()
+    """(v,) `log_scale` at each version."""
+    reference_paths: tuple[float, ...] = ()
+    """(v,) `path` at each version."""
+    reference_squares: tuple[float, ...] = ()
+    """(v,) |u|^2 of the step made from each version."""
+    log_scale: float = 0.0
+    """Logarithm of the factor by which offsets have shrunk since the first step."""
+    shrinking: float = 1.0
+    """Factor by which offsets shrink per step."""
+    predicted: float = 1.0
+    """b: the slope of new offsets against remembered ones, in [0, 1]; 1 until measured."""
+    disagreement: float = 0.0
+    """Running average of the variance between clients' updates, divided by |u|^2; 0 until measured."""
+    disagreement_left: float = 1.0
+    """Part of that variance that the memory does not explain."""
+    square: float = 0.0
+    """|u|^2 of the last step, before momentum and FedExP lengthened it."""
+    mean_square: float = 0.0
+    """Running average of |u|^2 over steps."""
+    path: float = 0.0
+    """Total distance that the model has moved."""
+    common_change: float = 0.0
+    """Decaying sum of the squared length of the mean change of offsets, over groups of late answers."""
+    total_change: float = 0.0
+    """The same sum with the mean length of the changes in place of the length of their mean."""
+    memory_error: float = 0.0
+    """Expected squared error of the predicted average update if no client answers, divided by |u|^2."""
+    reach_spent: float = 0.0
+    """Part of the limit `reach` that a next move as long as the last one would use up; 0 without a limit."""
+    mean_age: float = 0.0
+    """Mean number of steps since each client's newest answer, weighted by shares."""
+    remembered: int = 0
+    """Number of clients with an offset."""
+
+
+@dataclass(frozen=True)
+class MemoryCorrected(Options):
+    """Momentum on updates corrected by control variates.
+
+    Args:
+        power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
+        memory_gib: memory for the clients' offsets, 4 bytes per client and parameter, and the same again for
+            references. When it is full, the server forgets the clients that it heard from longest ago.
+        reach: how far the model may move since the clients' last answers, on average over their shares, in units of the
+            mean length of the clients' updates. Steps are shortened to half their length if necessary. If that is not
+            enough, the server forgets the clients that it heard from longest ago. 0 = no limit.
+        everyone: correct a step only if the memory holds every client of the objective. A scheme that chooses clients
+            needs it: corrected steps lead to the optimum of the remembered clients, and a scheme that asks only these
+            would never hear of the others, such as clients that join later. Schemes in which every client trains all
+            the time do not need it.
+    """
+
+    name: ClassVar[str] = "memory-corrected"
+    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows", "corrected"})
+
+    power: Annotated[float, Between(0, 1)] = 1.0
+    memory_gib: Annotated[float, Above(0), FINITE] = 1.0
+    reach: Annotated[float, AtLeast(0)] = 0.0
+    everyone: bool = False
+
+    def init(self, zero: Vector) -> MemoryState:
+        """Return the state before the first step, without any offsets."""
+        return MemoryState(
+            momentum=zero,
+            last=zero,
+            move=zero,
+            move_before=zero,
+            offsets=Stack.none(zero),
+            references=Stack.none(zero),
+        )
+
+    def apply(self, state: MemoryState, model: Vector, answers: Answers) -> tuple[Vector, MemoryState]:
+        """Return the next model to send, and the state. Without `answers.sources`, the step is that of `nesterov`."""
+        momentum = Nesterov(self.power)
+        if len(answers.sources) != len(answers.rows):
+            return momentum.apply(state, model, answers)
+        memory = Memory(_counted(state, answers.share_of), answers.version, self.reach)
+        updates = np.array([np.asarray(row) for row in answers.rows])
+        robust = None
+        if answers.combine is not None:
+            combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
+            kept = combined.weights[: len(updates)] > 0
+            if not kept.any():  # the robust rule rejected every client's update
+                return model + like(answers.step, combined.step), state
+            robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
+        fresh = np.array([source.version == answers.version for source in answers.sources])
+        for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
+            memory.remember_late(source, update)
+        memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: `corrected` uses the b of this step
+        step, reference = memory.corrected(updates, answers.weights, fresh, answers.sources)
+        if self.everyone and memory.share < 1 - MISSING:
+            step = answers.weights @ updates
+        step = step if robust is None else robust
+        for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
+            memory.remember_fresh(source, update, reference)
+        whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
+        _, after = momentum.apply(state, model, whole)
+        if self.reach and (part := memory.within(after.moved)) < 1:
+            after = replace(after, move=part * after.move, momentum=part * after.momentum)
+        model = model + after.move
+        room = max(2, int(self.memory_gib * 2**30) // (4 * step.size))
+        spread = float(answers.weights[fresh] @ answers.weights[fresh])
+        return model, memory.state(after, reference, float(step @ step), spread, answers.awaited, room)
+
+
+class _Client(NamedTuple):
+    """What the server remembers about one client."""
+
+    offset: NDArray[Any]
+    version: int
+    share: float
+    log_scale: float
+    path: float
+    drift: float
+    length: float
+
+    def shrunk_to(self, log_scale: float, weight: float = 1.0) -> FloatArray:
+        """Return the offset rescaled to `log_scale`, times `weight`."""
+        return weight * math.exp(log_scale - self.log_scale) * self.offset.astype(np.float64)
+
+
+class _Reference(NamedTuple):
+    """The reference of one model version, and the step that was made from it."""
+
+    mean: NDArray[Any]
+    log_scale: float
+    path: float
+    square: float
+
+
+def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any]) -> dict[K, E]:
+    """Return a dictionary from `keys` to `kind` objects built from parallel columns."""
+    return dict(zip(keys, starmap(kind, zip(*columns, strict=True)), strict=True))
+
+
+class Memory:
+    """Mutable working copy of the memory during one step."""
+
+    def __init__(self, state: MemoryState, version: int, reach: float = 0.0) -> None:
+        self._was, self._reach = state, reach
+        self._version = version
+        self._clients = _entries(
+            _Client,
+            state.remembered_clients,
+            state.offsets.rows,
+            state.remembered_versions,
+            state.remembered_shares,
+            state.remembered_scales,
+            state.remembered_paths,
+            state.remembered_drifts,
+            state.remembered_lengths,
+        )
+        self._references = _entries(
+            _Reference,
+            state.reference_versions,
+            state.references.rows,
+            state.reference_scales,
+            state.reference_paths,
+            state.reference_squares,
+        )
+        self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
+        self._variance = 0.0
+        self._changes: list[tuple[float, FloatArray]] = []
+
+    @property
+    def share(self) -> float:
+        """Share of the objective that the remembered clients have together."""
+        return sum(each.share for each in self._clients.values())
+
+    def remember_fresh(self, source: Source, update: FloatArray, reference: FloatArray) -> None:
+        """Remember a client's offset from a fresh answer."""
+        known = self._clients.get(source.client)
+        now = _Reference(reference, self._was.log_scale, self._was.path, 0.0)
+        self._remember(source, update, now, UNKNOWN if known is None else known.drift)
+
+    def remember_late(self, source: Source, update: FloatArray) -> None:
+        """Remember a late answer; ignore it if its version has no reference, or if a newer answer is known."""
+        then, known = self._references.get(source.version), self._clients.get(source.client)
+        if then is None or (known is not None and source.version < known.version):
+            return
+        drift = UNKNOWN if known is None else known.drift
+        if known is not None and then.path > known.path and then.square > 0:
+            change = update - then.mean - known.shrunk_to(then.log_scale)
+            if float(np.abs(change).max(initial=0.0)) < LARGEST:
+                shown = self._predicted * _length(change) / (then.path - known.path)
+                drift = max(shown, KEPT * drift + (1 - KEPT) * shown)  # rises at once, falls slowly
+                # In units of that step, because updates shrink during training: old steps would dominate the sums.
+                self._changes.append((source.share, change / math.sqrt(then.square)))
+        self._remember(source, update, then, drift)
+
+    def _remember(self, source: Source, update: FloatArray, then: _Reference, drift: float) -> None:
+        self._clients.pop(source.client, None)  # reinsert last: order of hearing
+        self._clients[source.client] = _Client(
+            update - then.mean, source.version, source.share, then.log_scale, then.path, drift, _length(update)
+        )
+
+    def by_client(
+        self, updates: FloatArray, weights: FloatArray, sources: tuple[Source, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return one row per known client and one vote per row, for a robust rule to combine.
+
+        The first rows are the updates that were sent. For every other remembered client, the row predicts its update:
+        what the senders have in common, plus b times the client's offset. Each client votes with its share of the
+        objective, however often it answers, so that fast clients cannot outvote slow ones.
+        """
+        total = float(weights.sum())
+        if not self._clients:
+            return updates, weights
+        mean = self._mean()
+        common = np.zeros(updates.shape[1])
+        for place, source in enumerate(sources):
+            offset = self._offset(source) if source.client in self._clients else mean
+            common += weights[place] / total * (updates[place] - self._predicted * offset)
+        answered = {source.client for source in sources}
+        others = [client for client in self._clients if client not in answered]
+        rows = [common + self._predicted * self._clients[client].shrunk_to(self._was.log_scale) for client in others]
+        shares = np.array([source.share for source in sources] + [self._clients[client].share for client in others])
+        votes = shares * (total / float(shares.sum())) if shares.any() else np.full(shares.size, total / shares.size)
+        return np.concatenate([updates, np.array(rows).reshape(len(others), updates.shape[1])]), votes
+
+    def corrected(
+        self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the step u of the module's docstring, and the reference for fresh answers."""
+        for source in sources:  # shares may have changed since the client was heard
+            if source.client in self._clients:
+                self._clients[source.client] = self._clients[source.client]._replace(share=source.share)
+        b, total = self._predicted, float(weights.sum())
+        known = np.array([source.client in self._clients for source in sources])
+        mean = self._mean() if self._clients else np.zeros(updates.shape[1])
+        common = np.zeros(updates.shape[1])
+        for place in np.flatnonzero(weights != 0):
+            offset = self._offset(sources[place]) if known[place] else mean
+            common += weights[place] / total * (updates[place] - b * offset)
+        counting = fresh & (weights > 0)
+        speaking = np.flatnonzero(counting)
+        shares = {client: each.share for client, each in self._clients.items()}
+        shares.update((sources[place].client, sources[place].share) for place in speaking)
+        everybody = sum(shares.values())
+        step = common + b * mean
+        if everybody > 0:
+            # `mean` covers the clients that were known before; those that answer now replace their prediction.
+            before = sum(each.share for each in self._clients.values())
+            step = common + b * (before / everybody) * mean
+            for place in speaking:
+                share = sources[place].share / everybody
+                predicted = common + b * self._offset(sources[place]) if known[place] else common
+                step = step + share * (updates[place] - predicted)
+        # Clients heard for the first time have no offset, so they define the reference only if no other client can.
+        if not counting.any():
+            counting = weights > 0
+        telling = counting & known if (counting & known).any() else counting
+        part = float(weights[telling].sum())
+        reference = np.zeros(updates.shape[1])
+        for place in np.flatnonzero(telling):
+            offset = self._offset(sources[place]) if known[place] else np.zeros_like(reference)
+            reference += weights[place] / part * (updates[place] - offset)
+        return total * step, reference
+
+    def learn(self, updates: FloatArray, sources: tuple[Source, ...]) -> None:
+        """Measure b, the disagreement, its unexplained part and the shrinking, on fresh answers.
+
+        Both old and new offsets are taken relative to their means over the remembered clients that answered.
+        """
+        if len(updates) > 1:
+            apart = updates - updates.mean(axis=0)
+            self._variance = float(np.vdot(apart, apart)) / (len(updates) - 1)
+        known = [place for place, source in enumerate(sources) if source.client in self._clients]
+        if len(known) < 2:
+            return
+        now = updates[known]
+        now -= now.mean(axis=0)
+        before = np.array([self._offset(sources[place]) for place in known])
+        before -= before.mean(axis=0)
+        were, are, both = float(np.vdot(before, before)), float(np.vdot(now, now)), float(np.vdot(now, before))
+        if not (were > 0 and are > 0):
+            return
+        b = self._predicted = min(max(both / were, 0.0), 1.0)
+        self._left = min(max((are - 2 * b * both + b * b * were) / are, 0.0), 1.0)
+        # The remembered offsets were already shrunk at the old rate; their ratio to the new ones corrects that rate.
+        age = float(np.mean([self._version - self._clients[sources[place].client].version for place in known]))
+        shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
+        kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement replaces the default
+        self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
+
+    def within(self, move: float) -> float:
+        """Return the part of a move that the limit `reach` allows.
+
+        If the limit allows less than `SHORTEST`, forget the clients heard longest ago until it does. This happens
+        only if the scheme does not wait for these clients.
+        """
+        if not self._clients:  # a robust rule refused all before, and what is late is not remembered
+            return 1.0
+        clients = sorted(self._clients, key=lambda client: self._clients[client].path)
+        shares = np.array([self._clients[client].share for client in clients])
+        moved = shares * np.array([self._was.path - self._clients[client].path for client in clients])
+        lengths = shares * np.array([self._clients[client].length for client in clients])
+        # Entry k: how far the model may move if the first k clients are forgotten.
+        shares, moved, lengths = (np.cumsum(each[::-1])[::-1] for each in (shares, moved, lengths))
+        allowed = np.divide(self._reach * lengths - moved, shares, out=np.full(shares.size, math.inf), where=shares > 0)
+        enough = np.flatnonzero(allowed >= SHORTEST * move)
+        first = int(enough[0]) if enough.size else len(clients) - 1
+        for client in clients[:first]:
+            del self._clients[client]
+        return min(1.0, float(allowed[first]) / move) if move > 0 else 1.0
+
+    def state(
+        self,
+        after: MemoryState,
+        reference: FloatArray,
+        square: float,
+        spread: float,
+        awaited: frozenset[int] | None,
+        room: int,
+    ) -> MemoryState:
+        """Return the state for the next step, with at most `room` clients.
+
+        Args:
+            after: the state after the momentum step.
+            reference: the reference for fresh answers.
+            square: |u|^2 of the step.
+            spread: sum of the squared weights of fresh answers.
+            awaited: model versions that clients still train from; None = unknown.
+            room: largest number of clients to remember.
+        """
+        clients = tuple(self._clients)[-room:]
+        known = [self._clients[client] for client in clients]
+        versions = [version for version in self._references if awaited is None or version in awaited]
+        most = min(VERSIONS, room) if awaited is None else room
+        versions = versions[-(most - 1) :]  # leaves room for this step's reference
+        references = {version: self._references[version] for version in versions}
+        references[self._version] = _Reference(reference, self._was.log_scale, self._was.path, square)
+        ages = np.array([self._version + 1 - each.version for each in known])
+        shares = np.array([each.share for each in known])
+        everybody = float(shares.sum()) or 1.0
+        shares = shares / everybody
+        path = self._was.path + after.moved
+        common_change, total_change = self._change_sums(everybody)
+        coherence = math.sqrt(common_change / total_change) if total_change > 0 else 1.0
+        paths = np.array([path - each.path for each in known])
+        # Clients that have not revealed their drift are assumed to change as fast as the steps have changed.
+        unknown = min(after.curvature * math.sqrt(spread), 1.0)
+        drifts = np.array([coherence * each.drift if each.drift >= 0 else unknown for each in known])
+        error = float(shares @ (drifts * paths))
+        mean_length = float(shares @ np.array([each.length for each in known]))
+        # What a next move of the same length would use up.
+        limit = self._reach * mean_length
+        spent = (float(shares @ paths) + after.moved) / limit if limit > 0 else 0.0
+        mean_square = square
+        if self._was.mean_square > 0:
+            mean_square = KEPT * self._was.mean_square + (1 - KEPT) * square
+        return replace(
+            after,
+            offsets=after.offsets.of(each.offset for each in known),
+            references=after.references.of(each.mean for each in references.values()),
+            remembered_clients=clients,
+            remembered_versions=tuple(each.version for each in known),
+            remembered_shares=tuple(each.share for each in known),
+            remembered_scales=tuple(each.log_scale for each in known),
+            remembered_paths=tuple(each.path for each in known),
+            remembered_drifts=tuple(each.drift for each in known),
+            remembered_lengths=tuple(each.length for each in known),
+            reference_versions=tuple(references),
+            reference_scales=tuple(each.log_scale for each in references.values()),
+            reference_paths=tuple(each.path for each in references.values()),
+            reference_squares=tuple(each.square for each in references.values()),
+            log_scale=self._was.log_scale + math.log(self._shrinking),
+            shrinking=self._shrinking,
+            predicted=self._predicted,
+            disagreement=self._disagreement(square),
+            disagreement_left=self._left,
+            square=square,
+            mean_square=mean_square,
+            path=path,
+            common_change=common_change,
+            total_change=total_change,
+            memory_error=error**2 / mean_square if mean_square > 0 else 0.0,
+            reach_spent=spent,
+            mean_age=float(shares @ ages),
+            remembered=len(clients),
+        )
+
+    def _change_sums(self, everybody: float) -> tuple[float, float]:
+        """Return the sums that give the coherence of changes. Evidence counts by the share of the clients behind it."""
+        common, total = self._was.common_change, self._was.total_change
+        if len(self._changes) < 2:  # one client does not show what clients have in common
+            return common, total
+        mean = _length(np.sum([share * change for share, change in self._changes], axis=0))
+        lengths = sum(share * _length(change) for share, change in self._changes)
+        kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
+        return kept * common + mean**2, kept * total + lengths**2
+
+    def _disagreement(self, square: float) -> float:
+        """Return the running average of the variance between clients, divided by |u|^2."""
+        if not (self._variance > 0 and square > 0):
+            return self._was.disagreement
+        now, before = self._variance / square, self._was.disagreement
+        if before > 0:
+            now = KEPT * before + (1 - KEPT) * min(max(now, before / JUMP), before * JUMP)
+        return now
+
+    def _offset(self, source: Source) -> FloatArray:
+        """Return the client's offset, rescaled to the current step."""
+        return self._clients[source.client].shrunk_to(self._was.log_scale)
+
+    def _mean(self) -> FloatArray:
+        """Return the mean offset over all remembered clients, weighted by their shares."""
+        known = list(self._clients.values())
+        total = sum(each.share for each in known) or 1.0  # all shares may be 0
+        mean = np.zeros(known[0].offset.size)
+        for each in known:  # one at a time: a stacked array would double the memory
+            mean += each.shrunk_to(self._was.log_scale, each.share / total)
+        return mean
+
+
+def _length(vector: FloatArray) -> float:
+    return math.sqrt(float(vector @ vector))
+
+
+def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
+    """Return the state with the clients' current shares, without clients that left or are excluded.
+
+    The offset of such a client would otherwise stay in the mean forever. Its age would grow without bound, and so would
+    the estimated drift, until every step waited for all clients.
+    """
+    kept, shares = still_counting(state.remembered_clients, state.remembered_shares, share_of)
+    if shares == state.remembered_shares:
+        return state
+
+    def still(values: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(values[place] for place in kept)
+
+    return replace(
+        state,
+        offsets=state.offsets.of(still(state.offsets.rows)),
+        remembered_clients=still(state.remembered_clients),
+        remembered_versions=still(state.remembered_versions),
+        remembered_shares=shares,
+        remembered_scales=still(state.remembered_scales),
+        remembered_paths=still(state.remembered_paths),
+        remembered_drifts=still(state.remembered_drifts),
+        remembered_lengths=still(state.remembered_lengths),
+    )
+
+
+def _kept(answers: Answers, kept: BoolArray) -> Answers:
+    """Return only the answers that the robust rule gave a weight; the rejected ones are not remembered."""
+    total, left = float(answers.weights.sum()), answers.weights[kept]
+    scaled = left * (total / float(left.sum())) if left.any() else np.full(left.size, total / left.size)
+    rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
+    square = float(scaled @ np.array([float(row @ row) for row in rows]))
+    return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))
+
+
+def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:
+    return tuple(source for source, wanted in zip(sources, which.tolist(), strict=True) if wanted)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from fedpace.cli import app
+
+SMALL = ["population", "--devices", "50000", "--concurrency", "40", "--hours", "0.1"]
+
+
+def test_policies_are_compared_recorded_and_drawn(tmp_path):
+    out = tmp_path / "fleet"
+    done = CliRunner().invoke(
+        app, [*SMALL, "--policies", "paced(max_lag=8),first-come(buffer=5)", "--out", str(out), "--target", "0.2"]
+    )
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in out.iterdir()} == {
+        "paced_max_lag_8_.json",
+        "first-come_buffer_5_.json",
+        "population.png",
+    }
+    record = json.loads((out / "paced_max_lag_8_.json").read_text())
+    assert record["policy"] == "paced"
+    assert record["evaluations"][0]["clock"] == 0
+    assert (out / "population.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_load_only_prints_json():
+    done = CliRunner().invoke(app, [*SMALL, "--load-only", "--steer", "50", "--policies", "random", "--json"])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)["random"]
+    assert summary["accuracy"] is None
+    assert summary["devices"] == 50000
+
+
+def test_mistakes_are_one_sentence():
+    done = CliRunner().invoke(app, [*SMALL, "--policies", "first-com"])
+    assert "Did you mean 'first-come'?" in str(done.exception)
+    done = CliRunner().invoke(app, [*SMALL, "--scenario", "rar"])
+    assert "scenario must be one of" in str(done.exception)

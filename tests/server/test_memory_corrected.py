@@ -1,0 +1,270 @@
+"""The memory of what is each client's own, on updates whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpace.core.server_rule import Gather, Source, join_state, split_state
+from fedpace.server.memory_corrected import MemoryCorrected
+from fedpace.server.nesterov import Nesterov
+
+CLIENTS, WIDTH = 6, 4
+OWN = np.random.default_rng(1).normal(size=(CLIENTS, WIDTH))
+OWN -= OWN.mean(axis=0)
+OPTIMUM = np.arange(1.0, WIDTH + 1)
+
+
+def common(model):
+    """What all clients' updates average to."""
+    return 0.3 * (OPTIMUM - model)
+
+
+def stepped(state, model, version, answers, *, power=0.0, memory_gib=1.0, awaited=None, share_of=None):
+    """Make a step of (client, the model that it was given, its version, weight)."""
+    rule = MemoryCorrected(power, memory_gib)
+    gather = Gather(rule, np.zeros(WIDTH), mean=False)
+    for client, given, of, weight in answers:
+        gather.add(given + common(given) + OWN[client], given, weight, Source(client, of, 1 / CLIENTS))
+    return rule.apply(state, model, gather.answers(version, awaited, share_of))
+
+
+def everybody(model, version):
+    return [(client, model, version, 1 / CLIENTS) for client in range(CLIENTS)]
+
+
+def test_one_client_speaks_for_all_that_were_heard():
+    start = np.zeros(WIDTH)
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    np.testing.assert_allclose(model, start + common(start))
+    assert state.remembered == CLIENTS
+    _, after = stepped(state, model, 1, [(2, model, 1, 1.0)])
+    np.testing.assert_allclose(after.last, common(model), atol=1e-12)
+
+
+def test_an_answer_to_an_old_model_says_how_its_client_differs():
+    first = np.zeros(WIDTH)
+    fast = [(client, first, 0, 0.2) for client in range(5)]
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), first, 0, fast)
+    assert state.remembered == 5
+    without = np.mean(OWN[:5], axis=0)
+    np.testing.assert_allclose(state.last, common(first) + without, err_msg="client 5 is not known yet")
+    late = [(5, first, 0, 0.0)]
+    _, state = stepped(state, model, 1, [(0, model, 1, 1.0), *late])
+    assert state.remembered == CLIENTS
+    np.testing.assert_allclose(state.last, common(model), atol=1e-12)
+
+
+def test_differences_that_are_not_what_they_were_are_not_taken_off():
+    rng = np.random.default_rng(2)
+    model, state = np.zeros(WIDTH), MemoryCorrected(0.0).init(np.zeros(WIDTH))
+    rule = MemoryCorrected(0.0)
+    for version in range(30):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS):
+            gather.add(model + rng.normal(size=WIDTH), model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+    assert state.predicted < 0.3
+    assert state.disagreement_left > 0.7
+
+
+def test_what_shrinks_as_training_converges_is_remembered_as_shrunk():
+    rule, model = MemoryCorrected(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(25):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS):
+            gather.add(model + 0.8**version * OWN[client], model, 1 / CLIENTS, Source(client, version, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+    assert state.shrinking == pytest.approx(0.8, abs=0.02)
+    shrunk = np.exp(state.log_scale - state.remembered_scales[0]) * state.offsets.rows[0]
+    np.testing.assert_allclose(shrunk, 0.8**25 * OWN[state.remembered_clients[0]], rtol=0.1)
+    assert state.disagreement_left < 0.05
+
+
+def test_differences_may_shrink_for_as_long_as_one_trains():
+    """A product of shrinkings is no number any more after a thousand halvings; late answers were divided by it."""
+    rule, model = MemoryCorrected(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(2500):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS - 1):
+            update = np.ones(WIDTH) + 0.5**version * OWN[client]
+            gather.add(model + update, model, 1 / (CLIENTS - 1), Source(client, version, 1 / CLIENTS))
+        if version:
+            late = np.ones(WIDTH) + 0.5 ** (version - 1) * OWN[-1]
+            gather.add(model + late, model, 0.0, Source(CLIENTS - 1, version - 1, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+        assert np.isfinite(model).all()
+    assert state.log_scale < -1000
+    assert state.remembered == CLIENTS
+    np.testing.assert_allclose(state.last, np.ones(WIDTH))
+
+
+def test_without_names_it_is_nesterov():
+    rule, plain = MemoryCorrected(), Nesterov()
+    gather, other = Gather(rule, np.zeros(WIDTH)), Gather(plain, np.zeros(WIDTH))
+    for client in range(CLIENTS):
+        gather.add(OWN[client], np.zeros(WIDTH), 1 / CLIENTS)
+        other.add(OWN[client], np.zeros(WIDTH), 1 / CLIENTS)
+    ours, _ = rule.apply(rule.init(np.zeros(WIDTH)), np.zeros(WIDTH), gather.answers())
+    theirs, _ = plain.apply(plain.init(np.zeros(WIDTH)), np.zeros(WIDTH), other.answers())
+    np.testing.assert_allclose(ours, theirs, atol=1e-15)
+
+
+def test_those_heard_longest_ago_are_forgotten_where_there_is_no_room():
+    start, room = np.zeros(WIDTH), 3 * 4 * WIDTH / 2**30
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0), memory_gib=room)
+    assert state.remembered_clients == (3, 4, 5)
+    _, state = stepped(state, model, 1, [(3, model, 1, 0.5), (0, model, 1, 0.5)], memory_gib=room)
+    assert state.remembered_clients == (5, 3, 0)
+
+
+def test_an_answer_is_remembered_however_late_it_comes():
+    """Where the host says what is still trained from; a client a thousand times as slow as the others is heard too."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0)[:5])
+    for version in range(1, 300):
+        fast = [(client, model, version, 0.2) for client in range(5)]
+        model, state = stepped(state, model, version, fast, awaited=frozenset({0, version}))
+    assert state.reference_versions == (0, 299)
+    _, state = stepped(state, model, 300, [(0, model, 300, 1.0), (5, start, 0, 0.0)], awaited=frozenset({300}))
+    assert state.remembered == CLIENTS
+    assert state.reference_versions == (300,)
+    np.testing.assert_allclose(state.last, common(model), atol=1e-5, err_msg="its share of the step is in it")
+
+
+def test_it_goes_on_from_what_was_saved():
+    start = np.zeros(WIDTH)
+    rule = MemoryCorrected()
+    model, state = stepped(rule.init(np.zeros(WIDTH)), start, 0, everybody(start, 0), power=1.0)
+    scalars, vectors = split_state(state)
+    again = join_state(rule.init(np.zeros(WIDTH)), scalars, vectors)
+    answers = [(1, model, 1, 0.5), (4, model, 1, 0.5), (0, start, 0, 0.0)]
+    one, other = (stepped(each, model, 1, answers, power=1.0) for each in (state, again))
+    np.testing.assert_array_equal(one[0], other[0])
+
+
+def played(versions, feels):
+    """States of a federation in which client 0 counts alone and the others are three versions late.
+
+    `feels` says what part of each coordinate client 0 feels of the model that it was given.
+    """
+    rule, models = MemoryCorrected(0.0), [np.zeros(WIDTH)]
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(versions):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        answers = [(0, version)] + [(client, max(0, version - 3)) for client in range(1, CLIENTS) if version >= 3]
+        for client, of in answers:
+            felt = feels(of) if client == 0 else np.ones(WIDTH)
+            update = 0.2 * felt * (OPTIMUM - models[of]) + OWN[client]
+            gather.add(models[of] + update, models[of], float(client == 0), Source(client, of, 1 / CLIENTS))
+        model, state = rule.apply(state, models[-1], gather.answers(version, frozenset(range(version + 1))))
+        models.append(model)
+        yield state
+
+
+def test_late_answers_tell_how_far_the_memory_is_off():
+    """Where the one that counts does not feel what the others do, what was remembered of them is off by that."""
+    *_, alike = played(12, lambda of: np.ones(WIDTH))
+    *_, blind = played(12, lambda of: np.array([1.0, 1.0, 1.0, 0.0]))
+    assert max(alike.remembered_drifts) < 1e-3
+    assert max(blind.remembered_drifts[:-1]) > 0.03
+    assert blind.memory_error > 100 * alike.memory_error
+
+
+def test_drift_that_was_shown_once_fades():
+    """A client's drift rises at once and falls by a third per answer."""
+    states = played(24, lambda of: np.array([1.0, 1.0, 1.0, 0.2]) if of < 5 else np.ones(WIDTH))
+    drifts = [max(state.remembered_drifts) for state in states]
+    assert max(drifts) > 0.03
+    assert drifts[-1] < 0.1 * max(drifts)
+
+
+def test_the_drift_of_a_client_is_its_change_per_distance():
+    """Client 1 changes by half of what the model moves, and client 0, which alone counts, by nothing."""
+    rule, start = MemoryCorrected(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    models = [start]
+
+    def step(state, version, late):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        gather.add(models[version] + 1.0, models[version], 1.0, Source(0, version, 0.5))
+        for of in late:
+            update = 1.0 - 0.5 * models[of]
+            gather.add(models[of] + update, models[of], 0.0, Source(1, of, 0.5))
+        model, state = rule.apply(state, models[version], gather.answers(version, frozenset(range(9))))
+        models.append(model)
+        return state
+
+    state = step(state, 0, [])
+    state = step(state, 1, [0])
+    state = step(state, 2, [])
+    distance = state.reference_paths[2] - state.reference_paths[0]
+    state = step(state, 3, [2])
+    assert state.remembered_clients == (1, 0)
+    expected = np.linalg.norm(0.5 * (models[2] - models[0])) / distance
+    assert state.remembered_drifts[0] == pytest.approx(expected, rel=1e-5)
+    assert state.remembered_drifts[1] == -1, "client 0 has never been late"
+
+
+def test_an_older_late_answer_does_not_replace_a_newer_one():
+    start = np.zeros(WIDTH)
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    _, state = stepped(state, model, 1, [(0, model, 1, 0.5), (1, model, 1, 0.5)])
+    newest = dict(zip(state.remembered_clients, state.remembered_versions, strict=True))
+    _, state = stepped(state, model, 2, [(0, model, 2, 1.0), (1, start, 0, 0.0)])
+    assert newest[1] == 1
+    assert dict(zip(state.remembered_clients, state.remembered_versions, strict=True))[1] == 1
+
+
+def test_the_step_is_exact_where_everybody_answers():
+    """Whatever is remembered, and whatever the weights are: shares decide."""
+    rng = np.random.default_rng(5)
+    shares = rng.dirichlet(np.ones(CLIENTS))
+    rule, model = MemoryCorrected(0.0), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(6):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        updates, weights = rng.normal(size=(CLIENTS, WIDTH)), rng.dirichlet(np.ones(CLIENTS))
+        for client in range(CLIENTS):
+            gather.add(model + updates[client], model, weights[client], Source(client, version, shares[client]))
+        model, state = rule.apply(state, model, gather.answers(version))
+        np.testing.assert_allclose(state.last, shares @ updates, atol=1e-10)
+
+
+@pytest.mark.parametrize("reach", [0.5, 2.0])
+def test_the_model_moves_no_farther_on_its_memory_than_the_reach(reach):
+    """One client answers again and again and feels nothing; all others are silent."""
+    rule, model = MemoryCorrected(1.0, reach=reach), np.zeros(WIDTH)
+    state = rule.init(np.zeros(WIDTH))
+    for version in range(40):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in range(CLIENTS if version == 0 else 1):
+            gather.add(model + 1.0 + OWN[client], model, 1.0, Source(client, version, 1 / CLIENTS))
+        model, state = rule.apply(state, model, gather.answers(version))
+        shares = np.array(state.remembered_shares)
+        moved = shares @ (state.path - np.array(state.remembered_paths))
+        assert moved <= reach * shares @ np.array(state.remembered_lengths) * (1 + 1e-9)
+    assert 0 in state.remembered_clients
+
+
+def test_who_has_left_is_forgotten():
+    """What it differed by would stay in the mean, and seem to drift further with every step that it is not heard in."""
+    start = np.zeros(WIDTH)
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    here = dict.fromkeys(range(5), 1 / 5)
+    for version in range(1, 40):
+        answers = [(client, model, version, 0.2) for client in range(5)]
+        model, state = stepped(state, model, version, answers, share_of=here.get)
+    assert state.remembered_clients == (0, 1, 2, 3, 4)
+    assert state.mean_age == 1.0, "everybody who is still there was heard in the last step"
+    np.testing.assert_allclose(model, OPTIMUM + OWN[:5].mean(axis=0) / 0.3, atol=1e-3)
+
+
+def test_a_client_that_weighs_nothing_is_still_known():
+    start = np.zeros(WIDTH)
+    model, state = stepped(MemoryCorrected(0.0).init(np.zeros(WIDTH)), start, 0, everybody(start, 0))
+    shares = dict.fromkeys(range(CLIENTS), 1 / CLIENTS) | {5: 0.0}
+    _, state = stepped(state, model, 1, [(0, model, 1, 1.0)], share_of=shares.get)
+    assert set(state.remembered_clients) == set(range(CLIENTS))
