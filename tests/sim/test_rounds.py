@@ -315,6 +315,15 @@ def test_divergence_is_an_error():
         play(simulation, 50)
 
 
+def test_divergence_is_found_before_numbers_overflow():
+    simulation = make(Random(k=2), training=Training(epochs=1, batch=0, lr=4.0))
+    losses = []
+    with pytest.raises(DivergedError, match=r"its test loss is .*, that of the initial model was .*: lower lr = 4"):
+        losses.extend(current.loss for current in islice(simulation.rounds(), 2000))
+    assert len(losses) > 1
+    assert losses[0] < max(losses) <= 1000 * losses[0]
+
+
 def test_mistakes_are_found_before_the_first_round():
     with pytest.raises(InputError, match="random is asked for k = 7 clients, but there are only 6"):
         simulate(DATA, Linear(), DELAYS, Random(k=7))

@@ -40,7 +40,7 @@ from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.speeds import SpeedGroups
 from fedpace.sim.trainers import Trainer, trainer_for
-from fedpace.sim.training import DivergedError, Training
+from fedpace.sim.training import MAX_LOSS_GROWTH, DivergedError, Training
 from fedpace.trust.robust import RobustRule
 
 __all__ = ["Evaluate", "Fleet", "Simulation", "simulate", "virtual_time"]
@@ -101,6 +101,7 @@ class Simulation:
             delays=self.expected_delays if fleet.delays == "expected" else None,
             labels=histograms,
         )
+        self._first_loss: float | None = None
         self.models: dict[int, Vector] = {0: trainer.initial}
         """Version -> shared model: the current version, and older versions that clients in flight train from."""
         self.events = Events()
@@ -250,10 +251,15 @@ class Simulation:
         return self.trainer.zeros(self.trainer.trainable, double=True)
 
     def _evaluate(self, number: int) -> tuple[float, float]:
+        """Return metric and loss of the shared model; raise `DivergedError` early, before numbers overflow."""
         metric, loss = self.engine.evaluate(self.parameters)
-        if not np.isfinite(loss):
+        if self._first_loss is None:  # a resumed run has not evaluated the initial model
+            self._first_loss = self.engine.evaluate(self.trainer.initial)[1] if number else loss
+        grown = 0 < MAX_LOSS_GROWTH * self._first_loss < loss
+        if grown or not np.isfinite(loss):
             raise DivergedError(
-                f"the shared model diverged in round {number} (test loss {loss}): lower lr = {self.trainer.training.lr}"
+                f"the shared model diverged in round {number}: its test loss is {loss:.3g}, that of the initial model "
+                f"was {self._first_loss:.3g}: lower lr = {self.trainer.training.lr}"
             )
         return metric, loss
 

@@ -16,12 +16,14 @@ Arithmetic = Literal["torch", "numpy"]
 
 MAX_OPTION = 1e30
 """Largest step size and similar option: models have single precision, whose largest number is 3e38."""
+MAX_LOSS_GROWTH = 1000.0
+"""A run has diverged when its test loss is this many times that of the initial model."""
 WARM_UP_STEP = 2**31
 """Step number in the random streams of warm-up training, so that no round uses the same streams."""
 
 
 class DivergedError(FedpaceError, ArithmeticError):
-    """Training diverged: a loss or a parameter is no longer finite."""
+    """Training diverged: a loss or a parameter is no longer finite, or the loss is far above its first value."""
 
 
 @dataclass(frozen=True)
