@@ -29,6 +29,7 @@ NOT_RUN = {
     r".*: fedpace reproduce": "hours; tests/data/test_reproduce.py runs a miniature of everything that it has",
     r".*--engine ray": "needs a cluster; tests/sim/test_ray_engine.py starts one (make test-ray)",
     r".*--engine processes": "starts processes; tests/sim/test_engines.py does",
+    r".*--track 'mlflow\(uri=": "waits for a server; tests/tracking/test_trackers.py starts one",
     r".*: pip install": "installs; `make demo` and `make test` do it",
     r".*: make \w": "sets up an environment; that there is such a target is looked up below",
     r".*: python benchmarks/": "minutes to hours; that there is such a file with such options is looked up below",
@@ -69,7 +70,7 @@ def cut_short(line: str) -> str:
         line += " --max-rounds 1" + (" --seeds 1 --jobs 1" if words[1] == "compare" else "")
         if words[1] == "compare" and "--selectors" not in words and ".toml" not in line:
             line += " --selectors random,pace"
-    return line + (" --once" if words[1] == "watch" else "")
+    return line + {"watch": " --once", "population": " --hours 0.1"}.get(words[1], "")
 
 
 RUN = sorted({cut_short(line) for name, line in BLOCKS if line.startswith("fedpace ") and not why_not(name, line)})

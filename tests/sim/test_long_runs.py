@@ -31,12 +31,9 @@ OFTEN = [
     ("digits-rotated/synthetic/independent", "random"),
     ("digits-rotated/synthetic/independent", "random-fedexp"),
     ("digits-rotated/synthetic/independent", "oort"),
-    ("digits-0.3/nycmesh/rare", "pace"),
     ("digits-0.3/nycmesh/rare", "random-fedexp"),
     ("digits-0.3/nycmesh/rare", "tifl"),
     ("digits-0.3/nycmesh/rare", "flanp"),
-    ("digits-2/synthetic/independent", "pace"),
-    ("quadratic/synthetic/independent", "pace"),
     ("quadratic/synthetic/independent", "random-fedexp"),
 ]
 """Half a minute of all that there is; the rest is slow."""
