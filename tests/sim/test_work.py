@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import COUNTS, MODELS, federation, trainings
 
-from fedpace import Cohort, Coordinator, Stateless
+from fedpace import Cohort, Coordinator, Need, Stateless, make_selector
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Move
 from fedpace.delays.base import compute_seconds
@@ -202,12 +202,19 @@ def test_bad_work(work, words):
 
 
 def test_a_host_that_trains_all_alike_refuses_other_work():
+    """At its start if the scheme declares `sets_work`, and otherwise when it sets work for the first time."""
+    words = "sets how much each client trains, but this host trains all clients alike"
+    for offers in (None, [Need.DELAY]):
+        with pytest.raises(InputError, match=f"fednova {words}"):
+            Coordinator(make_selector("fednova"), offers=offers and [*offers])
+        with pytest.raises(InputError, match=f"pace-async {words}"):
+            Coordinator(make_selector("pace-async", work="adaptive"), offers=offers)
+    Coordinator(make_selector("pace-async"))
     coordinator = Coordinator(Everybody((0.5, 1.0)))
     coordinator.join(range(2))
-    with pytest.raises(InputError, match="sets how much each client trains, but this host trains all clients alike"):
+    with pytest.raises(InputError, match=words):
         coordinator.due(0.0)
-    other = Coordinator(Everybody((0.5, 1.0)))
+    other = Coordinator(Everybody((0.5, 1.0)), offers=[Need.WORK])
     other.join(range(2))
-    other.accepts_work = True
     assert [task.work for task in other.due(0.0).tasks] == [0.5, 1.0]
     assert Move().work is None

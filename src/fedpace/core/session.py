@@ -50,8 +50,9 @@ class Session:
         trust: bound the influence of each client, see docs/trust.md.
         moments: an empty store for feature moments, such as `MomentBank.sketched(...)` for a million clients; None =
             the default store.
-        offers: facts that the host will report. If the selector needs others, the constructor raises InputError.
-            None = not declared, no check.
+        offers: facts that the host will report, and `Need.WORK` if its clients train as much as `Selection.work` says.
+            If the selector needs more, the constructor raises InputError. None = no facts are declared or checked, and
+            all clients train the same.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class Session:
         *,
         samples: Sequence[float] | None = None,
         delays: Sequence[float] | FloatArray | None = None,
+        compute: Sequence[float] | FloatArray | None = None,
         labels: ArrayLike | None = None,
     ) -> None:
-        """Add clients, at any time. Pass known facts with one entry or row per client."""
-        self.coordinator.join(clients, samples=samples, delays=delays, labels=labels)
+        """Add clients, at any time. Pass known facts with one entry or row per client; see `Coordinator.join`."""
+        self.coordinator.join(clients, samples=samples, delays=delays, compute=compute, labels=labels)
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Remove clients and their facts, at any time. For a short absence, use `available` of `select` instead."""
@@ -282,4 +284,5 @@ class Session:
             replace(log.why, reasons={**log.why.reasons, **never}) if never else log.why,
             quorum=wait.answers,
             newcomers=newcomers,
+            work=None if all(task.work == 1 for task in due.tasks) else np.array([task.work for task in due.tasks]),
         )

@@ -19,7 +19,7 @@ from fedpace.core.events import Event
 from fedpace.core.tasks import Actions
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel, TimedAvailability
-from fedpace.delays.base import compute_seconds
+from fedpace.delays.base import WorkDelays, compute_seconds
 
 MAX_EMPTY_ROUNDS = 1000
 """Rounds in a row without an available client after which the simulator reports a configuration error."""
@@ -72,6 +72,11 @@ class VirtualTime:
     def expected(self) -> FloatArray:
         """Mean delay of each client in seconds."""
         return checks.delays(self.delays.expected(), count=self.clients)
+
+    @property
+    def expected_compute(self) -> FloatArray | None:
+        """The part of the mean delays that grows with the work of a task; None if the delay model does not say it."""
+        return self.delays.expected_compute() if isinstance(self.delays, WorkDelays) else None
 
     def wait_for_clients(self, step: int) -> tuple[int, IntArray]:
         """Return the tick of selection `step` and the available clients; while there are none, advance the clock.

@@ -94,11 +94,11 @@ class Simulation:
         self.speeds = SpeedGroups(trainer, self.expected_delays)
         how = settings(selector, trainer, self.time, fleet, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
-        self.coordinator.accepts_work = True
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
             delays=self.expected_delays if fleet.delays == "expected" else None,
+            compute=self.time.expected_compute if fleet.delays == "expected" else None,
             labels=histograms,
         )
         self._first_loss: float | None = None
@@ -200,16 +200,17 @@ class Simulation:
                 losses[task.id] = result.loss
                 if buffered:
                     buffers[task.id] = self.trainer.buffers(result.parameters)
-                yield Trained(task, result.parameters[:cut] if buffered else result.parameters, sent[task.step])
+                model = result.parameters[:cut] if buffered else result.parameters
+                yield Trained(task, model, sent[task.step], steps=float(result.steps))
 
-        model = self.models[step.number - 1]
-        applied = self.aggregator.apply(self.coordinator, step, model[:cut], trained())
+        current = self.models[step.number - 1]
+        applied = self.aggregator.apply(self.coordinator, step, current[:cut], trained())
         if lost := losses.keys() - {task.id for task, _ in applied.step.answers}:
             self.clients.forget(lost)
         if applied.moved:
             weighted = [(buffers[task.id], weight) for task, weight in applied.step.answers] if buffered else []
-            model = self.trainer.next_model(applied.model, model, weighted)
-        self.models[step.number] = model
+            current = self.trainer.next_model(applied.model, current, weighted)
+        self.models[step.number] = current
         return [losses[task.id] for task, _ in applied.step.answers], applied.moved
 
     def _recorded(
