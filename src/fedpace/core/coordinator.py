@@ -133,7 +133,7 @@ class Coordinator:
         self._warned = False
         given = None if offers is None else frozenset(listed(offers, "what a host offers"))
         self.progress.accepts_work = given is not None and Need.WORK in given
-        if policy.sets_work and not self.accepts_work :
+        if policy.sets_work and not self.accepts_work:
             raise InputError(f"{self.policy.name} {WORK_REFUSED}")
         if given is not None and (missing := self.policy.needs - given):
             has = ", ".join(sorted(given)) or "nothing"

@@ -150,7 +150,7 @@ class DelayEstimator(Options):
         return _unseen(clients, self.noise)
 
     def seconds(self, state: Estimates) -> FloatArray:
-        """(n,) estimated mean seconds at work 1; the fleet's median for clients never seen; NaN if no client was seen."""
+        """(n,) estimated mean seconds at work 1: the fleet's median for clients never seen; NaN before any was seen."""
         middle, _ = _fleet(state)
         level = np.where(state.seen, state.level, middle)
         return np.asarray(np.exp(level + state.noise**2 / 2))

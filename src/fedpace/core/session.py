@@ -181,7 +181,9 @@ class Session:
         self.pending = self._selection(due)
         return self.pending
 
-    def aggregate(self, model: Any, trained: Mapping[ClientId, Any]) -> Any:
+    def aggregate(
+        self, model: Any, trained: Mapping[ClientId, Any], *, steps: Mapping[ClientId, float] | None = None
+    ) -> Any:
         """Step the model with the results of the pending selection, and return its arrays; then call `observe`.
 
         The step leaves out updates that are not finite and clips long ones. If the model has a robust rule, that rule
@@ -190,6 +192,8 @@ class Session:
         Args:
             model: a `fedpace.SharedModel`; changed in place.
             trained: client -> the named arrays that it trained. Omit clients that failed.
+            steps: client -> number of local steps that it made, for server rules that normalise by it (`fednova`);
+                None = unknown.
         """
         selection = self.pending
         if selection is None:
@@ -202,7 +206,8 @@ class Session:
             return model.arrays
         tasks = [t for t in self.coordinator.tasks if t.kind == "train" and t.client in trained]
         step = self.coordinator.step_of(tasks, np.array([weights[t.client] for t in tasks]), selection.mode)
-        model.apply(self.coordinator, step, {task.id: trained[task.client] for task in tasks})
+        made = None if steps is None else {t.id: steps[t.client] for t in tasks if t.client in steps}
+        model.apply(self.coordinator, step, {task.id: trained[task.client] for task in tasks}, None, made)
         return model.arrays
 
     def observe(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:

@@ -98,9 +98,7 @@ def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted
     if not (amounts > 0).all():
         raise InputError(f"{scheme} gives a client {amounts.min():g} times the usual work: it must be above 0")
     if not accepted and (amounts != 1).any():
-        raise InputError(
-            f"{scheme} {WORK_REFUSED}"
-        )
+        raise InputError(f"{scheme} {WORK_REFUSED}")
     found: list[float] = amounts.tolist()
     return found
 

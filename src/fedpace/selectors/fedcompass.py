@@ -18,9 +18,9 @@ group has answered, or at its latest time, the model steps with the group's answ
 and the clients of the group are assigned anew. A client that is late starts again at once, and its answer joins the
 next step.
 
-Departures. The paper estimates seconds per local step from whole answers; here a task takes rest_i + work compute_i, and
-both parts are known. So the first tasks are assigned by the same rule, where the paper gives all clients equal work at
-first. Work is a real number; engines round it to local steps.
+Departures. The paper estimates seconds per local step from whole answers; here a task takes rest_i + work compute_i,
+and both parts are known. So the first tasks are assigned by the same rule, where the paper gives all clients equal work
+at first. Work is a real number; engines round it to local steps.
 """
 
 from __future__ import annotations
@@ -107,7 +107,11 @@ class Fedcompass(Scheme):
             lag = view.step - hand.step[used]
             weights = view.share[hand.clients[used]] * self.alpha * (1.0 + lag) ** -self.staleness
             apply = Apply(hand.ids[used], weights, "delta")
-            facts = {"groups": len(groups), "late answers": int((~waiting & ~ripe).sum()), "mean lag": float(lag.mean())}
+            facts = {
+                "groups": len(groups),
+                "late answers": int((~waiting & ~ripe).sum()),
+                "mean lag": float(lag.mean()),
+            }
             idle = view.candidates[~np.isin(view.candidates, hand.clients[waiting & ~used])]
         gone = {float(hand.weights[place]) for place in np.flatnonzero(ripe)}
         opened = [group for key, group in groups.items() if key not in gone and group.latest > view.now]
@@ -151,9 +155,7 @@ class Fedcompass(Scheme):
             ripe[place] = in_time[place] and (key not in flying or view.now >= latest)
         return ripe, in_time
 
-    def _assign(
-        self, view: View, idle: IntArray, opened: list[Group]
-    ) -> tuple[IntArray, FloatArray, FloatArray]:
+    def _assign(self, view: View, idle: IntArray, opened: list[Group]) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return the clients that start, their work, and the expected arrival time of their group."""
         order = idle[np.lexsort((idle, view.growing[idle]))]
         full = view.seconds_with(self.most)

@@ -5,8 +5,8 @@ Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem 
 average of their updates leads to the optimum of another objective, in which clients that make more steps count more.
 The server rule `fednova` divides updates by their local steps (`fedpace.server.fednova`).
 
-The paper takes the local steps as given: "some clients make more steps within the same time". Ours: the round is planned
-for a quantile of the fleet's delays, T, and client i trains as much as fits,
+The paper takes the numbers of local steps as given. Ours: the round is planned for a quantile of the fleet's delays, T,
+and client i trains as much as fits,
 
     work_i = (T - rest_i) / compute_i,        between `least` and `most`,
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedpace._base.options import FINITE, Above, AtLeast, Between
+from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.rounds import cohort_size
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View

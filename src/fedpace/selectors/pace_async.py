@@ -61,9 +61,9 @@ LATE = 2.0
 ELASTICITY = 0.3
 """By how many percent an update becomes longer with one percent more local steps. Measured: 0.2 to 0.5
 (docs/theory.md)."""
-LEAST_WORK, MOST_WORK = 1 / 3, 1.0
-"""Bounds of the work that `work = "adaptive"` chooses. Below a third, local steps no longer cover a client's data, and
-updates become noise that the memory cannot predict."""
+LEAST_WORK, MOST_WORK = 0.5, 1.0
+"""Bounds of the work that `work = "adaptive"` chooses. With less, single minibatches dominate updates, and the memory
+cannot predict them. More did not pay even where work is nearly free (docs/theory.md)."""
 NUMBERS = 1.3
 """Ratio between the numbers of clients in flight that `work_price` compares; costs are flat around their minimum."""
 
@@ -370,9 +370,9 @@ def _expected(view: View) -> FloatArray:
 def work_of(view: View, rows: IntArray) -> FloatArray:
     """Return the work of the clients `rows`: the same for all with a known delay, and 1 for the others.
 
-    A task takes rest + work x compute seconds, and its update is about work^elasticity as long. The work that maximises
-    progress per second is rest / compute x elasticity / (1 - elasticity). Rest and compute are means over all clients by
-    their shares: how often clients answer limits the steps as much as how soon the first do.
+    A task takes rest + work x compute seconds, and its update is about work^elasticity as long. The work that
+    maximises progress per second is rest / compute x elasticity / (1 - elasticity). Rest and compute are means over
+    all clients by their shares: how often clients answer limits the steps as much as how soon the first do.
     """
     known = view.delay > 0  # NaN = unknown
     compute = float(view.share[known] @ view.growing[known])

@@ -10,8 +10,8 @@ and clients with t_i > T train a part, so that they answer in time as well. The 
 
 Departures. (a) In the paper, a slow client trains some layers of the model only, and sends those: a part alpha_i =
 T / t_i of computation and of transfer. Here it trains all layers for fewer local steps, (T - rest_i) / compute_i, and
-the transfer takes as long as ever; a client whose transfer alone takes longer than T is left out. (b) The paper measures
-clients just before each round. Here delays vary from round to round, so the server waits `slack` times T.
+the transfer takes as long as ever; a client whose transfer alone takes longer than T is left out. (b) The paper
+measures clients just before each round. Here delays vary from round to round, so the server waits `slack` times T.
 """
 
 from __future__ import annotations
