@@ -1,15 +1,15 @@
 """How much clients should train: local progress against local steps, and races of schemes that set work.
 
     python benchmarks/work.py --progress                                local progress against local steps, a minute
-    python benchmarks/work.py --json benchmarks/work.json               the races: 20 cells, 3 fresh seeds
+    python benchmarks/work.py --json benchmarks/work.json               the races: 24 cells, 5 fresh seeds
     python benchmarks/work.py --schemes fixed,fedcompass --seeds 800    rivals that set work
     python benchmarks/work.py --from benchmarks/work.json               the table of a file, and run nothing
 
 Races: `pace-async` with `work = "adaptive"` against `fixed`, on the cells of the grid (benchmarks/time_to_target.py),
 with its tuned step sizes, its targets and its way of counting: virtual seconds until the easy and the hard target is
-held. Ratios above 1: faster than `fixed`. Client work: seconds that all clients together spent until the hard target was
-held, relative to `fixed`. A run is given up after four times the time of `fixed`, and counts with that. Rivals have the
-options that were best on development seed 100, for each task under each delay model (`--tune`).
+held. Ratios above 1: faster than `fixed`. Client work: seconds that all clients together spent until the hard target
+was held, relative to `fixed`. A run is given up after four times the time of `fixed`, and counts with that. Rivals have
+the options that were best on development seed 100, for each task under each delay model (`--tune`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--progress", action="store_true", help="local progress against local steps")
     parser.add_argument("--schemes", default="fixed,adaptive", help="fixed first; adaptive, and rivals by name")
-    parser.add_argument("--seeds", default="800,801,802")
+    parser.add_argument("--seeds", default="800,801,802,803,804")
     parser.add_argument("--cells", default="", help="pieces of their names; all where left out")
     parser.add_argument("--delays", default="synthetic,nycmesh,devices")
     parser.add_argument("--tune", action="store_true", help="try all options of the rivals, on seed 100")
