@@ -21,6 +21,7 @@ from fedpace.delays.base import compute_seconds
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.conv2 import Conv2
+from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
 from fedpace.records.run import parse_round, round_line
 from fedpace.sim.checkpoint import Checkpoints
@@ -53,6 +54,23 @@ def test_unequal_work_side_by_side_is_the_loop_over_clients(counts, kind, traini
         np.testing.assert_allclose(two.parameters, alone.parameters.numpy(), rtol=1e-3, atol=1e-4)
         assert one.loss == pytest.approx(alone.loss, rel=1e-4, abs=1e-6)
         assert two.loss == pytest.approx(alone.loss, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_full_batches_with_unequal_work(classes):
+    """All samples in every step: batches are gathered once, also where clients end at different steps."""
+    data, model = federation([30, 17, 64, 5], classes=classes), Softmax() if classes else Linear()
+    training, work = Training(epochs=4, batch=0, lr=0.05), [0.25, 2.0, 0.5, 1.0]
+    torch_trainer = TorchTrainer(data, model, training, seed=1)
+    numpy_trainer = NumpyTrainer(data, model, replace(training, arithmetic="numpy"), seed=1)
+    clients = [0, 1, 2, 3]
+    at_once = torch_trainer.train_many(torch_trainer.initial, clients, 0, work=work)
+    in_numpy = numpy_trainer.train_many(numpy_trainer.initial, clients, 0, work=work)
+    for client, amount, one, two in zip(clients, work, at_once, in_numpy, strict=True):
+        alone = torch_trainer.train_alone(torch_trainer.initial, client, 0, work=amount)
+        assert one.steps == two.steps == alone.steps == 4 * amount
+        torch.testing.assert_close(one.parameters, alone.parameters, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(two.parameters, alone.parameters.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("trainer", [TorchTrainer, NumpyTrainer])
