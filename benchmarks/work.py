@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grid.cells import EMBEDDED, LEVELS, Cell, cells, delay_models
+from grid.cells import EMBEDDED, LEVELS, PUBLIC, Cell, cells, delay_models
 from grid.options import OPTIONS
 from grid.runs import FullJob, Job, _Clocked, full_participation, one_thread, prepare
 from grid.schemes import Scheme
@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="800,801,802,803,804")
     parser.add_argument("--cells", default="", help="pieces of their names; all where left out")
     parser.add_argument("--delays", default="synthetic,nycmesh,devices")
+    parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead, where they are present")
     parser.add_argument("--tune", action="store_true", help="try all options of the rivals, on seed 100")
     parser.add_argument("--out", default="runs/work", help="folder of the runs")
     parser.add_argument("--part", default="0/1", help="of the runs, so that several processes can share them")
@@ -200,7 +201,7 @@ def main() -> None:
         return
     tuned, runs = Tuned(FILE), Runs(options.out, options.part)
     seeds = [100] if options.tune else [int(seed) for seed in options.seeds.split(",")]
-    wanted = cells(EMBEDDED, matching=options.cells, delays=delay_models(options.delays))
+    wanted = cells(PUBLIC if options.images else EMBEDDED, matching=options.cells, delays=delay_models(options.delays))
     for seed, cell in runs.mine((seed, cell) for seed in seeds for cell in wanted):
         rate, cut = tuned.rate(cell), None
         for label in options.schemes.split(","):

@@ -12,10 +12,14 @@ from buffered import quadratic_run
 from fedpace import Need, View, make_selector
 from fedpace._base.errors import InputError
 from fedpace.core.types import InFlight
+from fedpace.data.quadratic import Quadratic
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.synthetic import SyntheticDelays
+from fedpace.models.linear import Linear
 from fedpace.records.run import round_line
 from fedpace.selectors._pacing import fitting_work
+from fedpace.sim.rounds import Simulation
+from fedpace.sim.training import Training
 
 REST = np.array([1.0, 2.0, 5.0, 30.0, 1.0, 4.0])
 COMPUTE = np.array([4.0, 8.0, 15.0, 10.0, 79.0, 36.0])
@@ -79,12 +83,9 @@ def test_fednova_among_equals_is_random_with_fedavg():
 
 
 def test_fednova_refuses_scaffold():
-    from fedpace.sim.training import Training
-
+    data, scheme = Quadratic(clients=6, samples=12, test_samples=10, dimension=5), make_selector("fednova", k=3)
     with pytest.raises(InputError, match="fednova does not work with algorithm = 'scaffold'"):
-        quadratic_run(
-            make_selector("fednova", k=3), SyntheticDelays(), clients=6, training=Training(algorithm="scaffold")
-        )
+        Simulation(data, Linear(), SyntheticDelays(), scheme, training=Training(algorithm="scaffold"))
 
 
 # -- fedprox -----------------------------------------------------------------------------------------------------------
