@@ -116,3 +116,22 @@ def test_answers_with_different_work_teach_the_ledger():
             coordinator.receive(task.id, Outcome(task.client, seconds=seconds), began + seconds)
     columns = coordinator.ledger.columns
     np.testing.assert_allclose(columns["compute"] / columns["delay"], [0.9, 0.1, 0.9, 0.75], atol=0.1)
+
+
+@pytest.mark.parametrize("work", [0.25, 1.0, 3.0])
+def test_a_client_that_reports_its_computing_is_known_at_once(work):
+    ledger = Ledger()
+    ledger.join(["a", "b"])
+    told = Outcome("a", seconds=10.0 + 40.0 * work, compute=40.0 * work)
+    ledger.fold([told, Outcome("b", seconds=50.0)], 0, work=[work, 1.0])
+    share = ledger.columns["compute"] / ledger.columns["delay"]
+    np.testing.assert_allclose(share, [0.8, 0.5], atol=0.02)
+
+
+def test_more_computing_than_seconds_counts_as_all():
+    ledger = Ledger()
+    ledger.join(["a"])
+    ledger.fold([Outcome("a", seconds=10.0, compute=1e6)], 0)
+    assert ledger.columns["compute"][0] == ledger.columns["delay"][0]
+    with pytest.raises(InputError, match="must be a finite number of seconds, at least 0"):
+        ledger.check([Outcome("a", seconds=10.0, compute=-1.0)])

@@ -405,6 +405,7 @@ class Ledger:
         amounts = np.ones(at.size) if work is None else np.array(work, dtype=np.float64)
         self.accumulated.answered(Settled(at, self._expected(at, amounts), took, done, lag))
         if self.learn_delays:
+            self._learn_shares(at, took, np.array([outcome.compute for outcome in outcomes]), amounts)
             self._learn_delays(rows, took.tolist(), done.tolist(), step, amounts)
 
     def _expected(self, rows: IntArray, work: FloatArray) -> FloatArray:
@@ -432,6 +433,15 @@ class Ledger:
         total = sum(weight for _, weight in finished)
         weights = [weight / total if total > 0 else 0.0 for _, weight in finished]
         self.accumulated.stepped(np.array([row for row, _ in finished], dtype=np.int64), np.array(weights))
+
+    def _learn_shares(self, rows: IntArray, took: FloatArray, compute: FloatArray, work: FloatArray) -> None:
+        """Note which part of a task with work 1 grows with the work, as far as clients report it."""
+        told = ~np.isnan(compute) & (took > 0)
+        if told.any():
+            usual = np.minimum(compute, took)[told] / work[told]
+            rest = np.maximum(took - compute, 0.0)[told]
+            shares = np.divide(usual, usual + rest, out=np.full(usual.size, math.nan), where=usual + rest > 0)
+            self._estimates = self._estimator.with_shares(self._estimates, rows[told], shares)
 
     def _learn_delays(
         self,
@@ -658,6 +668,8 @@ def _plain(outcome: Outcome) -> bool:
         and 0.0 <= outcome.seconds <= MAX_SECONDS
         and type(outcome.measured) is float
         and (0.0 <= outcome.measured <= MAX_SECONDS or outcome.measured != outcome.measured)
+        and type(outcome.compute) is float
+        and (0.0 <= outcome.compute <= MAX_SECONDS or outcome.compute != outcome.compute)
         and all(fact.plain(getattr(outcome, fact.name)) for fact in REPORTED)
     )
 
@@ -678,8 +690,9 @@ def _check_numbers(outcome: Outcome, who: str, *, learn_delays: bool) -> None:
         valid_seconds(outcome.seconds, who)
     elif outcome.finished and learn_delays:
         raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-    if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
-        valid_seconds(outcome.measured, who)
+    for value, what in ((outcome.measured, "measured"), (outcome.compute, "computing")):
+        if not math.isnan(real(value, f"the {what} seconds of {who}")):
+            valid_seconds(value, who)
     for fact in REPORTED:
         fact.check(getattr(outcome, fact.name), who)
 

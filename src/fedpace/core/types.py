@@ -136,6 +136,9 @@ class Outcome:
     measured: float = math.nan
     """Seconds from sending the task to receiving the answer, by the server's clock. `seconds`, the client's claim, then
     counts as at least this minus an allowance for the transfer (`fedpace.trust`)."""
+    compute: float = math.nan
+    """Part of the seconds that grew with the work: local training, without transfer and overhead; NaN = not reported. A
+    server that does not hear of it learns it from answers with different work."""
 
     def __post_init__(self) -> None:
         """Raise InputError for arrays of Python objects, which cannot be saved."""

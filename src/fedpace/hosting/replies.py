@@ -60,14 +60,14 @@ class Raw:
     note: Any = field(default_factory=dict)
     metrics: Any = field(default_factory=dict)
     samples: Any = None
-    steps: Any = None
-    """Number of local steps."""
     model: Any = None
     """Name -> array; None = no model."""
     is_step: bool = False
     """Whether `model` holds the update (trained minus sent) instead of the trained model."""
     carrier: Any = None
     """The framework's own message, for a framework that aggregates itself."""
+    steps: Any = None
+    """Number of local steps."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,7 +173,8 @@ class Simulation:
             if event.crashed:
                 self.coordinator.lost(task.id, event.when)
             else:
-                self.coordinator.receive(task.id, self.clients.add_arrival(task, event.seconds), event.when)
+                arrived = self.clients.add_arrival(task, event.seconds, event.compute)
+                self.coordinator.receive(task.id, arrived, event.when)
 
     def _pass_time(self) -> None:
         """Advance the virtual clock to the next event."""
@@ -186,7 +187,8 @@ class Simulation:
     def _launch(self, due: Actions, tick: int) -> None:
         """Start tasks; each ends after its client's delay."""
         if due.tasks:
-            self.events.add(draw_completion_times(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
+            rounds, split = self.coordinator.policy.rounds, self.scheme.sets_work
+            self.events.add(draw_completion_times(due, self.time, tick, in_rounds=rounds, split=split))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train the clients that answered in time and step the model; return their losses and whether it moved."""
