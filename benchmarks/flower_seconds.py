@@ -15,7 +15,8 @@ seconds are those of the machine. So each run notes how long the SuperLink waite
 what the cores did; one that waited more than `--starved` (6) is left out of the tables and said so.
 
 `random-6` is Flower's FedAvg with six nodes a round, `everybody` with all of them, `pace` is PacedStrategy around
-FedAvg, `fedbuff-2` (a buffer of two) and `pace-async` are PacedServer.
+FedAvg, `fedbuff-2` (a buffer of two) and `pace-async` are PacedServer. `pace-async+work` is the same with `work =
+"adaptive"`; nodes sleep and train for fewer epochs where it asks for less. It runs if `--contestants` names it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def client(port: int, name: str) -> None:
             task = json.loads(line)
             weights = np.array(task["weights"])
             loss = float(np.mean((inputs @ weights - targets) ** 2))
-            for _ in range(5):
+            for _ in range(max(1, round(5 * task["work"]))):  # for schemes that say how much a client trains
                 weights -= 0.05 * inputs.T @ (inputs @ weights - targets) / len(inputs)
             answer = {"task": task["id"], "weights": weights.tolist(), "loss": loss}
             print(json.dumps(answer), file=lines, flush=True)
@@ -139,7 +139,8 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
         coordinator.abandon()  # tasks that were in flight died with their connections
     else:
         settings = fedpace.Settings(seed=1, deadline=DEADLINE)
-        coordinator = fedpace.Coordinator(fedpace.make_selector("random", k=3), settings)
+        offers = [fedpace.Need.DELAY, fedpace.Need.LOSS, fedpace.Need.WORK]
+        coordinator = fedpace.Coordinator(fedpace.make_selector("random", k=3), settings, offers=offers)
     weights = np.load(folder / f"model-{coordinator.step}.npy") if restored else FIRST
     model = fedpace.SharedModel({"weights": weights}, fedpace.make_server("average"))
     inbox: Inbox = queue.Queue(maxsize=1000)
@@ -161,7 +162,7 @@ def serve(listener: socket.socket, clients: int, folder: Path, rounds: int, cras
                 print(f"step {coordinator.step}, client {name!r}: {why}", file=sys.stderr)
         for task in due.tasks:
             tasks[str(task.client), task.id] = (task, model.arrays)
-            order = {"id": task.id, "weights": model.arrays["weights"].tolist()}
+            order = {"id": task.id, "weights": model.arrays["weights"].tolist(), "work": task.work}
             send(links[str(task.client)], order)
         if due:
             continue

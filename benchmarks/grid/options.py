@@ -135,6 +135,29 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "momentum-approximation": [{"momentum": momentum, "lr": lr} for momentum in (0.9, 0.5) for lr in (0.3, 0.1, 1.0)],
     # How many of all end a round (0 = all), and the server's step size.
     "m-sync": [{"m": m, "lr": lr} for m in (10, 20, 30, 0) for lr in (1.0, 2.0)],
+    # Q_min and Q_max as multiples of the configured training, and how long a group waits.
+    "fedcompass": [
+        {},
+        {"least": 0.1, "most": 0.5},
+        {"least": 0.2, "most": 2.0},
+        {"alpha": 1.5},
+        {"alpha": 3.0},
+        {"late": 1.2},
+    ],
+    # How many clients, and for which part of them a round is planned; `least` bounds what the others train.
+    "fednova": [
+        *({"k": k, "quantile": q} for k in (10, 20, 30) for q in (0.5, 0.2)),
+        {"k": 20, "quantile": 0.2, "most": 1.0},
+    ],
+    "fedprox": [{"k": k, "quantile": q} for k in (10, 20, 30) for q in (0.5, 0.2)],
+    "timelyfl": [
+        {"k": 10, "concurrency": 20},
+        {"k": 5, "concurrency": 20},
+        {"k": 10, "concurrency": 0},
+        {"k": 5, "concurrency": 0},
+        {"k": 20, "concurrency": 0},
+        {"k": 10, "concurrency": 0, "most": 1},
+    ],
     # Clients at work (0 = all), which also says how often it steps; how much freshness counts; less exploration.
     "pisces": [
         {"in_flight": 20},

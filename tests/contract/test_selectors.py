@@ -45,6 +45,11 @@ CASES = [
     make_selector("moment-match", max_clients=3),
     make_selector("m-sync", m=4),
     make_selector("m-sync", m=0, lr=0.5),
+    make_selector("fednova", k=4),
+    make_selector("fedprox", k=4),
+    make_selector("fedprox", k=4, straggling="random", stragglers=0.9),
+    make_selector("timelyfl", k=4, concurrency=6),
+    make_selector("timelyfl", k=4, concurrency=0, slack=1.0),
     make_selector("pace"),
     make_selector("pace", memory_gib=0.0),
     make_selector("pace", max_clients=3, repay=False, momentum=False, fedexp_exponent=0.0),
@@ -70,6 +75,9 @@ POLICIES = [
     make_selector("ca2fl", buffer=5, in_flight=3, lr=0.5),
     make_selector("pace-async"),
     make_selector("pace-async", in_flight=3, fedexp_exponent=0.0),
+    make_selector("pace-async", work="adaptive"),
+    make_selector("fedcompass"),
+    make_selector("fedcompass", least=0.5, most=3.0, late=1.0),
     make_selector("fedbuff", buffer=5, in_flight=3, lr=0.5, momentum=0.5),
 ]
 """They work without rounds."""

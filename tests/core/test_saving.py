@@ -304,7 +304,7 @@ def test_a_cut_index(saved):
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}', "null"])
 def test_another_format(saved, content):
     (saved / "session.json").write_text(content)
-    with pytest.raises(InputError, match=r"session\.json is not a saved coordinator of format 8"):
+    with pytest.raises(InputError, match=r"session\.json is not a saved coordinator of format 9"):
         Session.restore(saved, Patient())
 
 

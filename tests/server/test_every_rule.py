@@ -20,6 +20,7 @@ from fedpace.server.fadas import Fadas
 from fedpace.server.fedadam import Fedadam
 from fedpace.server.fedavgm import Fedavgm
 from fedpace.server.fedexp import Fedexp
+from fedpace.server.fednova import Fednova
 from fedpace.server.fedyogi import Fedyogi
 from fedpace.server.last_updates import LastUpdates
 from fedpace.server.memory_corrected import MemoryCorrected
@@ -41,6 +42,7 @@ RULES = [
     ClientMeans(0.7),
     Fadas(),
     MomentumApproximation(0.7, history=3),
+    Fednova(),
 ]
 WEIGHTS = (0.5, 0.3, 0.2)
 

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import COUNTS, MODELS, federation, trainings
 
-from fedpace import Cohort, Coordinator, Stateless
+from fedpace import Cohort, Coordinator, Need, Stateless, make_selector
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Move
 from fedpace.delays.base import compute_seconds
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.delays.uniform import UniformDelays
 from fedpace.models.conv2 import Conv2
+from fedpace.models.linear import Linear
 from fedpace.models.softmax import Softmax
 from fedpace.records.run import parse_round, round_line
 from fedpace.sim.checkpoint import Checkpoints
@@ -53,6 +54,23 @@ def test_unequal_work_side_by_side_is_the_loop_over_clients(counts, kind, traini
         np.testing.assert_allclose(two.parameters, alone.parameters.numpy(), rtol=1e-3, atol=1e-4)
         assert one.loss == pytest.approx(alone.loss, rel=1e-4, abs=1e-6)
         assert two.loss == pytest.approx(alone.loss, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_full_batches_with_unequal_work(classes):
+    """All samples in every step: batches are gathered once, also where clients end at different steps."""
+    data, model = federation([30, 17, 64, 5], classes=classes), Softmax() if classes else Linear()
+    training, work = Training(epochs=4, batch=0, lr=0.05), [0.25, 2.0, 0.5, 1.0]
+    torch_trainer = TorchTrainer(data, model, training, seed=1)
+    numpy_trainer = NumpyTrainer(data, model, replace(training, arithmetic="numpy"), seed=1)
+    clients = [0, 1, 2, 3]
+    at_once = torch_trainer.train_many(torch_trainer.initial, clients, 0, work=work)
+    in_numpy = numpy_trainer.train_many(numpy_trainer.initial, clients, 0, work=work)
+    for client, amount, one, two in zip(clients, work, at_once, in_numpy, strict=True):
+        alone = torch_trainer.train_alone(torch_trainer.initial, client, 0, work=amount)
+        assert one.steps == two.steps == alone.steps == 4 * amount
+        torch.testing.assert_close(one.parameters, alone.parameters, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(two.parameters, alone.parameters.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("trainer", [TorchTrainer, NumpyTrainer])
@@ -202,12 +220,19 @@ def test_bad_work(work, words):
 
 
 def test_a_host_that_trains_all_alike_refuses_other_work():
+    """At its start if the scheme declares `sets_work`, and otherwise when it sets work for the first time."""
+    words = "sets how much each client trains, but this host trains all clients alike"
+    for offers in (None, [Need.DELAY]):
+        with pytest.raises(InputError, match=f"fednova {words}"):
+            Coordinator(make_selector("fednova"), offers=offers and [*offers])
+        with pytest.raises(InputError, match=f"pace-async {words}"):
+            Coordinator(make_selector("pace-async", work="adaptive"), offers=offers)
+    Coordinator(make_selector("pace-async"))
     coordinator = Coordinator(Everybody((0.5, 1.0)))
     coordinator.join(range(2))
-    with pytest.raises(InputError, match="sets how much each client trains, but this host trains all clients alike"):
+    with pytest.raises(InputError, match=words):
         coordinator.due(0.0)
-    other = Coordinator(Everybody((0.5, 1.0)))
+    other = Coordinator(Everybody((0.5, 1.0)), offers=[Need.WORK])
     other.join(range(2))
-    other.accepts_work = True
     assert [task.work for task in other.due(0.0).tasks] == [0.5, 1.0]
     assert Move().work is None

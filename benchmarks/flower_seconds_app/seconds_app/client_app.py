@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpace.flower import report_mod
+from fedpace.flower import local_steps, report_mod
 from seconds_app import task
 
 
@@ -33,13 +33,13 @@ def fit(message: Message, context: Context) -> Message:
     config, part = context.run_config, str(context.node_config["partition-id"])
     turn = int(message.content["config"]["server-round"])
     rng = np.random.default_rng([int(config["seed"]), int(part), turn])
-    sleep = task.delay(str(config["data"]), part) * rng.lognormal(0.0, 0.2)
+    usual = int(config["local-epochs"])
+    epochs = local_steps(message, usual)  # fewer where the scheme asks for less work
+    sleep = task.delay(str(config["data"]), part) * rng.lognormal(0.0, 0.2) * epochs / usual
     time.sleep(sleep)
     x, y = mine(context)
     model = message.content["arrays"]["w"].numpy()
-    trained, loss = task.train(
-        model, x, y, lr=float(config["lr"]), epochs=int(config["local-epochs"]), seed=1000 * turn + int(part)
-    )
+    trained, loss = task.train(model, x, y, lr=float(config["lr"]), epochs=epochs, seed=1000 * turn + int(part))
     stamps = {"part": float(part), "began": began, "slept": sleep, "ended": time.time()}
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(y), **stamps})
     return Message(RecordDict({"arrays": ArrayRecord({"w": Array(trained)}), "metrics": metrics}), reply_to=message)

@@ -47,6 +47,8 @@ def contestant(name: str, seed: int, state: Path) -> Any:
         return PacedStrategy(inner, "pace", seed=seed, state=state, warmup="full", warmup_wait=0.5)
     if scheme == "fedbuff":
         return PacedServer("fedbuff", seed=seed, state=state, buffer=int(number))
+    if scheme == "pace-async+work":
+        return PacedServer("pace-async", work="adaptive", accepts_work=True, seed=seed, state=state)
     return PacedServer(scheme, seed=seed, state=state)
 
 

@@ -57,6 +57,8 @@ class Trained(NamedTuple):
     """The model that the client received."""
     buffers: Mapping[str, float] = {}
     """Kind of buffer -> how far the client moved the buffers (model state beside the parameters)."""
+    steps: float = math.nan
+    """Number of local steps that the client made; NaN = unknown."""
 
 
 class Applied(NamedTuple):
@@ -133,7 +135,7 @@ class Aggregator:
         step, factors, buffer_factors = coordinator.bound(step, held)
         left = {task.id for task, _ in step.answers}
         held = [answer for answer in held if answer.task.id in left]
-        for place, (task, model, sent, _) in enumerate(held):
+        for place, (task, model, sent, *_) in enumerate(held):
             if task.id in factors:
                 clipped = double(sent) + factors[task.id] * (double(model) - sent)
                 held[place] = held[place]._replace(model=clipped)
@@ -156,8 +158,10 @@ class Aggregator:
         named = robust or bool({"rows", "sources"} & self.rule.takes)
         share_of = coordinator.share_of() if named else None
         weights = {task.id: weight for task, weight in step.answers}
-        for task, trained, sent, _ in answers:
-            source = None if share_of is None else Source(task.client, task.step, share_of(task.client) or 0.0)
+        for task, trained, sent, _, steps in answers:
+            source = None
+            if share_of is not None:
+                source = Source(task.client, task.step, share_of(task.client) or 0.0, task.work, steps)
             # For a mixture, updates start at the current model, even if the client received an older version.
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)
@@ -230,7 +234,8 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
 
 
 def update_length(answer: Trained) -> float:
-    """Return the Euclidean length of an update; infinity if an entry is not finite."""
+    """Return the Euclidean length of an update, per unit of work above 1; infinity if an entry is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         length = norm(double(answer.model) - answer.sent)
-    return length if math.isfinite(length) else math.inf
+    # More work makes longer updates. The server chose the work, so a client cannot gain by it.
+    return length / max(1.0, answer.task.work) if math.isfinite(length) else math.inf

@@ -59,6 +59,7 @@ from fedpace.core.types import (
 )
 from fedpace.core.validation import (
     SILENT_STEPS,
+    WORK_REFUSED,
     Widths,
     check_client,
     check_probe,
@@ -94,8 +95,9 @@ class Coordinator:
         policy: a Policy; or a Selector, which runs in synchronous rounds.
         settings: seed, shares, warm-up and deadline; see `Settings`.
         moments: an empty store for feature moments; None = the default store.
-        offers: facts that the host will report. If the policy needs others, the constructor raises InputError.
-            None = not declared, no check.
+        offers: facts that the host will report, and `Need.WORK` if its clients train as much as `Task.work` says. If
+            the policy needs more, the constructor raises InputError. None = no facts are declared or checked, and all
+            clients train the same.
     """
 
     def __init__(
@@ -129,8 +131,12 @@ class Coordinator:
         self._step: Step | None = None
         """The step that is due in the phase STEPPING."""
         self._warned = False
-        if offers is not None and (missing := self.policy.needs - frozenset(listed(offers, "what a host offers"))):
-            has = ", ".join(sorted(offers)) or "nothing"
+        given = None if offers is None else frozenset(listed(offers, "what a host offers"))
+        self.progress.accepts_work = given is not None and Need.WORK in given
+        if policy.sets_work and not self.accepts_work:
+            raise InputError(f"{self.policy.name} {WORK_REFUSED}")
+        if given is not None and (missing := self.policy.needs - given):
+            has = ", ".join(sorted(given)) or "nothing"
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
     # -- state that hosts read -------------------------------------------------------------------------------
@@ -142,12 +148,8 @@ class Coordinator:
 
     @property
     def accepts_work(self) -> bool:
-        """Whether clients train as much as `Task.work` says. A host sets it; without it, work must be 1."""
+        """Whether clients train as much as `Task.work` says (`Need.WORK`); otherwise work must be 1."""
         return self.progress.accepts_work
-
-    @accepts_work.setter
-    def accepts_work(self, accepts: bool) -> None:
-        self.progress.accepts_work = accepts
 
     @property
     def step(self) -> int:
@@ -213,6 +215,7 @@ class Coordinator:
         *,
         samples: Sequence[float] | None = None,
         delays: Sequence[float] | FloatArray | None = None,
+        compute: Sequence[float] | FloatArray | None = None,
         labels: ArrayLike | None = None,
     ) -> None:
         """Add clients, at any time. Pass known facts with one entry or row per client.
@@ -220,17 +223,21 @@ class Coordinator:
         Args:
             clients: ids of the new clients.
             samples: number of samples of each client.
-            delays: expected seconds per round of each client.
+            delays: expected seconds of a task of each client.
+            compute: the part of `delays` that grows with the work of a task; only with `delays`.
             labels: (k, c) label histograms.
         """
         if isinstance(clients, str | bytes):
             raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
         ids = listed(clients, "the clients that join")
-        for what, given in (("samples", samples), ("delays", delays), ("labels", labels)):
+        for what, given in (("samples", samples), ("delays", delays), ("compute", compute), ("labels", labels)):
             if given is not None and (count := len(listed(given, what))) != len(ids):  # type: ignore[arg-type]
                 raise InputError(f"{len(ids)} clients join with {count} {what}: give one for each")
         counts = None if samples is None else float_array(samples, "samples", finite=False)
         seconds = None if delays is None else float_array(delays, "delays", finite=False)
+        growing = None if compute is None else float_array(compute, "compute", finite=False)
+        if growing is not None and seconds is None:
+            raise InputError("compute is the part of delays that grows with the work: give delays too")
         rows = self.ledger.join(ids)
         try:
             if counts is not None:
@@ -240,7 +247,7 @@ class Coordinator:
                 self.ledger.set_labels(rows, labels)
             # Last: the delay estimator cannot unlearn a client that is then refused.
             if seconds is not None:
-                self.ledger.set_delays(rows, seconds.tolist())
+                self.ledger.set_delays(rows, seconds.tolist(), None if growing is None else growing.tolist())
         except FedpaceError:
             self.ledger.leave(ids)
             raise
@@ -726,18 +733,20 @@ class Coordinator:
         Several outcomes of one client at one version are folded one after the other.
         """
         self.log.count_reported(outcome for _, outcome in settled)
-        groups: dict[tuple[int, int], list[Outcome]] = {}
+        groups: dict[tuple[int, int], list[tuple[Task, Outcome]]] = {}
         clipped: dict[tuple[int, int], set[ClientId]] = {}
         times: dict[tuple[int, ClientId], int] = {}
         for task, outcome in settled:
             nth = times.get((task.step, task.client), 0)
             times[task.step, task.client] = nth + 1
-            groups.setdefault((task.step, nth), []).append(outcome)
+            groups.setdefault((task.step, nth), []).append((task, outcome))
             if task.id in self.bounds.clipped:
                 clipped.setdefault((task.step, nth), set()).add(task.client)
         self.bounds.clipped = frozenset()
         for group in sorted(groups):
-            self.ledger.fold(groups[group], group[0], self.step - group[0], clipped.get(group, ()))
+            work = [task.work for task, _ in groups[group]]
+            outcomes = [outcome for _, outcome in groups[group]]
+            self.ledger.fold(outcomes, group[0], self.step - group[0], clipped.get(group, ()), work)
         if not self._warned and self.step == SILENT_STEPS - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
             warn_of_missing_facts(self.policy, self.ledger)

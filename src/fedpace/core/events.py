@@ -21,6 +21,8 @@ class Event(NamedTuple):
     seconds: float
     """Seconds that the client took."""
     crashed: bool = False
+    compute: float = -1.0
+    """Part of the seconds that grew with the work; below 0 = unknown."""
 
 
 class Events:

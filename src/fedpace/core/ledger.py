@@ -33,7 +33,7 @@ from fedpace._base.names import shown
 from fedpace.core.delay_estimator import DelayEstimator
 from fedpace.core.settings import ShareRule
 from fedpace.core.step_bounds import clipped_sketches
-from fedpace.core.types import Accumulator, Need, Outcome, Settled
+from fedpace.core.types import ASSUMED_COMPUTE, Accumulator, Need, Outcome, Settled
 from fedpace.moments.bank import MomentBank
 from fedpace.moments.store import MomentStore
 from fedpace.trust.bounds import Trust
@@ -111,6 +111,7 @@ FACTS: dict[str, Fact] = {
     for fact in (
         Fact("samples", reported=True, rule="a count of at least 0", least=0, most=1e15),
         Fact("delay", need=Need.DELAY),
+        Fact("compute"),
         Fact("loss", need=Need.LOSS, reported=True, stamp="loss_step", cause=": training diverged"),
         Fact("loss_step", "int64", -1),
         Fact("update_step", "int64", -1),
@@ -296,13 +297,34 @@ class Ledger:
         FACTS["samples"].check(samples, self.name(row), required=True)
         self.columns["samples"][row] = samples
 
-    def set_delays(self, rows: IntArray, seconds: Sequence[float]) -> None:
-        """Store delays that the host knows beforehand; with `learn_delays` they are the first observations."""
+    def set_delays(self, rows: IntArray, seconds: Sequence[float], compute: Sequence[float] | None = None) -> None:
+        """Store delays that the host knows beforehand; with `learn_delays` they are the first observations.
+
+        Args:
+            rows: of the clients.
+            seconds: of a task with work 1.
+            compute: the part of `seconds` that grows with the work; None = unknown.
+        """
         values = [valid_seconds(value, self.name(row)) for row, value in zip(rows.tolist(), seconds, strict=True)]
+        growing = [math.nan] * len(values)
+        if compute is not None:
+            growing = [
+                value if math.isnan(value) else valid_seconds(value, self.name(row))
+                for row, value in zip(rows.tolist(), compute, strict=True)
+            ]
+            for row, part, total in zip(rows.tolist(), growing, values, strict=True):
+                if part > total * (1 + 1e-9):
+                    raise InputError(
+                        f"the compute of {self.name(row)} is part of its delay, but {part:g} of {total:g} s came"
+                    )
         if self.learn_delays:
+            if compute is not None:
+                shares = [part / total if total > 0 else math.nan for part, total in zip(growing, values, strict=True)]
+                self._estimates = self._estimator.with_shares(self._estimates, rows, shares)
             self._learn_delays(rows.tolist(), values, [True] * len(values), 0)
         else:
             self.columns["delay"][rows] = values
+            self.columns["compute"][rows] = growing
 
     def set_labels(self, rows: IntArray, histograms: ArrayLike) -> None:
         """Store label histograms; one invalid histogram rejects them all."""
@@ -353,7 +375,14 @@ class Ledger:
         widths = self.moments.width or moment, self.width("updates") or update
         check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
 
-    def fold(self, outcomes: Sequence[Outcome], step: int, lag: int = 0, bounded: Collection[ClientId] = ()) -> None:
+    def fold(
+        self,
+        outcomes: Sequence[Outcome],
+        step: int,
+        lag: int = 0,
+        bounded: Collection[ClientId] = (),
+        work: Sequence[float] | None = None,
+    ) -> None:
         """Store the facts of reports that `check` has accepted.
 
         Args:
@@ -361,6 +390,7 @@ class Ledger:
             step: version of the model that these clients trained from.
             lag: staleness: steps made since that version.
             bounded: clients with updates that `StepBounds.clip` has clipped; their sketches are not clipped again.
+            work: `Task.work` of each report; None = 1 for all.
         """
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
@@ -372,9 +402,19 @@ class Ledger:
         fold_moments(self.trust, self.moments, moments)
         took = np.array([ordinary(self.trust.bound_seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
         # Accumulators compare with the delays expected before this answer, so they come first.
-        self.accumulated.answered(Settled(at, self.columns["delay"][rows], took, done, lag))
+        amounts = np.ones(at.size) if work is None else np.array(work, dtype=np.float64)
+        self.accumulated.answered(Settled(at, self._expected(at, amounts), took, done, lag))
         if self.learn_delays:
-            self._learn_delays(rows, took.tolist(), done.tolist(), step)
+            self._learn_shares(at, took, np.array([outcome.compute for outcome in outcomes]), amounts)
+            self._learn_delays(rows, took.tolist(), done.tolist(), step, amounts)
+
+    def _expected(self, rows: IntArray, work: FloatArray) -> FloatArray:
+        """(k,) expected seconds of tasks with this `work`, as in `View.seconds_with`."""
+        delay: FloatArray = self.columns["delay"][rows]
+        if (work == 1).all():
+            return delay
+        compute = self.columns["compute"][rows]
+        return np.asarray(delay + (work - 1) * np.where(np.isnan(compute), ASSUMED_COMPUTE * delay, compute))
 
     def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
         self.columns["asked"][rows] = True
@@ -394,10 +434,27 @@ class Ledger:
         weights = [weight / total if total > 0 else 0.0 for _, weight in finished]
         self.accumulated.stepped(np.array([row for row, _ in finished], dtype=np.int64), np.array(weights))
 
-    def _learn_delays(self, rows: list[int], seconds: list[float], finished: list[bool], step: int) -> None:
-        self._estimates = self._estimator.fold(self._estimates, rows, seconds, finished, step=step)
+    def _learn_shares(self, rows: IntArray, took: FloatArray, compute: FloatArray, work: FloatArray) -> None:
+        """Note which part of a task with work 1 grows with the work, as far as clients report it."""
+        told = ~np.isnan(compute) & (took > 0)
+        if told.any():
+            usual = np.minimum(compute, took)[told] / work[told]
+            rest = np.maximum(took - compute, 0.0)[told]
+            shares = np.divide(usual, usual + rest, out=np.full(usual.size, math.nan), where=usual + rest > 0)
+            self._estimates = self._estimator.with_shares(self._estimates, rows[told], shares)
+
+    def _learn_delays(
+        self,
+        rows: list[int],
+        seconds: list[float],
+        finished: list[bool],
+        step: int,
+        work: FloatArray | None = None,
+    ) -> None:
+        self._estimates = self._estimator.fold(self._estimates, rows, seconds, finished, step=step, work=work)
         seen = self._estimates.seen
         self.columns["delay"][seen] = self._estimator.seconds(self._estimates)[seen]
+        self.columns["compute"][seen] = self._estimates.share[seen] * self.columns["delay"][seen]
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that a View shows, by field name."""
@@ -611,6 +668,8 @@ def _plain(outcome: Outcome) -> bool:
         and 0.0 <= outcome.seconds <= MAX_SECONDS
         and type(outcome.measured) is float
         and (0.0 <= outcome.measured <= MAX_SECONDS or outcome.measured != outcome.measured)
+        and type(outcome.compute) is float
+        and (0.0 <= outcome.compute <= MAX_SECONDS or outcome.compute != outcome.compute)
         and all(fact.plain(getattr(outcome, fact.name)) for fact in REPORTED)
     )
 
@@ -631,8 +690,9 @@ def _check_numbers(outcome: Outcome, who: str, *, learn_delays: bool) -> None:
         valid_seconds(outcome.seconds, who)
     elif outcome.finished and learn_delays:
         raise InputError(f"{who} finished, but its delay is missing: report the seconds that it took")
-    if not math.isnan(real(outcome.measured, f"the measured seconds of {who}")):
-        valid_seconds(outcome.measured, who)
+    for value, what in ((outcome.measured, "measured"), (outcome.compute, "computing")):
+        if not math.isnan(real(value, f"the {what} seconds of {who}")):
+            valid_seconds(value, who)
     for fact in REPORTED:
         fact.check(getattr(outcome, fact.name), who)
 

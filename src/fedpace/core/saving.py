@@ -19,13 +19,13 @@ from fedpace._base.files import json_bytes, keeping, npz_bytes, read_json, read_
 from fedpace.core.settings import Settings
 from fedpace.core.step_log import Progress
 from fedpace.core.task_table import Packed, TaskTable
-from fedpace.core.types import Selector, configuration
+from fedpace.core.types import Need, Selector, configuration
 from fedpace.moments.store import MomentStore
 
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
-FORMAT = 8
+FORMAT = 9
 INDEX = "session.json"
 LEDGER = "ledger/"
 """Prefix of the names of the ledger's arrays in the npz."""
@@ -90,7 +90,7 @@ def restore(
             raise InputError(
                 f"the saved session ran {saved['name']} with {options}, but {selector!r} was given: give the same"
             )
-        coordinator = Coordinator(selector, decode(Settings, index["settings"]), moments=moments)
+        coordinator = Coordinator(selector, decode(Settings, index["settings"]), moments=moments, offers=Need)
         coordinator.state = _decode_state(index["state"], coordinator.state)
         ids = [decode_id(client) for client in index["clients"]]
         tables = {name.removeprefix(LEDGER): table for name, table in stored.items() if name.startswith(LEDGER)}

@@ -31,7 +31,8 @@ Part = Literal["models", "mixture", "squares", "rows", "corrected", "sources"]
 """What a rule takes from the answers, beside sum a_i u_i. `models`: the average of the models instead, if the weights
 sum to 1 and no answer is stale. `mixture`: sum a_i x_i instead, also for stale answers. `squares`: the mean square of
 the updates. `rows`: each update. `corrected`: the rule corrects updates before it combines them, and combines them with
-`Answers.combine` if that is given. `sources`: the client and model version of each answer; `rows` includes them."""
+`Answers.combine` if that is given. `sources`: client, model version, work and local steps of each answer; `rows`
+includes them."""
 
 S = TypeVar("S")
 
@@ -49,6 +50,10 @@ class Source(NamedTuple):
     """Version of the model that the client trained from."""
     share: float
     """The client's weight in the objective."""
+    work: float = 1.0
+    """How much the client trained (`Task.work`)."""
+    steps: float = math.nan
+    """Number of local steps that the client made; NaN = the host does not know it."""
 
 
 @dataclass(frozen=True, eq=False)

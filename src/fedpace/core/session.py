@@ -50,8 +50,9 @@ class Session:
         trust: bound the influence of each client, see docs/trust.md.
         moments: an empty store for feature moments, such as `MomentBank.sketched(...)` for a million clients; None =
             the default store.
-        offers: facts that the host will report. If the selector needs others, the constructor raises InputError.
-            None = not declared, no check.
+        offers: facts that the host will report, and `Need.WORK` if its clients train as much as `Selection.work` says.
+            If the selector needs more, the constructor raises InputError. None = no facts are declared or checked, and
+            all clients train the same.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class Session:
         *,
         samples: Sequence[float] | None = None,
         delays: Sequence[float] | FloatArray | None = None,
+        compute: Sequence[float] | FloatArray | None = None,
         labels: ArrayLike | None = None,
     ) -> None:
-        """Add clients, at any time. Pass known facts with one entry or row per client."""
-        self.coordinator.join(clients, samples=samples, delays=delays, labels=labels)
+        """Add clients, at any time. Pass known facts with one entry or row per client; see `Coordinator.join`."""
+        self.coordinator.join(clients, samples=samples, delays=delays, compute=compute, labels=labels)
 
     def leave(self, clients: Iterable[ClientId]) -> None:
         """Remove clients and their facts, at any time. For a short absence, use `available` of `select` instead."""
@@ -179,7 +181,9 @@ class Session:
         self.pending = self._selection(due)
         return self.pending
 
-    def aggregate(self, model: Any, trained: Mapping[ClientId, Any]) -> Any:
+    def aggregate(
+        self, model: Any, trained: Mapping[ClientId, Any], *, steps: Mapping[ClientId, float] | None = None
+    ) -> Any:
         """Step the model with the results of the pending selection, and return its arrays; then call `observe`.
 
         The step leaves out updates that are not finite and clips long ones. If the model has a robust rule, that rule
@@ -188,6 +192,8 @@ class Session:
         Args:
             model: a `fedpace.SharedModel`; changed in place.
             trained: client -> the named arrays that it trained. Omit clients that failed.
+            steps: client -> number of local steps that it made, for server rules that normalise by it (`fednova`);
+                None = unknown.
         """
         selection = self.pending
         if selection is None:
@@ -200,7 +206,8 @@ class Session:
             return model.arrays
         tasks = [t for t in self.coordinator.tasks if t.kind == "train" and t.client in trained]
         step = self.coordinator.step_of(tasks, np.array([weights[t.client] for t in tasks]), selection.mode)
-        model.apply(self.coordinator, step, {task.id: trained[task.client] for task in tasks})
+        made = None if steps is None else {t.id: steps[t.client] for t in tasks if t.client in steps}
+        model.apply(self.coordinator, step, {task.id: trained[task.client] for task in tasks}, None, made)
         return model.arrays
 
     def observe(self, outcomes: Iterable[Outcome], *, now: float | None = None) -> None:
@@ -282,4 +289,5 @@ class Session:
             replace(log.why, reasons={**log.why.reasons, **never}) if never else log.why,
             quorum=wait.answers,
             newcomers=newcomers,
+            work=None if all(task.work == 1 for task in due.tasks) else np.array([task.work for task in due.tasks]),
         )

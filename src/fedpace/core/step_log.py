@@ -155,4 +155,4 @@ class Progress:
     """Names of the clients that get no task for now, because the validation set refused their updates."""
     probed_step: int = -1
     accepts_work: bool = False
-    """See `Coordinator.accepts_work`."""
+    """Whether clients train as much as `Task.work` says (`Need.WORK`)."""

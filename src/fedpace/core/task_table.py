@@ -216,7 +216,7 @@ def _table(
 ) -> InFlight:
     if not tasks:
         return NOTHING if tell is None else InFlight(tell=tell)
-    ids, clients, _, steps, began, weights, *_ = zip(*tasks, strict=True)  # fast: called after every answer
+    ids, clients, _, steps, began, weights, *_, work = zip(*tasks, strict=True)  # fast: called after every answer
     return InFlight(
         np.array(ids, dtype=np.int64),
         rows(clients),
@@ -224,4 +224,5 @@ def _table(
         np.array(steps, dtype=np.int64),
         np.array(weights, dtype=np.float64),
         tell,
+        np.array(work, dtype=np.float64),
     )

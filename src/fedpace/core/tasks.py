@@ -93,8 +93,8 @@ class Move:
     """Aggregation mode that the planned weights are meant for; recorded and shown."""
     why: Diagnostics = field(default_factory=Diagnostics)
     work: FloatArray | None = None
-    """How much each of them trains (`Task.work`); None = 1 for all. The host must accept work
-    (`Coordinator.accepts_work`)."""
+    """How much each of them trains (`Task.work`); None = 1 for all. The policy must declare `sets_work`, and the host
+    must offer `Need.WORK`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ Table = tuple[tuple[float | int | None, ...], ...]
 
 
 class Need(StrEnum):
-    """Facts about clients that a scheme can require (`needs`) or use (`uses`)."""
+    """Facts about clients that a scheme can require (`needs`) or use (`uses`), and what a host can do (`WORK`)."""
 
     DELAY = "delays"
     LOSS = "losses"
@@ -46,6 +46,8 @@ class Need(StrEnum):
     MOMENT = "feature moments"
     TARGETS = "targets in the moments"
     """Moments of features and targets together, if the host can compute them; see `fedpace.moments.factor`."""
+    WORK = "work per task"
+    """No fact: the host's clients train as much as `Task.work` says. A scheme that sets work declares `sets_work`."""
 
 
 def _freeze_rows(instance: Cohort | Probe) -> None:
@@ -93,7 +95,7 @@ class Cohort:
     """For over-commitment: the round ends when this many clients have finished, and the others are late; 0 = all."""
     work: FloatArray | None = None
     """(k,) how much each client trains: a multiple of the configured local training, in units of local steps; None = 1
-    for all. The host must accept work (`Coordinator.accepts_work`)."""
+    for all. The scheme must declare `sets_work`, and the host must offer `Need.WORK`."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -134,6 +136,9 @@ class Outcome:
     measured: float = math.nan
     """Seconds from sending the task to receiving the answer, by the server's clock. `seconds`, the client's claim, then
     counts as at least this minus an allowance for the transfer (`fedpace.trust`)."""
+    compute: float = math.nan
+    """Part of the seconds that grew with the work: local training, without transfer and overhead; NaN = not reported. A
+    server that does not hear of it learns it from answers with different work."""
 
     def __post_init__(self) -> None:
         """Raise InputError for arrays of Python objects, which cannot be saved."""
@@ -171,6 +176,8 @@ class Selection:
     """The round ends when this many clients have finished; 0 = all."""
     newcomers: int = 0
     """How many of the last entries in `clients` are new to the scheme: they report, and have weight 0."""
+    work: FloatArray | None = None
+    """(k,) how much each client trains (`Task.work`); None = 1 for all."""
 
     def __post_init__(self) -> None:
         """Freeze the array."""
@@ -205,6 +212,8 @@ class InFlight:
     """Weight that the policy planned for each task at its start."""
     tell: Callable[[], FloatArray | None] | None = None
     """Function behind `updates`."""
+    work: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """How much each client trains in the task (`Task.work`)."""
 
     def updates(self) -> FloatArray | None:
         """Return the update sketches, one row per task (NaN = not reported), or None if there are none.
@@ -219,6 +228,9 @@ class InFlight:
 
 
 _NOTHING = InFlight()
+ASSUMED_COMPUTE = 0.5
+"""Part of a task's seconds that is taken to grow with its work until answers with different work show it. It is an
+assumption, not a measurement."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +249,7 @@ class View:
     share: FloatArray
     """(n,) weight of each client in the objective; sums to 1."""
     delay: FloatArray
-    """(n,) estimated seconds per round; NaN = unknown."""
+    """(n,) estimated seconds of a task with work 1; NaN = unknown."""
     loss: FloatArray
     """(n,) last reported loss; NaN = never reported."""
     loss_step: IntArray
@@ -261,6 +273,8 @@ class View:
     """Tasks that failed since the last step. Their clients can be chosen again."""
     accumulated: Mapping[str, FloatArray] = field(default_factory=dict)
     """Name -> values of each accumulator that the scheme lists in `accumulates`."""
+    compute: FloatArray | None = None
+    """(n,) the part of `delay` that grows with the work of a task; NaN = unknown. See `seconds_with`."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -271,6 +285,16 @@ class View:
     def clients(self) -> int:
         """Number of clients in the roster."""
         return int(self.available.size)
+
+    @property
+    def growing(self) -> FloatArray:
+        """(n,) seconds that one unit of work takes: `compute`, or half of `delay` where that is unknown."""
+        assumed = ASSUMED_COMPUTE * self.delay
+        return assumed if self.compute is None else np.where(np.isnan(self.compute), assumed, self.compute)
+
+    def seconds_with(self, work: FloatArray | float) -> FloatArray:
+        """(n,) estimated seconds of a task with this much work: `delay` for work 1; NaN = unknown."""
+        return np.asarray(self.delay + (work - 1.0) * self.growing)
 
     @property
     def candidates(self) -> IntArray:
@@ -301,6 +325,8 @@ class Report:
     """(k, r) sketches of the updates; rows of NaN = not reported."""
     step_facts: Mapping[str, float] = field(default_factory=dict)
     """Name -> number that the server step measured."""
+    work: FloatArray | None = None
+    """(k,) `Task.work` of each task."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -316,7 +342,7 @@ class Settled:
 
     rows: IntArray
     expected: FloatArray
-    """Expected seconds of each client, estimated before this answer; NaN = unknown."""
+    """Expected seconds of each task with its work, estimated before this answer; NaN = unknown."""
     seconds: FloatArray
     """Seconds that the client took, or that the server waited in vain; NaN = unknown."""
     finished: BoolArray
@@ -386,6 +412,14 @@ class Traits(Options):
         return False
 
     @property
+    def sets_work(self) -> bool:
+        """Whether the scheme decides how much each client trains (`Cohort.work`, `Move.work`).
+
+        A host whose clients all train the same refuses such a scheme at its start: see `Need.WORK`.
+        """
+        return False
+
+    @property
     def fixed_k(self) -> int | None:
         """The cohort size: the option `k` of the scheme; None if it has no such option."""
         return self.k if isinstance(self, _HasK) else None
@@ -407,6 +441,11 @@ class Described(Protocol):
 
     @property
     def ignores_delays(self) -> bool:
+        """See `Traits`."""
+        ...
+
+    @property
+    def sets_work(self) -> bool:
         """See `Traits`."""
         ...
 
@@ -464,7 +503,7 @@ class Stateless(Scheme):
         """Return None: the ledger already stores the reported facts."""
 
 
-TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "fixed_k", "server")
+TRAITS = ("uses", "first_moments", "accumulates", "ignores_delays", "sets_work", "fixed_k", "server")
 """Names of the properties in `Traits`."""
 
 

@@ -21,6 +21,10 @@ from fedpace.core.tasks import StepFacts, Task
 from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View, facts_wanted
 
 SUM_TOLERANCE = 1e-9
+WORK_REFUSED = (
+    "sets how much each client trains, but this host trains all clients alike: let clients train as much as Task.work "
+    "says and offer Need.WORK, or use a scheme that leaves the work at 1"
+)
 
 
 def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
@@ -94,10 +98,7 @@ def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted
     if not (amounts > 0).all():
         raise InputError(f"{scheme} gives a client {amounts.min():g} times the usual work: it must be above 0")
     if not accepted and (amounts != 1).any():
-        raise InputError(
-            f"{scheme} sets how much each client trains, but this host trains all clients alike: use the simulator, or "
-            "set accepts_work of the coordinator where clients train as much as `Task.work` says"
-        )
+        raise InputError(f"{scheme} {WORK_REFUSED}")
     found: list[float] = amounts.tolist()
     return found
 
@@ -202,6 +203,7 @@ def make_report(
         weights=np.array([task.weight for task, _ in settled]),
         updates=stacked([outcome.update for outcome in outcomes]),
         step_facts=step_facts or {},
+        work=np.array([task.work for task, _ in settled], dtype=np.float64),
     )
 
 

@@ -41,6 +41,10 @@ class WorkDelays(DelayModel, Protocol):
         """(n,) the part of `draw(step)` that is proportional to the work; the rest is transfer and overhead."""
         ...
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of `expected()` that is proportional to the work."""
+        ...
+
 
 def compute_seconds(model: DelayModel, step: int) -> FloatArray:
     """(n,) the part of the seconds that `model` draws for `step` that grows with the work of a task."""
@@ -48,7 +52,7 @@ def compute_seconds(model: DelayModel, step: int) -> FloatArray:
         return model.compute_seconds(step)
     raise InputError(
         f"{type(model).__name__} does not say which part of its seconds grows with the work of a task: give it a "
-        "method compute_seconds(step), or leave the work at 1"
+        "methods compute_seconds(step) and expected_compute(), or leave the work at 1"
     )
 
 
@@ -155,6 +159,10 @@ class MeanWithJitter:
         """(n,) the part of `draw(step)` that grows with the work; the factor of the round applies to both parts."""
         return self._compute * (jitter(self._seed, step, self._mean.size, self._sigma) if self._sigma else 1.0)
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of the expected seconds that grows with the work."""
+        return self._compute
+
 
 class MeanPlusLognormal:
     """A base per client plus log-normal seconds per round, capped; used for radio networks in a city.
@@ -205,4 +213,8 @@ class MeanPlusLognormal:
     def compute_seconds(self, step: int) -> FloatArray:
         """(n,) the part of `draw(step)` that grows with the work, the same in every round."""
         check_step(step)
+        return self._compute
+
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of the expected seconds that grows with the work."""
         return self._compute

@@ -53,6 +53,10 @@ class ReorderedWorkDelays(ReorderedDelays):
         """(n,) the part of `draw(step)` that grows with the work."""
         return frozen(self._split.compute_seconds(step)[self.source])
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of the expected seconds that grows with the work."""
+        return frozen(self._split.expected_compute()[self.source])
+
 
 @runtime_checkable
 class DeviceDelays(DelayModel, Protocol):

@@ -111,6 +111,10 @@ class DeviceModel:
         """(n,) the compute part of `draw(step)`, which grows with the work; transfer does not."""
         return frozen(self._working * self._factor(check_step(step), "compute", self._varies[0]))
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) expected seconds of training in a round."""
+        return frozen(self._working)
+
     def device_seconds(self) -> FloatArray:
         """(n,) expected seconds of a round if all clients had the fleet's mean work: the speed of the phone alone."""
         return frozen(self._compute * self._samples.mean() + self._link)

@@ -64,6 +64,14 @@ class MixtureModel:
             raise InputError(f"the part {missing[0]} of the mixture does not say which seconds grow with the work")
         return frozen(self._gather([model.compute_seconds(step) for model in self._models]))  # type: ignore[attr-defined]
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of the expected seconds that grows with the work; NaN where a part does not say it."""
+        known = [
+            model.expected_compute() if isinstance(model, WorkDelays) else np.full(model.expected().size, np.nan)
+            for model in self._models
+        ]
+        return frozen(self._gather(known))
+
 
 @dataclass(frozen=True)
 class MixtureDelays:

@@ -58,6 +58,10 @@ class TraceModel:
         """(n,) the part of `draw(step)` that grows with the work."""
         return frozen(self._share * self.draw(step))
 
+    def expected_compute(self) -> FloatArray:
+        """(n,) the part of the expected seconds that grows with the work."""
+        return frozen(self._share * self._mean)
+
     def available(self, step: int) -> BoolArray:
         """(n,) True for clients that were available in round `step`."""
         row: BoolArray = self._available[check_step(step) % self.steps]

@@ -22,7 +22,7 @@ except ImportError as cause:
 from fedpace.flower.client import report_mod
 from fedpace.flower.server import PacedServer
 from fedpace.flower.strategy import PacedStrategy
-from fedpace.flower.wire import reported_seconds
+from fedpace.flower.wire import local_steps, reported_seconds
 from fedpace.hosting.client_facts import Privacy
 
-__all__ = ["PacedServer", "PacedStrategy", "Privacy", "report_mod", "reported_seconds"]
+__all__ = ["PacedServer", "PacedStrategy", "Privacy", "local_steps", "report_mod", "reported_seconds"]

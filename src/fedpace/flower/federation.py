@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpace._base.checks import at_least
+from fedpace._base.checks import at_least, whole
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.settings import Settings
@@ -64,6 +64,10 @@ class Federation:
         nodes_seconds: how long to wait at the start for as many nodes as the scheme selects. After that the server
             starts with the connected nodes, or raises an error if there are too few.
         server: the server step, or its name; None = the one that the scheme asks for.
+        accepts_work: whether the clients train as much as the `work` in a task's config says, with
+            `fedpace.flower.local_steps`. Schemes that set work need it, and are refused otherwise.
+        local_steps: usual number of local steps, if it is the same for all clients; tasks then also have the number of
+            `local-steps` to make. 0 = each client knows its own.
         track: experiment trackers that get every step while the server works: `"mlflow"`, `"wandb"`, `"tensorboard"`,
             `"otel"`, or a list; see docs/howto/track.md. A tracker that fails does not stop the server.
         weight_key, array_key, config_key: names of the number of samples, the model and the configuration in messages.
@@ -88,6 +92,8 @@ class Federation:
         name_seconds: float = 120.0,
         nodes_seconds: float = 600.0,
         server: str | ServerRule[Any] | None = None,
+        accepts_work: bool = False,
+        local_steps: int = 0,
         track: Any = None,
         weight_key: str = "num-examples",
         array_key: str = "arrays",
@@ -95,6 +101,7 @@ class Federation:
         **options: Any,
     ) -> None:
         at_least(nodes_seconds, 0, "nodes_seconds")
+        whole(local_steps, 0, "local_steps")
         settings = live_settings(settings, options)
         self._scheme: Any = make_selector(selector, options, inspect.signature(Federation).parameters)
         self._nodes_seconds = nodes_seconds
@@ -103,7 +110,7 @@ class Federation:
         self._server = Server(
             self._scheme,
             settings,
-            Host("flower", log, REMEDIES),
+            Host("flower", log, REMEDIES).accepting(work=accepts_work),
             clock=clock,
             folder=None if state is None else Path(state),
             rule=self._server_rule(server),
@@ -120,7 +127,9 @@ class Federation:
         questions = {ASK_LABELS: Need.LABELS in self.coordinator.wanted, ASK_SAMPLES: settings.shares == "samples"}
         owners = {} if saved is None else {str(name): int(node) for name, node in saved.extra.get("names", {}).items()}
         self._node_names = NodeNames(name_seconds, config_key, questions, owners if bind_names else None)
-        self._transport = GridTransport(weight_key, (sketch, settings.seed))
+        self._transport = GridTransport(
+            weight_key, (sketch, settings.seed), work=bool(self._scheme.sets_work), local_steps=local_steps
+        )
 
     @property
     def coordinator(self) -> Coordinator:

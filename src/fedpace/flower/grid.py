@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -25,7 +25,18 @@ from flwr.serverapp import Grid
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need
-from fedpace.flower.wire import ASK_GRADIENT, ASK_MOMENT, ASK_TARGETS, RECORD, SKETCH_SEED, SKETCH_WIDTH, arrays_of
+from fedpace.flower.wire import (
+    ASK_GRADIENT,
+    ASK_MOMENT,
+    ASK_TARGETS,
+    LOCAL_STEPS,
+    RECORD,
+    SKETCH_SEED,
+    SKETCH_WIDTH,
+    WORK,
+    arrays_of,
+)
+from fedpace.hosting.client_facts import steps_of_work
 from fedpace.hosting.replies import Raw
 
 log = logging.getLogger("flwr")
@@ -87,10 +98,12 @@ class GridTransport:
     Args:
         weight_key: metric with the client's number of samples.
         sketch: width and seed of the sketches of steps.
+        work: whether to send the work of each training task.
+        local_steps: usual number of local steps of every client; 0 = clients know it themselves.
     """
 
-    def __init__(self, weight_key: str, sketch: tuple[int, int]) -> None:
-        self._weight_key = weight_key
+    def __init__(self, weight_key: str, sketch: tuple[int, int], *, work: bool = False, local_steps: int = 0) -> None:
+        self._weight_key, self._work, self._local_steps = weight_key, work, local_steps
         self._projection = {SKETCH_WIDTH: sketch[0], SKETCH_SEED: str(sketch[1])}
         self._out: dict[str, int] = {}
         self._refused: list[int] = []
@@ -134,11 +147,15 @@ class GridTransport:
 
     def _message(self, task: Task, offered: Message) -> Message:
         evaluates = task.kind == "probe" and task.probe == "loss"
-        questions: Mapping[str, Any] = {}
+        questions: dict[str, Any] = {}
         if task.kind == "probe" and not evaluates:
             questions = {ASK_GRADIENT: True, **self._projection}
         elif task.kind != "probe" and Need.MOMENT in task.facts:
             questions = {ASK_MOMENT: True, ASK_TARGETS: Need.TARGETS in task.facts}
+        if self._work and task.kind != "probe":
+            questions[WORK] = float(task.work)
+            if self._local_steps:
+                questions[LOCAL_STEPS] = steps_of_work(task.work, self._local_steps)
         # Copy the content, because all messages of a round share it.
         content = RecordDict(dict(offered.content.items()))
         for key, config in offered.content.config_records.items():
@@ -157,6 +174,7 @@ class GridTransport:
             note=reply.content.config_records.get(RECORD, {}),
             metrics=metrics,
             samples=metrics.get(self._weight_key),
+            steps=metrics.get(LOCAL_STEPS),
             model=arrays_of(reply) if reply.content.array_records else None,
             carrier=reply,
         )

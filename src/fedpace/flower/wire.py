@@ -16,6 +16,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedpace._base.checks import whole
+from fedpace.hosting.client_facts import steps_of_work
 from fedpace.hosting.named_arrays import Arrays
 from fedpace.hosting.replies import Note, Raw, parse
 
@@ -38,6 +40,13 @@ SKETCH_SEED = "fedpace-sketch-seed"
 """With `ASK_GRADIENT`: width and seed of the sketch. The seed is text, because it may exceed Flower's integers."""
 
 
+WORK = "work"
+"""In a train message: how much to train, as a multiple of the usual local training."""
+LOCAL_STEPS = "local-steps"
+"""In a train message: the number of local steps to make, if the server knows the usual one. In the metrics of a reply:
+the number of local steps that were made."""
+
+
 def asked(message: Message, key: str) -> bool:
     """Return whether the server set `key` in any config of the message."""
     return any(bool(config.get(key, False)) for config in message.content.config_records.values())
@@ -46,6 +55,21 @@ def asked(message: Message, key: str) -> bool:
 def config_value(message: Message, key: str) -> Any:
     """Return the server's value for `key`; None if there is none."""
     return next((config[key] for config in message.content.config_records.values() if key in config), None)
+
+
+def local_steps(message: Message, usual: int) -> int:
+    """Return how many local steps to make for a train message; for clients, if the scheme sets work.
+
+    Put the result into the metrics of the reply as `local-steps`, for server rules that normalise by it (FedNova).
+
+    Args:
+        message: the train message.
+        usual: the client's usual number of local steps, such as epochs times batches per epoch.
+    """
+    whole(usual, 1, "the usual number of local steps")
+    if (told := config_value(message, LOCAL_STEPS)) is not None:
+        return max(1, int(told))
+    return steps_of_work(config_value(message, WORK), usual)
 
 
 def record(arrays: Arrays) -> ArrayRecord:

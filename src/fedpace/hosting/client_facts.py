@@ -64,6 +64,13 @@ class Privacy:
             raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
 
 
+def steps_of_work(work: Any, usual: int) -> int:
+    """Return the local steps of a task with this `work` from the server; None = the usual number."""
+    amount = 1.0 if work is None else float(work)
+    above(amount, 0, "the work that the server asks for")
+    return max(1, round(amount * usual))
+
+
 MAX_FEATURES = 512
 """Largest number of columns of features, and of targets. Wider data are sketched to this width, because the time of a
 selection grows with the square of the width."""

@@ -30,6 +30,8 @@ MAX_SKETCH_ENTRIES = 65_536
 """Largest number of entries in the sketch of an update."""
 MAX_REPORTED_SECONDS = 1e8
 """Longest time that a client may report, about three years: it moves the virtual clock of the `reported` mode."""
+MAX_STEPS = 1e9
+"""Largest number of local steps that a client may report."""
 MAX_NAME_LENGTH = 256
 LOSS_KEYS = ("train_loss", "train-loss", "eval_loss", "eval-loss", "loss")
 """Names of metrics to try for the loss if no `loss_key` is given; the first one present counts."""
@@ -64,6 +66,8 @@ class Raw:
     """Whether `model` holds the update (trained minus sent) instead of the trained model."""
     carrier: Any = None
     """The framework's own message, for a framework that aggregates itself."""
+    steps: Any = None
+    """Number of local steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,8 @@ class Reply:
     model: dict[str, NDArray[Any]] | None
     """The trained model; None if none was expected."""
     carrier: Any = None
+    steps: float = math.nan
+    """Number of local steps that the client says it made; NaN = not sent."""
 
 
 def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: str = "") -> Reply | str:
@@ -95,7 +101,8 @@ def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: st
         note = read_note(raw.note)
         samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
         model = None if sent is None else read_model(raw.model, sent, is_step=raw.is_step)
-        return Reply(note, _loss(loss), samples, model, raw.carrier)
+        steps = math.nan if raw.steps is None else _number(raw.steps, "the number of local steps", MAX_STEPS)
+        return Reply(note, _loss(loss), samples, model, raw.carrier, steps)
     except InputError as problem:
         return short(str(problem))
     except Exception as problem:  # decoding untrusted bytes may raise anything

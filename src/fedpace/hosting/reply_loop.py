@@ -262,7 +262,7 @@ class ReplyLoop:
         if not math.isnan(reply.note.compute):
             self._latencies.append(monotonic() - since - reply.note.compute)
         if not self.reported:
-            self._deliver(task, replace(outcome, seconds=self.now - task.began))
+            self._deliver(task, replace(outcome, seconds=self.now - task.began, compute=reply.note.compute))
             return
         seconds = reply.note.seconds
         if math.isnan(seconds):  # probes take no time unless clients report it

@@ -149,13 +149,17 @@ class Host:
         name: name of the framework, for the records.
         log: logger for warnings.
         remedies: fact -> advice for a client that does not send this fact although the scheme needs it.
-        offers: facts that clients of the framework can report.
+        offers: facts that clients of the framework can report, and `Need.WORK` if they train as much as tasks say.
     """
 
     name: str
     log: logging.Logger
     remedies: Mapping[Need, str]
-    offers: frozenset[Need] = frozenset(Need)
+    offers: frozenset[Need] = frozenset(Need) - {Need.WORK}
+
+    def accepting(self, *, work: bool) -> Host:
+        """Return the same host; its clients train as much as tasks say, or all the same."""
+        return replace(self, offers=self.offers | {Need.WORK} if work else self.offers - {Need.WORK})
 
 
 class Server:
@@ -214,6 +218,7 @@ class Server:
         self.saved = self.files.load(scheme, settings)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
+            self.coordinator.progress.accepts_work = Need.WORK in host.offers
         coordinator = self.coordinator
         self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
         self.loop = ReplyLoop(coordinator, self._reader, host.log, reported=clock == "reported")
@@ -286,7 +291,8 @@ class Server:
     def apply(self, step: Step) -> bool:
         """Make a step with the server rule, and return whether the model changed."""
         with self.watch("stepping"):
-            applied = self.shared.apply(self.coordinator, step, *self._models(step))
+            steps = {task.id: self.loop.replies[task.id].steps for task, _ in step.answers}
+            applied = self.shared.apply(self.coordinator, step, *self._models(step), steps)
         self._drop_lost(step, applied.step)
         return applied.moved
 

@@ -7,6 +7,7 @@ rounded. If a client's model lacks an array, or has it in another shape, the arr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,7 @@ class SharedModel:
         step: Step,
         trained: ByTask,
         sent: ByTask | None = None,
+        steps: Mapping[int, float] | None = None,
     ) -> Applied:
         """Make the step that a coordinator reports as due; afterwards `arrays` holds the new model.
 
@@ -116,8 +118,9 @@ class SharedModel:
             step: with the answers and their weights.
             trained: task id -> the model that its client trained.
             sent: task id -> the model that its client received; None = all received the current model.
+            steps: task id -> number of local steps of its client, for rules that normalise by it; None = unknown.
         """
-        answers = self._answers(step, trained, sent)
+        answers = self._answers(step, trained, sent, steps)
         applied = self.aggregator.apply(coordinator, step, self._flat(self.arrays), answers)
         if applied.moved:
             total = sum(weight for _, weight in applied.step.answers)
@@ -160,13 +163,16 @@ class SharedModel:
             found[task] = model if vector is before[task] else {**model, **self._named(vector)}
         return step, found
 
-    def _answers(self, step: Step, trained: ByTask, sent: ByTask | None) -> list[Trained]:
+    def _answers(
+        self, step: Step, trained: ByTask, sent: ByTask | None, steps: Mapping[int, float] | None = None
+    ) -> list[Trained]:
         answers = []
         for task, _ in step.answers:
             start = self.arrays if sent is None else sent[task.id]
             flat_model = self._flat(trained[task.id], start)
             moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
-            answers.append(Trained(task, flat_model, self._flat(start), moved))
+            made = math.nan if steps is None else float(steps.get(task.id, math.nan))
+            answers.append(Trained(task, flat_model, self._flat(start), moved, made))
         return answers
 
     def _buffers_clipped(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from fedpace._base.checks import at_least
+from fedpace._base.checks import at_least, whole
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.hosting.client_facts import Privacy, moment_rows, pack_update, packed_moment
+from fedpace.hosting.client_facts import Privacy, moment_rows, pack_update, packed_moment, steps_of_work
 from fedpace.hosting.named_arrays import UpdateSketch
 
 NOTE = "fedpace"
@@ -28,6 +28,8 @@ TARGETS = "targets"
 """In the server's note: True = send joint moments of features and targets."""
 PROBE = "probe"
 """In the server's note: `loss` or `gradient` = answer this probe and do not train."""
+WORK = "work"
+"""In the server's note: client name -> how much to train, as a multiple of the usual local training."""
 WIDTH, SEED = "sketch_width", "sketch_seed"
 """With a `gradient` probe: width and seed of the sketch."""
 
@@ -84,6 +86,15 @@ class Reporter:
     def asked(self, received: FLModel) -> str:
         """Return the kind of probe in the server's message, `loss` or `gradient`; empty = train as usual."""
         return str(_asked(received).get(PROBE, ""))
+
+    def local_steps(self, received: FLModel, usual: int) -> int:
+        """Return how many local steps to make, if the scheme sets work; `usual` is the client's usual number.
+
+        Put the result into the meta of the answer as `NUM_STEPS_CURRENT_ROUND`, as NVFlare's clients do.
+        """
+        whole(usual, 1, "the usual number of local steps")
+        name = (received.meta or {}).get("site_name")
+        return steps_of_work(_asked(received).get(WORK, {}).get(name), usual)
 
     def answer(
         self, received: FLModel, *, loss: float = math.nan, step: Mapping[str, ArrayLike] | None = None

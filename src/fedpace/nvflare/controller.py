@@ -39,7 +39,7 @@ from fedpace.core.types import Need
 from fedpace.hosting.membership import FORGET_SECONDS
 from fedpace.hosting.replies import Note, Raw, Reply
 from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
-from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH
+from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH, WORK
 from fedpace.tracking import make_trackers
 from fedpace.trust.robust import make_robust
 
@@ -85,6 +85,8 @@ class BroadcastTransport:
         due = [str(task.client) for task in tasks if Need.MOMENT in task.facts]
         targets = any(Need.TARGETS in task.facts for task in tasks)
         ids = {str(task.client): task.id for task in tasks}
+        work = {str(task.client): float(task.work) for task in tasks if task.work != 1}
+        probe = {**probe, WORK: work} if work else probe
         self._model.meta = {**(self._model.meta or {}), NOTE: {MOMENTS: due, TARGETS: targets, TASKS: ids, **probe}}
         self._broadcast(self._model, list(ids))
 
@@ -127,6 +129,7 @@ def _unpack(result: FLModel) -> Raw:
         note=meta.get(NOTE) or {},
         metrics=result.metrics or {},
         samples=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
+        steps=meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND),
         model=result.params or None,
         is_step=result.params_type == ParamsType.DIFF,
         carrier=result,
@@ -141,7 +144,7 @@ REMEDIES = {
 }
 SERVER = ("clock", "sketch", "loss_key", "forget_seconds")
 """Arguments that are passed to `Server` unchanged."""
-HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS})
+HOST = Host("nvflare", log, REMEDIES, frozenset(Need) - {Need.LABELS, Need.WORK})
 
 
 class PacedFedAvg(FedAvg):  # type: ignore[misc]
@@ -164,6 +167,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             and returns named arrays. For the robust rules `fltrust` and `zeno`.
         forget_seconds: forget sites that were not connected for this long.
         server: name of the server step; empty = the one that the scheme asks for.
+        accepts_work: whether clients train as much as `Reporter.local_steps` says. Schemes that set work need it.
         track: names of experiment trackers, such as "mlflow,otel", see docs/howto/track.md; empty = none.
         ignore_result_error: as in NVFlare; True = training continues when a client fails in a round.
         kwargs: arguments of NVFlare's FedAvg. `num_rounds` counts all rounds, including those before a restart.
@@ -184,6 +188,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         validation: str = "",
         forget_seconds: float = FORGET_SECONDS,
         server: str = "",
+        accepts_work: bool = False,
         track: str = "",
         ignore_result_error: bool | None = True,
         **kwargs: Any,
@@ -198,8 +203,9 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.selector, self.options, self.state, self.settings = selector, options, state, settings or None
         self.clock, self.loss_key, self.sketch, self.server = clock, loss_key, sketch, server
         self.forget_seconds, self.robust, self.validation, self.track = forget_seconds, robust, validation, track
+        self.accepts_work = accepts_work
         # Check names and options before the job is submitted.
-        make_selector(selector, options or {})
+        Coordinator(make_selector(selector, options or {}), offers=HOST.accepting(work=accepts_work).offers)
         make_server(server or None)
         make_trackers(track or None)
         check_robust(make_robust(robust) if robust else None, validation)
@@ -220,7 +226,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self._server = Server(
             make_selector(self.selector, self.options or {}),
             self._settings(),
-            HOST,
+            HOST.accepting(work=self.accepts_work),
             folder=Path(self.state) if self.state else None,
             rule=make_server(self.server or None),
             robust=self.robust or None,

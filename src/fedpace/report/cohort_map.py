@@ -59,6 +59,7 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
     for number, current in enumerate(played):
         failed = {_key(client) for client in current.failed}
         recorded = current.facts.get("reasons", {})
+        work = told if isinstance(told := current.facts.get("work"), Mapping) else {}
         weights = current.weights or [1 / len(current.clients)] * len(current.clients)
         for client, weight in zip(current.clients, weights, strict=True):
             cell = cells.setdefault((place[_key(client)], number // per_column), [0.0, 0, -1])
@@ -67,6 +68,9 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
                 continue
             cell[0] += weight
             reason = recorded.get(str(client)) if isinstance(recorded, Mapping) else None
+            if isinstance(work.get(str(client)), int | float):
+                trained = f"trained {work[str(client)]:.3g} times as much as usual"
+                reason = trained if reason is None else f"{reason}; {trained}"
             if reason is not None and per_row == per_column == 1 and (reason in known or room > len(reason)):
                 room -= 0 if reason in known else len(reason)
                 cell[2] = known.setdefault(reason, len(known))

@@ -85,6 +85,8 @@ class Explanation:
     reasons: tuple[tuple[str, int], ...]
     """The commonest, each by an example, and in how many rounds; together they are all rounds."""
     turns: tuple[ClientRound, ...]
+    mean_work: float = 1.0
+    """How much it trained on average, as a multiple of the configured local training."""
     clipped: int = 0
     """Rounds in which its update was clipped."""
     shortest: float = 1.0
@@ -121,6 +123,8 @@ class Explanation:
                 f"{when} weighed {self.mean_weight:.1%} on average; over all {units} its part of the weight is "
                 f"{self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
             )
+        if self.mean_work != 1:
+            said.append(f"It trained {self.mean_work:.3g} times as much as usual on average: the scheme sets the work.")
         if self.failed:
             said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed, came too late or was refused.")
         if self.measured:
@@ -200,6 +204,7 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         expected_chosen=sum(times.values()) / len(known),
         reasons=_common(turns),
         turns=turns,
+        mean_work=_mean_work(played, client),
         clipped=mine.clipped,
         shortest=mine.shortest,
         capped=mine.capped,
@@ -282,8 +287,10 @@ def _step(current: Round, client: str, place: int, expected: FloatArray | None) 
 
 
 def _bounded(turn: ClientRound, current: Round, client: str) -> ClientRound:
-    """Return a turn that also says how the client's influence was bounded in the round."""
+    """Return a turn that also says how much the client trained, and how its influence was bounded in the round."""
     facts, said = current.facts, []
+    if (work := _fact(facts, "work", client)) is not None:
+        said.append(f"it trained {work:.3g} times as much as usual")
     if (factor := _fact(facts, "clipped", client)) is not None:
         said.append(f"its update was clipped to {numbers.percent(factor)} of its length")
     if (weight := _fact(facts, "capped", client)) is not None:
@@ -303,6 +310,13 @@ def _fact(facts: Mapping[str, Any], name: str, client: str) -> float | None:
     found = facts.get(name)
     value = found.get(client) if isinstance(found, Mapping) else None
     return float(value) if isinstance(value, int | float) else None
+
+
+def _mean_work(played: list[Round], client: str) -> float:
+    """Return a client's mean work over the rounds in which it had a task; 1 where none is recorded."""
+    mine = [current for current in played if client in map(str, current.clients)]
+    amounts = [1.0 if (work := _fact(current.facts, "work", client)) is None else work for current in mine]
+    return float(np.mean(amounts)) if amounts else 1.0
 
 
 def _excluded(turns: tuple[ClientRound, ...], played: list[Round], client: str) -> tuple[ClientRound, ...]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,12 @@ REACH = 6.0
 """How far the model may move since the clients' last answers, in mean lengths of the clients' updates."""
 LATE = 2.0
 """A client is no longer waited for after this many times its expected delay."""
+ELASTICITY = 0.3
+"""By how many percent an update becomes longer with one percent more local steps. Measured: 0.2 to 0.5
+(docs/theory.md)."""
+LEAST_WORK, MOST_WORK = 0.5, 1.0
+"""Bounds of the work that `work = "adaptive"` chooses. With less, single minibatches dominate updates, and the memory
+cannot predict them. More did not pay even where work is nearly free (docs/theory.md)."""
 NUMBERS = 1.3
 """Ratio between the numbers of clients in flight that `work_price` compares; costs are flat around their minimum."""
 
@@ -125,6 +131,9 @@ class PaceAsync(Scheme):
             of clients in flight that minimises time and work together; 0 = work is free.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
             part of the factor. 0 = do not lengthen steps.
+        work: how much clients train. `fixed`: the configured local training. `adaptive`: the same part of it for all
+            clients, chosen from the measured parts of their delays (docs/theory.md, "How much to train"); the host must
+            offer `Need.WORK`.
         memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter, and the same again
             for the references of past models. When it is full, the server forgets the clients that it heard from
             longest ago.
@@ -142,7 +151,13 @@ class PaceAsync(Scheme):
     in_flight: Annotated[int, AtLeast(0)] = 0
     work_price: Annotated[float, AtLeast(0), FINITE] = 0.0
     fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
+    work: Literal["fixed", "adaptive"] = "fixed"
     memory_gib: Annotated[float, Above(0), FINITE] = 1.0
+
+    @property
+    def sets_work(self) -> bool:
+        """Whether the scheme decides how much each client trains."""
+        return self.work == "adaptive"
 
     @property
     def server(self) -> ServerRule[Any] | None:
@@ -195,7 +210,8 @@ class PaceAsync(Scheme):
             start.tolist(), "its answer is the most overdue" if turns else "at work whenever it can be"
         )
         why = Diagnostics(objective=plan.error if plan else None, facts=facts, reasons=reasons)
-        return Move(start, np.zeros(start.size), apply, wait=wait, why=why), state
+        work = work_of(view, start) if self.sets_work else None
+        return Move(start, np.zeros(start.size), apply, wait=wait, why=why, work=work), state
 
     def _max_in_flight(self, state: AsyncState, view: View) -> int:
         """Return the largest number of clients in flight until the next step."""
@@ -321,14 +337,14 @@ def patience(view: View) -> float:
     """Return how long to wait for clients that train on older models; each starts on this one when it answers."""
     flying = view.in_flight
     old = flying.step < view.step
-    left = LATE * view.delay[flying.clients[old]] - (view.now - flying.began[old])
+    left = LATE * _expected(view)[old] - (view.now - flying.began[old])
     return float(np.nanmax(left, initial=0.0))  # clients with unknown delay count 0
 
 
 def remaining(view: View, going: IntArray) -> FloatArray:
     """Return the expected remaining seconds of the tasks `going`, given that they have not finished yet."""
     flying = view.in_flight
-    expected = np.nan_to_num(view.delay[flying.clients[going]], nan=math.inf)  # unknown delays sort last
+    expected = np.nan_to_num(_expected(view)[going], nan=math.inf)  # unknown delays sort last
     passed = view.now - flying.began[going]
     answers = view.accumulated.get(AnswerLateness.name)
     if answers is None or len(answers) < LEAST:
@@ -342,6 +358,27 @@ def remaining(view: View, going: IntArray) -> FloatArray:
     seen = mass[later] > 0
     longest = np.divide(moment[later], mass[later], out=np.zeros(passed.size), where=seen) * expected - passed
     return np.maximum(np.where(seen, longest, passed), 0.0)
+
+
+def _expected(view: View) -> FloatArray:
+    """Return the expected seconds of each task in flight with its work; NaN = unknown."""
+    flying = view.in_flight
+    extra = flying.work - 1.0 if flying.work.size else 0.0
+    return np.asarray(view.delay[flying.clients] + extra * view.growing[flying.clients])
+
+
+def work_of(view: View, rows: IntArray) -> FloatArray:
+    """Return the work of the clients `rows`: the same for all with a known delay, and 1 for the others.
+
+    A task takes rest + work x compute seconds, and its update is about work^elasticity as long. The work that
+    maximises progress per second is rest / compute x elasticity / (1 - elasticity). Rest and compute are means over
+    all clients by their shares: how often clients answer limits the steps as much as how soon the first do.
+    """
+    known = view.delay > 0  # NaN = unknown
+    compute = float(view.share[known] @ view.growing[known])
+    rest = float(view.share[known] @ (view.delay - view.growing)[known])
+    best = rest / compute * ELASTICITY / (1 - ELASTICITY) if compute > 0 else MOST_WORK
+    return np.where(known[rows], min(max(best, LEAST_WORK), MOST_WORK), 1.0)
 
 
 def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:

@@ -6,6 +6,7 @@ in time are computed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
@@ -67,14 +68,23 @@ class Clients:
         self._rounds = rounds
         self._sketch = UpdateSketch(trainer.trainable, trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
+        self._compute: dict[int, float] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._results: dict[int, LocalResult] = {}
         """Task -> trained model, for tasks that had to report before the step that applies them."""
         self._max_early = max(1, MAX_EARLY_BYTES // trainer.message_bytes)
 
-    def add_arrival(self, task: Task, seconds: float) -> partial[Outcome]:
-        """Note that a task has ended after `seconds`; return a function that computes its outcome when called."""
+    def add_arrival(self, task: Task, seconds: float, compute: float = -1.0) -> partial[Outcome]:
+        """Note that a task has ended; return a function that computes its outcome when called.
+
+        Args:
+            task: the task.
+            seconds: that it took.
+            compute: part of the seconds that grew with the work; below 0 = unknown.
+        """
         self._arrived[task.id] = (task, seconds)
+        if compute >= 0:
+            self._compute[task.id] = compute
         return partial(self._outcome, task)
 
     def _outcome(self, task: Task) -> Outcome:
@@ -99,6 +109,7 @@ class Clients:
         for task in tasks:
             self._arrived.pop(task, None)
             self._outcomes.pop(task, None)
+            self._compute.pop(task, None)
 
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, LocalResult]]:
         """Train the tasks' clients and yield the results one by one, so that not all models are in memory at once.
@@ -205,6 +216,7 @@ class Clients:
                 moments.get(number),
                 updates.get(number),
                 measured=arrived[number][1],
+                compute=self._compute.pop(number, math.nan),
             )
 
 

@@ -19,7 +19,7 @@ from fedpace.core.events import Event
 from fedpace.core.tasks import Actions
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel, TimedAvailability
-from fedpace.delays.base import compute_seconds
+from fedpace.delays.base import WorkDelays, compute_seconds
 
 MAX_EMPTY_ROUNDS = 1000
 """Rounds in a row without an available client after which the simulator reports a configuration error."""
@@ -73,6 +73,11 @@ class VirtualTime:
         """Mean delay of each client in seconds."""
         return checks.delays(self.delays.expected(), count=self.clients)
 
+    @property
+    def expected_compute(self) -> FloatArray | None:
+        """The part of the mean delays that grows with the work of a task; None if the delay model does not say it."""
+        return self.delays.expected_compute() if isinstance(self.delays, WorkDelays) else None
+
     def wait_for_clients(self, step: int) -> tuple[int, IntArray]:
         """Return the tick of selection `step` and the available clients; while there are none, advance the clock.
 
@@ -99,13 +104,15 @@ class VirtualTime:
 
     def with_work(self, seconds: float, client: int, tick: int, work: float) -> float:
         """Return the seconds of a task with this `work`, from the client's `seconds` at `tick` for work 1."""
-        if work == 1:
-            return seconds
+        return seconds if work == 1 else seconds + (work - 1) * self.compute_at(tick, client)
+
+    def compute_at(self, tick: int, client: int) -> float:
+        """Return the part of a client's seconds at `tick` that grows with the work of a task, for work 1."""
         if tick not in self._compute:
             if len(self._compute) >= MAX_CACHED_DRAWS:
                 del self._compute[next(iter(self._compute))]
             self._compute[tick] = compute_seconds(self.delays, tick)
-        return seconds + (work - 1) * float(self._compute[tick][client])
+        return float(self._compute[tick][client])
 
     def client_draw(self, client: int, turn: int) -> tuple[float, bool]:
         """Return the delay of one client in its own turn number `turn`, and whether it crashes in that turn."""
@@ -117,11 +124,13 @@ class VirtualTime:
         return float(seconds[client]), bool(crashes[client])
 
 
-def draw_completion_times(due: Actions, time: VirtualTime, tick: int, *, in_rounds: bool) -> list[Event]:
+def draw_completion_times(
+    due: Actions, time: VirtualTime, tick: int, *, in_rounds: bool, split: bool = False
+) -> list[Event]:
     """Return the completion events of tasks that start now: each task ends after its client's delay at `tick`.
 
     Training tasks of asynchronous schemes use a turn per client instead of `tick`: the n-th task of a client has the
-    same delay under every policy.
+    same delay under every policy. With `split`, events also say which part of the seconds grew with the work.
     """
     clients = np.fromiter((task.client for task in due.tasks), np.int64, len(due.tasks))
     kind = due.tasks[0].kind
@@ -143,4 +152,8 @@ def draw_completion_times(due: Actions, time: VirtualTime, tick: int, *, in_roun
     if due.warmup and not time.clock.charge_warmup:
         counted = 0.0
     when = (time.now + counted * seconds).tolist()
-    return list(map(Event, when, [task.id for task in due.tasks], seconds.tolist(), crashed))
+    compute = [-1.0] * len(work)
+    if split and isinstance(time.delays, WorkDelays):
+        each = zip(clients.tolist(), ticks, work, strict=True)
+        compute = [amount * time.compute_at(turn, client) for client, turn, amount in each]
+    return list(map(Event, when, [task.id for task in due.tasks], seconds.tolist(), crashed, compute))

@@ -91,6 +91,8 @@ class NumpyStack(ClientStack):
                 # With any other mode NumPy would check the rows and copy the result once more.
                 np.take(self.inputs, rows, axis=0, out=buffer[:active], mode="clip")
                 targets = self.targets[rows]
+            elif len(targets) > active:  # clients with less work have ended
+                targets = targets[:active]
             activations = forward(self.layers, models, buffer[:active].transpose(2, 0, 1))
             first = number < len(steps.first_epoch)
             means = self._output_gradient(activations[-1], targets, steps.weights[number, :active], with_loss=first)

@@ -94,11 +94,11 @@ class Simulation:
         self.speeds = SpeedGroups(trainer, self.expected_delays)
         how = settings(selector, trainer, self.time, fleet, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
-        self.coordinator.accepts_work = True
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
             delays=self.expected_delays if fleet.delays == "expected" else None,
+            compute=self.time.expected_compute if fleet.delays == "expected" else None,
             labels=histograms,
         )
         self._first_loss: float | None = None
@@ -173,7 +173,8 @@ class Simulation:
             if event.crashed:
                 self.coordinator.lost(task.id, event.when)
             else:
-                self.coordinator.receive(task.id, self.clients.add_arrival(task, event.seconds), event.when)
+                arrived = self.clients.add_arrival(task, event.seconds, event.compute)
+                self.coordinator.receive(task.id, arrived, event.when)
 
     def _pass_time(self) -> None:
         """Advance the virtual clock to the next event."""
@@ -186,7 +187,8 @@ class Simulation:
     def _launch(self, due: Actions, tick: int) -> None:
         """Start tasks; each ends after its client's delay."""
         if due.tasks:
-            self.events.add(draw_completion_times(due, self.time, tick, in_rounds=self.coordinator.policy.rounds))
+            rounds, split = self.coordinator.policy.rounds, self.scheme.sets_work
+            self.events.add(draw_completion_times(due, self.time, tick, in_rounds=rounds, split=split))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train the clients that answered in time and step the model; return their losses and whether it moved."""
@@ -200,16 +202,17 @@ class Simulation:
                 losses[task.id] = result.loss
                 if buffered:
                     buffers[task.id] = self.trainer.buffers(result.parameters)
-                yield Trained(task, result.parameters[:cut] if buffered else result.parameters, sent[task.step])
+                model = result.parameters[:cut] if buffered else result.parameters
+                yield Trained(task, model, sent[task.step], steps=float(result.steps))
 
-        model = self.models[step.number - 1]
-        applied = self.aggregator.apply(self.coordinator, step, model[:cut], trained())
+        current = self.models[step.number - 1]
+        applied = self.aggregator.apply(self.coordinator, step, current[:cut], trained())
         if lost := losses.keys() - {task.id for task, _ in applied.step.answers}:
             self.clients.forget(lost)
         if applied.moved:
             weighted = [(buffers[task.id], weight) for task, weight in applied.step.answers] if buffered else []
-            model = self.trainer.next_model(applied.model, model, weighted)
-        self.models[step.number] = model
+            current = self.trainer.next_model(applied.model, current, weighted)
+        self.models[step.number] = current
         return [losses[task.id] for task, _ in applied.step.answers], applied.moved
 
     def _recorded(

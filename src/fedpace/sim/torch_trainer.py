@@ -142,6 +142,8 @@ class TorchStack(ClientStack):
         for number, active in enumerate(steps.training):
             if number and not steps.same:
                 inputs, targets = self._samples_at(rows[:active, number], inputs)
+            elif len(inputs) > active:  # clients with less work have ended
+                inputs, targets = inputs[:active], targets[:active]
             current = stack[:active]
             activations = self._forward(current, inputs)
             first = number < len(first_epoch)

@@ -114,7 +114,6 @@ def _transport(
 ) -> Transport:
     settings = Settings(fleet.seed, shares="samples", warmup=warmup, deadline=deadline)
     coordinator = Coordinator(policy, settings, offers=frozenset(Need))
-    coordinator.accepts_work = True
     fleet.join(coordinator, list(range(clients or fleet.clients)))
     return Transport(fleet, coordinator)
 

@@ -98,7 +98,6 @@ class ToyFleet:
     def session(self, selector: Selector[Any], order: list[int], *, warmup: Warmup = "full") -> Session:
         """Return a session that these clients joined in `order`."""
         session = Session(selector, seed=self.seed, shares="samples", warmup=warmup, offers=frozenset(Need))
-        session.coordinator.accepts_work = True
         self.join(session, order)
         return session
 
@@ -274,7 +273,6 @@ def _check_relabelled(selector: Selector[Any], clients: int) -> None:
     order = list(range(clients))
     straight = [_plain(s) for s in fleet.play(fleet.session(selector, order), 3)]
     reseeded = Session(selector, seed=99, shares="samples", offers=frozenset(Need))
-    reseeded.coordinator.accepts_work = True
     fleet.join(reseeded, order)
     if [_plain(s) for s in fleet.play(reseeded, 3)] != straight:
         return  # the scheme is random
