@@ -249,6 +249,8 @@ class SharedModel:
         if saved.get("name") != self.rule.name:
             return
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
-        if any(vector.shape[-1:] != self._zero().shape for vector in vectors.values()):
+        # Stored rows are bytes, and vectors that the rule does not use are empty.
+        whole = [vector for vector in vectors.values() if vector.dtype != np.uint8 and vector.shape != (0,)]
+        if any(vector.shape[-1:] != self._zero().shape for vector in whole):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: use another folder")
         self.aggregator.load(saved["state"], vectors)

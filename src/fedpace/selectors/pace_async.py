@@ -42,6 +42,7 @@ from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Accumulator, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness
+from fedpace.server._row_store import Precision
 from fedpace.server.memory_corrected import MemoryCorrected
 
 FEWEST = 2
@@ -125,9 +126,11 @@ class PaceAsync(Scheme):
             of clients in flight that minimises time and work together; 0 = work is free.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
             part of the factor. 0 = do not lengthen steps.
-        memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter, and the same again
-            for the references of past models. When it is full, the server forgets the clients that it heard from
-            longest ago.
+        memory_gib: memory for the clients' remembered differences, and the same again for the references of past
+            models. When it is full, the server forgets the clients that it heard from longest ago.
+        memory: how differences are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and
+            0.53 bytes; `auto`, float32 if all clients have room then, else 4 bits.
+        memory_folder: folder for the differences, as mapped files without names; empty = in memory.
     """
 
     name: ClassVar[str] = "pace-async"
@@ -143,11 +146,15 @@ class PaceAsync(Scheme):
     work_price: Annotated[float, AtLeast(0), FINITE] = 0.0
     fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
     memory_gib: Annotated[float, Above(0), FINITE] = 1.0
+    memory: Precision = "auto"
+    memory_folder: str = ""
 
     @property
     def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
-        return MemoryCorrected(self.fedexp_exponent, self.memory_gib, REACH)
+        return MemoryCorrected(
+            self.fedexp_exponent, self.memory_gib, REACH, memory=self.memory, memory_folder=self.memory_folder
+        )
 
     def init(self) -> AsyncState:
         """Return the state before the first step."""
