@@ -10,9 +10,10 @@ from fedpace._base.errors import InputError
 from fedpace.core import server_rule
 from fedpace.core.server_rule import Gather, Source, Stack, join_state, split_state
 from fedpace.numerics import parts
-from fedpace.server import memory_corrected
+from fedpace.server import memory_corrected, nesterov
 from fedpace.server._row_store import RowStore, bytes_of
 from fedpace.server.memory_corrected import MemoryCorrected
+from fedpace.server.nesterov import Nesterov
 
 WIDTH, CLIENTS = 700, 9
 RNG = np.random.default_rng(7)
@@ -45,7 +46,7 @@ def play(rule, steps, *, saves=False, shares=None):
 @pytest.fixture
 def in_small_parts(monkeypatch):
     """A model of 700 parameters counts as large."""
-    for module in (server_rule, memory_corrected, parts):
+    for module in (server_rule, memory_corrected, nesterov, parts):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(parts, "RUN", 2)
@@ -66,7 +67,7 @@ def shares_change(version):
 def test_large_models_step_as_small_ones(memory, reach, shares, monkeypatch):
     rule = MemoryCorrected(reach=reach, memory=memory)
     small = list(play(rule, 14, shares=shares))
-    for module in (server_rule, memory_corrected, parts):
+    for module in (server_rule, memory_corrected, nesterov, parts):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(parts, "RUN", 2)
@@ -203,3 +204,25 @@ def test_stacks_of_bytes_are_saved_as_bytes():
         assert type(table) is type(zero)
         assert "uint8" in str(table.dtype)
         np.testing.assert_array_equal(np.asarray(table)[1], row)
+
+
+def test_momentum_of_large_models_is_that_of_small_ones(monkeypatch):
+    def models():
+        rule, rng = Nesterov(), np.random.default_rng(5)
+        state, model = rule.init(np.zeros(WIDTH)), np.zeros(WIDTH)
+        for _ in range(12):
+            gather = Gather(rule, np.zeros(WIDTH), mean=False)
+            for client in range(3):
+                gather.add(model + 0.2 * (OPTIMUM - model) + 0.1 * OWN[client] * rng.normal(), model, 1 / 3)
+            model, state = rule.apply(state, model, gather.answers())
+            yield model, state
+
+    small = list(models())
+    for module in (nesterov, parts):
+        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(parts, "PART", 128)
+    for (model, state), (again, other) in zip(small, models(), strict=True):
+        np.testing.assert_allclose(again, model, atol=1e-10)
+        assert other.step_factor == pytest.approx(state.step_factor)
+        assert other.carried == pytest.approx(state.carried)
+        assert other.age == state.age

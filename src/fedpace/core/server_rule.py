@@ -13,6 +13,7 @@ answers one by one, so the models of a cohort are not in memory together, unless
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -250,6 +251,11 @@ def norm(vector: Vector) -> float:
 def like(vector: Vector, values: FloatArray) -> Vector:
     """Return `values` as the array type of `vector` (NumPy or torch), for rules that need more than operators."""
     return vector.new_tensor(values) if hasattr(vector, "new_tensor") else np.asarray(values, dtype=np.float64)
+
+
+def same(vector: Vector, values: FloatArray) -> Vector:
+    """Return `values` as the array type of `vector` (NumPy or torch), without a copy; they share their memory."""
+    return sys.modules["torch"].from_numpy(values) if hasattr(vector, "new_tensor") else values
 
 
 # -- states on disk ------------------------------------------------------------------------------------------------

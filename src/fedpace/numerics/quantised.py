@@ -14,7 +14,7 @@ deterministic: equal vectors are stored as equal bytes. Zeros stay zeros. If a v
 values of the block are read back as NaN.
 
     row = quantised(vector, 4)                  # (row_bytes(len(vector), 4),) bytes
-    part = restored(row, len(vector), 64, 128)  # values 64 to 127 in single precision
+    part = restored(row, len(vector), 64, 128)  # values 64 to 127 in double precision
 """
 
 from __future__ import annotations
@@ -69,8 +69,14 @@ def quantised(values: NDArray[np.floating], bits: Bits) -> Bytes:
     return row
 
 
-def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -> None:
-    """Store `values` as the entries from `start` on of a stored vector with `length` values.
+def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -> NDArray[np.float64]:
+    """Store `values` as the entries from `start` on of a stored vector, and return what `restored` would return.
+
+    Args:
+        row: the stored vector.
+        values: the values.
+        length: number of values of the whole vector.
+        start: position of the first value.
 
     `start` is a multiple of `BLOCK`, and so is the number of values unless they reach the end of the vector.
     """
@@ -97,12 +103,12 @@ def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -
     elif bits == 8:
         codes[:] = integers.astype(np.int8).view(np.uint8)
     else:
-        integers += 8.0
-        pairs = integers.astype(np.uint8).view(np.uint16)
+        pairs = (integers + np.float32(8)).astype(np.uint8).view(np.uint16)
         codes[:] = (pairs | (pairs >> 4)).astype(np.uint8)
+    return _scaled(integers, largest, bits)[: values.size]
 
 
-def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -> Single:
+def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
     """Return the values from `start` to `stop` of a stored vector; `start` is a multiple of `BLOCK`."""
     stop = length if stop is None else min(stop, length)
     count, bits = -(-length // BLOCK), bits_of(row, length)
@@ -115,10 +121,16 @@ def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -
         values = codes.view(np.int8).astype(np.float32)
     else:
         values = _PAIR.take(codes).view(np.float32)
-    with np.errstate(invalid="ignore"):  # 0 times infinity
-        values *= (scales / np.float32(_LEVELS[bits]))[:, None]
-    found: Single = values.reshape(-1)[: stop - start]
-    return found
+    return _scaled(values, scales, bits)[: stop - start]
+
+
+def _scaled(integers: Single, scales: Single, bits: int) -> NDArray[np.float64]:
+    """Return the values of stored integers, which are overwritten."""
+    factors = scales / np.float32(_LEVELS[bits])
+    if not np.isfinite(factors).all():
+        factors[~np.isfinite(factors)] = np.nan
+    integers *= factors[:, None]
+    return integers.reshape(-1).astype(np.float64)
 
 
 def _blocks(values: NDArray[np.floating]) -> Single:

@@ -198,10 +198,8 @@ class LargeMemory(Memory):
             values = _stacked(chosen, part)
             squares = np.einsum("ij,ij->i", values, values)
             values -= reference[part]
-            for row, offset in zip(rows, values, strict=True):
-                self._store.put(row, offset, part.start)
-            for place, row in enumerate(rows):  # what was stored, not what was to be
-                values[place] = self._store.values(row, part)
+            for place, row in enumerate(rows):
+                values[place] = self._store.put(row, values[place], part.start)
             self._sum[part] += plus @ values
             if before:
                 self._sum[part] += minus @ np.array([self._store.values(each.offset, part) for each in before])

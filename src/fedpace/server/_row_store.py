@@ -113,18 +113,18 @@ class RowStore:
         size = self.length if bits == 32 else quantised.row_bytes(self.length, bits)
         return np.empty(size, kind) if self.folder is None else _file(self.folder, size, kind)
 
-    def put(self, row: Row, values: FloatArray, start: int = 0) -> None:
-        """Store `values` as the entries of a row from `start` on."""
+    def put(self, row: Row, values: FloatArray, start: int = 0) -> FloatArray:
+        """Store `values` as the entries of a row from `start` on, and return them as they were stored."""
         if row.dtype == np.uint8:
-            quantised.put(row, values, self.length, start)
-        else:
-            row[start : start + values.size] = values
+            return quantised.put(row, values, self.length, start)
+        row[start : start + values.size] = values
+        return row[start : start + values.size].astype(np.float64)
 
     def values(self, row: Row, part: slice = slice(None)) -> FloatArray:
         """Return a part of a row in double precision."""
         if row.dtype == np.uint8:
             start, stop, _ = part.indices(self.length)
-            return quantised.restored(row, self.length, start, stop).astype(np.float64)
+            return quantised.restored(row, self.length, start, stop)
         return row[part].astype(np.float64, copy=False)
 
     def _mapped(self, row: Row) -> Row:

@@ -42,11 +42,11 @@ import numpy as np
 
 from fedpace._base.checks import BoolArray, FloatArray, shortened
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
-from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like
+from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like, same
 from fedpace.numerics.parts import LARGE
 from fedpace.server._counting import still_counting
 from fedpace.server._row_store import Precision, Row, RowStore
-from fedpace.server.nesterov import MomentumState, Nesterov
+from fedpace.server.nesterov import MomentumState, Nesterov, sum_in_parts
 
 E = TypeVar("E")
 K = TypeVar("K")
@@ -232,11 +232,12 @@ class MemoryCorrected(Options):
             step = np.asarray(answers.step) if large else answers.weights @ np.asarray(updates)
         step = step if robust is None else robust
         memory.remember_fresh(_of(updates, fresh), _some(answers.sources, fresh), reference)
-        whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
-        _, after = momentum.apply(state, model, whole)
+        whole = Answers((same if large else like)(answers.step, step), answers.weights, None, answers.mean_square)
+        after = momentum.next_state(state, whole) if large else momentum.apply(state, model, whole)[1]
         if self.reach and (part := memory.within(after.moved)) < 1:
-            after = replace(after, move=part * after.move, momentum=part * after.momentum)
-        model = model + after.move
+            for vector in (after.move, after.momentum):
+                vector *= part  # in place: both are new
+        model = sum_in_parts(model, after.move) if large else model + after.move
         spread = float(answers.weights[fresh] @ answers.weights[fresh])
         after = memory.state(after, reference, float(step @ step), spread, answers.awaited, store.room)
         if after.told:
@@ -577,7 +578,7 @@ class Memory:
             reach_spent=spent,
             mean_age=float(shares @ ages),
             remembered=len(clients),
-            offset_sum=like(after.offset_sum, self._sum_of(clients)),
+            offset_sum=same(after.offset_sum, self._sum_of(clients)),
             memory_bits=self._store.bits,
             memory_bytes=sum(row.nbytes for row in (*offsets, *means)),
             forgotten_clients=tuple(
