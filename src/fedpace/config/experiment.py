@@ -362,6 +362,8 @@ class Overrides:
     robust: TomlTable | None = None
     validation: int | None = None
     arithmetic: str | None = None
+    device: str | None = None
+    precision: str | None = None
     track: Sequence[str] | None = None
     option: str = "--selectors"
     """Name of the command-line option for schemes, for error messages."""
@@ -428,11 +430,12 @@ class Overrides:
     def _sections(self) -> dict[str, dict[str, Any]]:
         """Return the given options by the section of the table that they change."""
         stop = {name: getattr(self, name) for name in ("target", "max_rounds", "evaluate_every", "hold")}
+        training = {name: getattr(self, name) for name in ("arithmetic", "device", "precision")}
         return {
             "stop": {name: value for name, value in stop.items() if value is not None},
             "clock": {} if self.charge_warmup is None else {"charge_warmup": self.charge_warmup},
             "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
-            "training": {} if self.arithmetic is None else {"arithmetic": self.arithmetic},
+            "training": {name: value for name, value in training.items() if value is not None},
         }
 
     def _robust(self, table: TomlTable) -> Any:

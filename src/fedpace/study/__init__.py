@@ -61,6 +61,8 @@ def compare(
     batch: int | None = None,
     lr: float | None = None,
     training: Training | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
     server: Any = None,
@@ -98,6 +100,9 @@ def compare(
         batch: samples per local step (default 32).
         lr: step size of local training (default 0.05).
         training: all options of local training, instead of `epochs`, `batch` and `lr`.
+        device: where torch trains: `cpu` (default), `cuda`, `cuda:1`, `mps`, or `auto`, which takes a GPU if there is
+            one.
+        precision: of training on a GPU: `float32` (default), `bfloat16` or `float16`.
         task: `classification` or `regression`, if the type of the targets does not determine it.
         head: name of the layer whose inputs are the features for moments; None = the last linear layer.
         server: server step of all schemes; None = the one that each scheme asks for.
@@ -130,7 +135,7 @@ def compare(
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
         seeds=chosen,
-        training=parts.training(training, epochs=epochs, batch=batch, lr=lr),
+        training=parts.on_device(parts.training(training, epochs=epochs, batch=batch, lr=lr), device, precision),
         fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
@@ -166,6 +171,8 @@ def simulate(
     clients: Any = None,
     test: Any = None,
     training: Training | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
     fleet: Fleet | None = None,
@@ -190,7 +197,7 @@ def simulate(
         ground.model,
         parts.delay_model(delays),
         scheme.selector,
-        training=parts.instance(training, Training, "training"),
+        training=parts.on_device(parts.instance(training, Training, "training"), device, precision),
         fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
@@ -146,6 +146,12 @@ def training(given: Any, **options: float | None) -> Training:
         values = ", ".join(f"{name}={value!r}" for name, value in named.items())
         raise InputError(f"both training= and {values} came: put all of it into Training(...), or leave training= out")
     return instance(given, Training, "training")
+
+
+def on_device(training: Training, device: str | None, precision: str | None) -> Training:
+    """Return the options of local training with this device and precision; None = as they are."""
+    named = {"device": device, "precision": precision}
+    return replace(training, **{name: value for name, value in named.items() if value is not None})
 
 
 def instance(given: Any, kind: type[T], what: str) -> T:
