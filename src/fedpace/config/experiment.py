@@ -93,7 +93,8 @@ class Experiment:
     @property
     def direction(self) -> Direction:
         """Whether a better metric is up or down."""
-        return "up" if self.data.metric == "accuracy" else "down"
+        given: Direction | None = getattr(self.data, "direction", None)  # of a user's metric
+        return given or ("up" if self.data.metric == "accuracy" else "down")
 
     def as_table(self) -> dict[str, Any]:
         """Return the experiment as a TOML table with all defaults; `parse_experiment` reads it back."""
@@ -148,7 +149,9 @@ def _named(component: Any) -> dict[str, Any]:
 
 def _options(component: Any) -> dict[str, Any]:
     """Return the options of a component, without those that are None or infinite."""
-    options = configuration(getattr(component, "config", component))
+    while (inner := getattr(component, "config", None)) is not None:  # data that are shared, or judged by own metrics
+        component = inner
+    options = configuration(component)
     return {key: value for key, value in options.items() if value is not None and value != math.inf}
 
 

@@ -21,9 +21,11 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedpace._base.checks import shortened
 from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
+from fedpace.models.custom import Functions, named
 from fedpace.sim.devices import autocast, seed_noise
 
 MAX_EXACT_INTEGER = 2**24
@@ -48,11 +50,13 @@ class FlatModel:
         self.precision = precision
         self.module = module = module.to(self.device)
         self.classification = classification
+        self.functions: Functions = module.functions or Functions()
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not trained:
             raise InputError("the model has no parameter that needs a gradient: there is nothing to train")
         self.parameters = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
         self.gradients = torch.zeros_like(self.parameters)
+        self._trained = trained
         start = 0
         for parameter in trained:
             end = start + parameter.numel()
@@ -139,6 +143,18 @@ class FlatModel:
         for owner, name, built in self._local_buffers:
             setattr(owner, name, built.clone())
 
+    def relink(self) -> None:
+        """Make parameters and gradients views of the flat vectors again, after code that may have replaced them."""
+        start = 0
+        for parameter in self._trained:
+            end = start + parameter.numel()
+            view = self.parameters[start:end].view(parameter.shape)
+            if parameter.data.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+            parameter.grad = self.gradients[start:end].view(parameter.shape)
+            start = end
+
     def vector(self) -> torch.Tensor:
         """Return a new vector of the module's parameters and buffers, in main memory."""
         if not self._sent_buffers:
@@ -163,6 +179,14 @@ class FlatModel:
 
     def criterion(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean training loss of outputs: cross-entropy, or half the squared error as in the paper."""
+        if self.functions.loss is not None:
+            found = self.functions.loss(outputs, targets)
+            if not isinstance(found, torch.Tensor) or found.ndim:
+                raise InputError(
+                    f"loss {named(self.functions.loss)} must return the mean loss as a tensor of one number, but "
+                    f"{shortened(found)} came"
+                )
+            return found
         if self.classification:
             return functional.cross_entropy(outputs, targets)
         return 0.5 * functional.mse_loss(outputs.squeeze(1), targets)

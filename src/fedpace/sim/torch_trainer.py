@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models._modules import FeatureModel
 from fedpace.models._wrapped import WrappedModel
 from fedpace.models.base import ModelConfig
-from fedpace.sim.devices import LOSS_SCALE, check_precision, described, gpus, resolve
+from fedpace.models.custom import ClientData, Functions, Work
+from fedpace.sim.devices import LOSS_SCALE, autocast, check_precision, described, gpus, resolve
 from fedpace.sim.flat import FlatModel, mean_buffers
 from fedpace.sim.minibatches import BatchPlan, IntArray, batches, steps_of_work
 from fedpace.sim.stacking import Batch, ClientStack, Layer
@@ -232,8 +234,14 @@ class TorchTrainer(Trainer):
         self._test = _tensors(data.test, self.device)
         self.initial = self._flat.vector()
         self._flat.check_batches(self.data, training.batch)
-        # GPUs train clients one by one: stacks are laid out for the CPU.
-        layers = linear_layers(module, data.input_shape) if self.device.type == "cpu" else None
+        # GPUs train clients one by one: stacks are laid out for the CPU. So do models with a user's functions.
+        stacks = self.device.type == "cpu" and module.functions is None
+        layers = linear_layers(module, data.input_shape) if stacks else None
+        if self._flat.functions.train is not None and training.algorithm != "fedavg":
+            raise InputError(
+                f"algorithm = {training.algorithm!r} changes the gradients of the usual training, but a train function "
+                "makes its own: leave algorithm out"
+            )
         self._stacked = None if layers is None else TorchStack.of(layers, data, training, seed=seed)
         if self._stacked is None:
             self._train = [_tensors(samples, self.device) for samples in data.train]
@@ -334,7 +342,9 @@ class TorchTrainer(Trainer):
         correction: torch.Tensor | None = None,
         work: float = 1.0,
     ) -> LocalResult:
-        """Train one client without stacking, with torch's autograd; works for every model."""
+        """Train one client without stacking, with torch's autograd or the user's function; works for every model."""
+        if self._flat.functions.train is not None:
+            return self._train_with(self._flat.functions, parameters, client, step, work)
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
@@ -371,6 +381,33 @@ class TorchTrainer(Trainer):
         result = LocalResult(flat.vector(), first_epoch, steps)
         result.check(client, step, options)
         return result
+
+    def _train_with(
+        self, functions: Functions, parameters: torch.Tensor, client: int, step: int, part: float
+    ) -> LocalResult:
+        """Train one client with the user's training function."""
+        flat, own = self._flat, self._flat.module
+        flat.load(parameters)
+        work = Work(step, part, self.training, stream(self.seed, "train", step, client))
+        noise = int(stream(self.seed, "noise", step, client).integers(2**62))
+        try:
+            with flat.training(noise), autocast(self.training.precision, self.device):
+                model = own.body if isinstance(own, WrappedModel) else own
+                report = functions.report(model, ClientData(client, *self._train[client]), work)
+        finally:
+            flat.relink()
+        result = LocalResult(flat.vector(), report.loss, report.steps)
+        result.check(client, step, self.training)
+        return result
+
+    def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
+        """Return the metric and the scaled loss from the scores of all chunks, in order."""
+        if self._flat.functions.metric is None:
+            return super().total_score(scores)
+        held = list(scores)
+        _, loss = super().total_score(held)
+        outputs = torch.cat([score.outputs for score in held])
+        return self._flat.functions.measured(outputs, torch.cat([score.targets for score in held])), loss
 
     def _scaled_backward(self, loss: torch.Tensor, scale: float) -> float:
         """Compute the gradients of a float16 model; return the next scale of the loss.
@@ -439,7 +476,10 @@ class TorchTrainer(Trainer):
         self._flat.load(parameters)
         outputs = self._flat.outputs(inputs)
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
-        return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)
+        loss = self._flat.criterion(outputs, targets).item() * len(targets)
+        if self._flat.functions.metric is None:
+            return TestScore(len(targets), loss, correct)
+        return TestScore(len(targets), loss, correct, outputs.cpu(), targets.cpu())
 
     @torch.no_grad()
     def correct(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ class TestScore:
     loss: float
     """Sum over the samples."""
     correct: int
+    outputs: Any = None
+    """Outputs of the model, for a user's metric."""
+    targets: Any = None
 
 
 class Trainer(ABC):

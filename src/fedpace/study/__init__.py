@@ -25,6 +25,7 @@ from fedpace._base.errors import InputError
 from fedpace.config import CHARGED, TRACK, WARMUP_WAIT, Experiment, folder_name
 from fedpace.data.arrays import Problem
 from fedpace.delays.availability import Availability
+from fedpace.models.custom import Better, Functions
 from fedpace.progress import RunProgress
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord, in_order
@@ -65,6 +66,10 @@ def compare(
     precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
+    train: Any = None,
+    loss: Any = None,
+    metric: Any = None,
+    better: Better = "higher",
     server: Any = None,
     robust: Any = None,
     validation: int = 0,
@@ -105,6 +110,13 @@ def compare(
         precision: of training on a GPU: `float32` (default), `bfloat16` or `float16`.
         task: `classification` or `regression`, if the type of the targets does not determine it.
         head: name of the layer whose inputs are the features for moments; None = the last linear layer.
+        train: your own training loop: a function of the model, the client's data and its work that trains the model
+            in place and returns the training loss (`fedpace.models.custom`).
+        loss: a function of outputs and targets that returns the mean loss, in place of cross-entropy or half the
+            squared error.
+        metric: a function of the outputs and targets of the whole test data that returns a number; curves and the
+            target are about it. None = accuracy, or loss for regression.
+        better: whether `higher` or `lower` values of `metric` are better.
         server: server step of all schemes; None = the one that each scheme asks for.
         robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
             `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
@@ -124,6 +136,7 @@ def compare(
         progress: whether to show progress bars.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
+    ground = parts.with_own(ground, Functions(train, loss, metric), better)
     at_least(rounds, 1, "rounds")
     chosen = _seeds(seeds)
     if schemes is None:
@@ -175,6 +188,10 @@ def simulate(
     precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
+    train: Any = None,
+    loss: Any = None,
+    metric: Any = None,
+    better: Better = "higher",
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
@@ -191,6 +208,7 @@ def simulate(
     same seed are paired. The configuration is checked before this returns.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
+    ground = parts.with_own(ground, Functions(train, loss, metric), better)
     (scheme,) = parts.schemes([selector])
     return simulator.simulate(
         ground.data,
