@@ -167,3 +167,36 @@ def test_the_model_has_names(tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     assert sum(tensor.numel() for tensor in tensors.values()) == simulation.parameters.numel()
     assert {tuple(tensor.shape) for tensor in tensors.values()} >= {(3, 4)}
+
+
+@pytest.mark.parametrize("name", ["pace", "pace-async"])
+@pytest.mark.parametrize("options", [{"memory": "4bit"}, {"memory": "8bit"}, {"memory_gib": 4 * 4 * 650 / 2**30}])
+def test_a_memory_in_few_bits_goes_on_bit_for_bit(name, options, tmp_path):
+    """The last: `auto` with room for 4 of 12 clients in single precision."""
+
+    def make():
+        return Simulation(
+            DIGITS,
+            Softmax(),
+            LognormalDelays(jitter=0.3),
+            make_selector(name, **options),
+            training=Training(epochs=1, lr=0.1, sketch=16),
+            seed=3,
+        )
+
+    expected, came = restored_after(make, tmp_path, 4, 3)
+    assert came == expected
+
+
+def test_rounds_tell_how_clients_are_remembered_and_who_was_forgotten():
+    room = 5 * 374 / 2**30  # 5 clients of 650 parameters in 4 bits
+    simulation = Simulation(
+        DIGITS, Softmax(), LognormalDelays(jitter=0.3), make_selector("pace-async", memory_gib=room), seed=3
+    )
+    rounds = list(islice(simulation.rounds(), 8))
+    assert "in 4 bits per value" in rounds[1].facts["memory"]
+    assert all("memory" not in each.facts for each in rounds[2:]), "it is said once"
+    forgotten = {client for each in rounds for client in each.facts.get("forgotten", [])}
+    assert forgotten <= {str(client) for client in range(12)}
+    assert len(forgotten) > 3
+    assert simulation.aggregator.state.remembered == 5

@@ -331,7 +331,7 @@ def test_shared_arrays_are_shared_and_have_no_name():
 def test_the_choice(options, model, cohort, name, workers):
     choice = options.choose(trainer(model), cohort)
     assert (choice.name, choice.workers) == (name, workers)
-    assert choice.facts() == {"name": name, "workers": workers, "why": choice.why}
+    assert choice.facts() == {"name": name, "workers": workers, "why": choice.why, "device": "cpu"}
     assert choice.why
     assert choice.build(trainer(model)).name == name
 

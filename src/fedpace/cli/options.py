@@ -73,6 +73,14 @@ class Changes:
         str | None,
         described("Library that trains clients: torch, or numpy for linear, softmax and mlp. Last digits differ."),
     ] = None
+    device: Annotated[
+        str | None,
+        described("Where torch trains: cpu (default), cuda, cuda:1, mps, or auto, which takes a GPU if there is one."),
+    ] = None
+    precision: Annotated[
+        str | None,
+        described("Precision of training on a GPU: float32 (default), bfloat16 or float16."),
+    ] = None
     track: Annotated[
         list[str] | None,
         described("Show the runs in a tracker while they go on: mlflow, wandb, tensorboard or otel. Repeatable."),

@@ -195,7 +195,8 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
         markup=False,
     )
     if info.engine:
-        console.print(f"Engine: {info.engine['name']} ({info.engine['why']})", highlight=False, markup=False)
+        where = f" on {info.engine['device']}" if "device" in info.engine else ""  # older records do not say
+        console.print(f"Engine: {info.engine['name']}{where} ({info.engine['why']})", highlight=False, markup=False)
     console.print(f"Recorded in {folder}", highlight=False, markup=False)
 
 

@@ -93,7 +93,8 @@ class Experiment:
     @property
     def direction(self) -> Direction:
         """Whether a better metric is up or down."""
-        return "up" if self.data.metric == "accuracy" else "down"
+        given: Direction | None = getattr(self.data, "direction", None)  # of a user's metric
+        return given or ("up" if self.data.metric == "accuracy" else "down")
 
     def as_table(self) -> dict[str, Any]:
         """Return the experiment as a TOML table with all defaults; `parse_experiment` reads it back."""
@@ -148,7 +149,9 @@ def _named(component: Any) -> dict[str, Any]:
 
 def _options(component: Any) -> dict[str, Any]:
     """Return the options of a component, without those that are None or infinite."""
-    options = configuration(getattr(component, "config", component))
+    while (inner := getattr(component, "config", None)) is not None:  # data that are shared, or judged by own metrics
+        component = inner
+    options = configuration(component)
     return {key: value for key, value in options.items() if value is not None and value != math.inf}
 
 
@@ -362,6 +365,8 @@ class Overrides:
     robust: TomlTable | None = None
     validation: int | None = None
     arithmetic: str | None = None
+    device: str | None = None
+    precision: str | None = None
     track: Sequence[str] | None = None
     option: str = "--selectors"
     """Name of the command-line option for schemes, for error messages."""
@@ -428,11 +433,12 @@ class Overrides:
     def _sections(self) -> dict[str, dict[str, Any]]:
         """Return the given options by the section of the table that they change."""
         stop = {name: getattr(self, name) for name in ("target", "max_rounds", "evaluate_every", "hold")}
+        training = {name: getattr(self, name) for name in ("arithmetic", "device", "precision")}
         return {
             "stop": {name: value for name, value in stop.items() if value is not None},
             "clock": {} if self.charge_warmup is None else {"charge_warmup": self.charge_warmup},
             "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
-            "training": {} if self.arithmetic is None else {"arithmetic": self.arithmetic},
+            "training": {name: value for name, value in training.items() if value is not None},
         }
 
     def _robust(self, table: TomlTable) -> Any:

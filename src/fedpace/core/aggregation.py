@@ -166,7 +166,9 @@ class Aggregator:
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)
         gathered = gather.answers(step.number - 1, coordinator.task_table.versions, share_of)
-        return replace(gathered, facts=step.facts) if gathered is not None and step.facts else gathered
+        if gathered is None:
+            return None
+        return replace(gathered, facts=step.facts, clients=len(coordinator.ledger))
 
     # -- robust rules ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ answers one by one, so the models of a cohort are not in memory together, unless
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -22,17 +23,19 @@ from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
+from fedpace.numerics.parts import LARGE, in_parts
 from fedpace.trust.robust import Combined
 
 SingleArray = NDArray[np.float32]
+ByteArray = NDArray[np.uint8]
 Vector = Any
 """A flat NumPy array or torch tensor."""
-Part = Literal["models", "mixture", "squares", "rows", "corrected", "sources"]
+Part = Literal["models", "mixture", "squares", "rows", "slices", "corrected", "sources"]
 """What a rule takes from the answers, beside sum a_i u_i. `models`: the average of the models instead, if the weights
 sum to 1 and no answer is stale. `mixture`: sum a_i x_i instead, also for stale answers. `squares`: the mean square of
-the updates. `rows`: each update. `corrected`: the rule corrects updates before it combines them, and combines them with
-`Answers.combine` if that is given. `sources`: client, model version, work and local steps of each answer; `rows`
-includes them."""
+the updates. `rows`: each update. `slices`: the rule reads the rows of large models part by part (`Update`).
+`corrected`: the rule corrects updates before it combines them, and combines them with `Answers.combine` if that is
+given. `sources`: client, model version, work and local steps of each answer; `rows` includes them."""
 
 S = TypeVar("S")
 
@@ -56,6 +59,29 @@ class Source(NamedTuple):
     """Number of local steps that the client made; NaN = the host does not know it."""
 
 
+class Update:
+    """The update of one client, as the difference of two models: `update[a:b]` computes a part in double precision.
+
+    So the server holds no copy of it. `np.asarray(update)` is the whole update.
+    """
+
+    def __init__(self, trained: Vector, sent: Vector) -> None:
+        self._trained, self._sent = np.asarray(trained), np.asarray(sent)
+
+    def __len__(self) -> int:
+        """Return the number of parameters."""
+        return len(self._trained)
+
+    def __getitem__(self, part: slice) -> FloatArray:
+        """Return a part of the update."""
+        found: FloatArray = np.subtract(self._trained[part], self._sent[part], dtype=np.float64)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the whole update."""
+        return np.asarray(self[:], dtype=dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """The updates u_i = x_i - sent of the clients and their weights a_i, which sum to 1 except in mode `delta`."""
@@ -70,7 +96,8 @@ class Answers:
     mean_square: float = 0.0
     """sum a_i |u_i|^2, for a rule that takes `squares`."""
     rows: tuple[Vector, ...] = ()
-    """Each u_i in double precision, for a rule that takes `rows`."""
+    """Each u_i in double precision, for a rule that takes `rows`; an `Update` if the model is large and the rule takes
+    `slices` too."""
     sources: tuple[Source, ...] = ()
     """Origin of each answer, if the host knows it."""
     version: int = 0
@@ -83,18 +110,21 @@ class Answers:
     """What the policy tells the rule (`Apply.facts`): name -> a number about the step, or (k,) one per answer."""
     combine: Combine | None = None
     """The robust combination for a rule that takes `corrected`; None = use the weighted sum."""
+    clients: int | None = None
+    """Number of clients in the objective; None = unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
     """Vectors in a rule's state, such as one per client. A step replaces a few and shares the others without a copy.
 
-    They are in single precision to save memory. On disk they are one table.
+    They are in single precision to save memory, or stored in fewer bits (`fedpace.numerics.quantised`), all in the same
+    form. On disk they are one table.
     """
 
     empty: Vector
     """(0, d) an empty table of the right array type (NumPy or torch)."""
-    rows: tuple[SingleArray, ...] = ()
+    rows: tuple[SingleArray | ByteArray, ...] = ()
 
     @classmethod
     def none(cls, zero: Vector) -> Stack:
@@ -102,12 +132,18 @@ class Stack:
         return cls(like(zero, np.zeros((0, zero.shape[0]))))
 
     def of(self, rows: Iterable[NDArray[Any]]) -> Stack:
-        """Return a stack of the same type with these rows."""
-        return Stack(self.empty, tuple([np.asarray(row, dtype=np.float32) for row in list(rows)]))
+        """Return a stack of the same type with these rows; bytes are taken as stored rows and kept as they are."""
+        kept = [np.asarray(row, dtype=None if row.dtype == np.uint8 else np.float32) for row in list(rows)]
+        return Stack(self.empty, tuple(kept))
 
     def table(self) -> Vector:
-        """(m, d) the rows as one table."""
-        return like(self.empty, np.array(self.rows)) if self.rows else self.empty
+        """(m, d) the rows as one table, or (m, bytes) if they are stored in fewer bits."""
+        if not self.rows:
+            return self.empty
+        table: NDArray[Any] = np.array(self.rows)
+        if table.dtype == np.uint8:
+            return self.empty.byte().new_tensor(table) if hasattr(self.empty, "byte") else table
+        return like(self.empty, table)
 
 
 @runtime_checkable
@@ -144,6 +180,7 @@ class Gather:
         self._models = not keep and ((mean and "models" in rule.takes) or "mixture" in rule.takes)
         self._squares = "squares" in rule.takes
         self._keeps = keep or "rows" in rule.takes
+        self._slices = "slices" in rule.takes
         self._total = zero
         self._in_place = hasattr(zero, "add_")
         self._mean_square = 0.0
@@ -159,12 +196,27 @@ class Gather:
         if self._models:
             self._add(trained, weight)
             return
+        if self._slices and len(self._total) > LARGE:
+            self._add_large(Update(trained, sent), weight)
+            return
         update = double(trained) - sent
         self._add(update, weight)
         if self._squares:
             self._mean_square += weight * float(update @ update)
         if self._keeps:
             self._rows.append(update)
+
+    def _add_large(self, update: Update, weight: float) -> None:
+        """Add an update part by part, and keep the models that it is the difference of instead of a copy."""
+        total = np.asarray(self._total)
+
+        def add(part: slice) -> float:
+            values = update[part]
+            total[part] += weight * values
+            return float(values @ values)
+
+        self._mean_square += weight * sum(in_parts(add, len(total)))
+        self._rows.append(update)
 
     def _add(self, vector: Vector, weight: float) -> None:
         if self._in_place:  # torch, in one pass
@@ -205,6 +257,11 @@ def like(vector: Vector, values: FloatArray) -> Vector:
     return vector.new_tensor(values) if hasattr(vector, "new_tensor") else np.asarray(values, dtype=np.float64)
 
 
+def same(vector: Vector, values: FloatArray) -> Vector:
+    """Return `values` as the array type of `vector` (NumPy or torch), without a copy; they share their memory."""
+    return sys.modules["torch"].from_numpy(values) if hasattr(vector, "new_tensor") else values
+
+
 # -- states on disk ------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +296,11 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
         if isinstance(empty := getattr(initial, name), Stack)
     }
     return replace(initial, **{**scalars, **vectors, **stacks})
+
+
+def step_notes(state: Any) -> dict[str, Any]:
+    """Return what a rule says about its last step, for the record and the log: the property `notes` of its state."""
+    return dict(getattr(state, "notes", {}))
 
 
 def step_facts(state: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fedpace._base.names import bare
 from fedpace._base.signals import terminable
 from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.server_rule import ServerRule, step_facts
+from fedpace.core.server_rule import ServerRule, step_facts, step_notes
 from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import NOT_FINITE
 from fedpace.core.tasks import Actions, Step, Task
@@ -368,6 +368,7 @@ class Server:
             losses=losses,
             model_bytes=sum(np.asarray(array).nbytes for array in model.values()),
             stepping=stepping if moved else {},
+            notes=step_notes(self.shared.state) if moved else {},
         )
         self._ended = self.coordinator.now
         with self.watch("saving"):

@@ -167,12 +167,14 @@ class SharedModel:
         self, step: Step, trained: ByTask, sent: ByTask | None, steps: Mapping[int, float] | None = None
     ) -> list[Trained]:
         answers = []
+        starts: dict[int, NDArray[Any]] = {}  # one vector for all clients that received the same model
         for task, _ in step.answers:
             start = self.arrays if sent is None else sent[task.id]
-            flat_model = self._flat(trained[task.id], start)
+            if id(start) not in starts:
+                starts[id(start)] = self._narrow(start)
             moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
             made = math.nan if steps is None else float(steps.get(task.id, math.nan))
-            answers.append(Trained(task, flat_model, self._flat(start), moved, made))
+            answers.append(Trained(task, self._narrow(trained[task.id], start), starts[id(start)], moved, made))
         return answers
 
     def _buffers_clipped(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
@@ -240,6 +242,15 @@ class SharedModel:
         names, like = self._parameters(), otherwise or self.arrays
         return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
+    def _narrow(self, arrays: Arrays, otherwise: Arrays | None = None) -> NDArray[Any]:
+        """Return `_flat` in single precision if that is exact, which halves the memory of the answers in a step."""
+        names, like = self._parameters(), otherwise or self.arrays
+        kinds = {np.asarray(each[key]).dtype for key in names for each in (arrays, like) if key in each}
+        if not kinds <= {np.dtype(np.float32), np.dtype(np.float16)}:
+            return self._flat(arrays, otherwise)
+        fitting = [_fitting(arrays, key, np.asarray(like[key])).astype(np.float32).ravel() for key in names]
+        return np.concatenate(fitting) if fitting else np.zeros(0)
+
     def _zero(self) -> FloatArray:
         return np.zeros(sum(self.arrays[key].size for key in self._parameters()))
 
@@ -255,6 +266,8 @@ class SharedModel:
         if saved.get("name") != self.rule.name:
             return
         vectors = {name.removeprefix(STATE): vector for name, vector in arrays.items() if name.startswith(STATE)}
-        if any(vector.shape[-1:] != self._zero().shape for vector in vectors.values()):
+        # Stored rows are bytes, and vectors that the rule does not use are empty.
+        whole = [vector for vector in vectors.values() if vector.dtype != np.uint8 and vector.shape != (0,)]
+        if any(vector.shape[-1:] != self._zero().shape for vector in whole):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: use another folder")
         self.aggregator.load(saved["state"], vectors)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +25,9 @@ class FeatureModel(nn.Module):
         head: maps features to outputs.
         chunk: samples per batch in measurements; it bounds their memory and does not change results.
     """
+
+    functions: Any = None
+    """The user's functions (`fedpace.models.custom.Functions`); None = there are none."""
 
     def __init__(self, body: nn.Module, head: nn.Linear, *, chunk: int = CHUNK) -> None:
         super().__init__()

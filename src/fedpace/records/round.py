@@ -76,6 +76,7 @@ def recorded(
     losses: Sequence[float],
     model_bytes: int,
     stepping: Mapping[str, Any],
+    notes: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Round:
     """Return the record of the last step.
@@ -87,6 +88,7 @@ def recorded(
         losses: training losses of the step's clients.
         model_bytes: size of a sent model.
         stepping: facts of the server step; empty if the model did not move.
+        notes: what the server rule says about the step (`fedpace.core.server_rule.step_notes`).
         more: fields that only the host knows.
     """
     measured = {
@@ -98,6 +100,6 @@ def recorded(
         "train_loss": float(np.mean(losses)) if losses else None,
         "bytes_down": turn.sent * model_bytes,
         "bytes_up": turn.returned * model_bytes + turn.reported,
-        "facts": turn.explained(coordinator.ledger.ids),
+        "facts": {**turn.explained(coordinator.ledger.ids), **(notes or {})},
     }
     return gathered(Round, measured | more, stepping, vars(turn), vars(turn.why))

@@ -99,6 +99,10 @@ class Explanation:
     """The round since whose end it is not asked; None = it is not excluded, or was readmitted."""
     readmit: str = ""
     """What takes that back."""
+    forgotten: int = 0
+    """Steps in which the server forgot what it remembered of the client."""
+    memory: str = ""
+    """How the server remembers clients, if it does so in fewer bits than usual."""
 
     def sentences(self) -> list[str]:
         """Return the explanation as sentences."""
@@ -130,6 +134,13 @@ class Explanation:
         if self.measured:
             said.append(f"Before {numbers.counted(self.measured, units[:-1])} it only measured, and did not train.")
         said += self._bounded(units[:-1])
+        if self.memory:
+            said.append(f"The server remembers clients {self.memory}.")
+        if self.forgotten:
+            said.append(
+                f"In {numbers.counted(self.forgotten, units[:-1])} the server forgot what it remembered of it: memory "
+                "was full (memory_gib), or it had been silent for too long."
+            )
         return said
 
     def _bounded(self, unit: str) -> list[str]:
@@ -210,6 +221,8 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         capped=mine.capped,
         left_out=mine.left_out,
         excluded_since=bounded.excluded.get(client),
+        forgotten=sum(client in named(current.facts.get("forgotten")) for current in played),
+        memory=next((str(each.facts["memory"]) for each in reversed(played) if "memory" in each.facts), ""),
         readmit=f"`fedpace readmit FOLDER {shlex.quote(client)}`" if hosted else "`Coordinator.readmit`",
     )
 
@@ -298,6 +311,8 @@ def _bounded(turn: ClientRound, current: Round, client: str) -> ClientRound:
     left_out = client in named(facts.get("left out"))
     if left_out:
         said.append("the robust rule left its update out of the step")
+    if client in named(facts.get("forgotten")):
+        said.append("the server forgot what it remembered of it")
     if not said:
         return turn
     reason = "; ".join([turn.reason, *said])

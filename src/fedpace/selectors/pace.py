@@ -47,6 +47,7 @@ from fedpace.numerics.calibration import PairSums
 from fedpace.selectors._drawing import share_weights
 from fedpace.selectors._matching import Match, match_population, population_points, reasons
 from fedpace.selectors._remembered import AnswerLateness, RecentWeight
+from fedpace.server._row_store import Precision
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
@@ -105,8 +106,11 @@ class Pace(Scheme):
         momentum: use Nesterov momentum and the memory in the server step.
         fedexp_exponent: exponent of FedExP's factor, which lengthens steps when clients disagree; momentum counts as
             part of the factor. 0 = do not lengthen steps.
-        memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter. When it is full,
-            the server forgets the clients that it heard from longest ago. 0 = remember nothing.
+        memory_gib: memory for the clients' remembered differences. When it is full, the server forgets the clients that
+            it heard from longest ago. 0 = remember nothing.
+        memory: how differences are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and
+            0.53 bytes; `auto`, float32 if all clients have room then, else 4 bits.
+        memory_folder: folder for the differences, as mapped files without names; empty = in memory.
     """
 
     name: ClassVar[str] = "pace"
@@ -130,12 +134,20 @@ class Pace(Scheme):
     momentum: bool = True
     fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
     memory_gib: Annotated[float, AtLeast(0), FINITE] = 1.0
+    memory: Precision = "auto"
+    memory_folder: str = ""
 
     @property
     def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
         if self.momentum and self.memory_gib:
-            return MemoryCorrected(self.fedexp_exponent, self.memory_gib, everyone=True)
+            return MemoryCorrected(
+                self.fedexp_exponent,
+                self.memory_gib,
+                everyone=True,
+                memory=self.memory,
+                memory_folder=self.memory_folder,
+            )
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None

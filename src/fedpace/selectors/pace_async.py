@@ -42,6 +42,7 @@ from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Accumulator, Diagnostics, Need, Report, Scheme, View
 from fedpace.numerics.arrivals import LEAST, Lateness
 from fedpace.selectors._remembered import AnswerLateness
+from fedpace.server._row_store import Precision
 from fedpace.server.memory_corrected import MemoryCorrected
 
 FEWEST = 2
@@ -134,9 +135,11 @@ class PaceAsync(Scheme):
         work: how much clients train. `fixed`: the configured local training. `adaptive`: the same part of it for all
             clients, chosen from the measured parts of their delays (docs/theory.md, "How much to train"); the host must
             offer `Need.WORK`.
-        memory_gib: memory for the clients' remembered differences, 4 bytes per client and parameter, and the same again
-            for the references of past models. When it is full, the server forgets the clients that it heard from
-            longest ago.
+        memory_gib: memory for the clients' remembered differences, and the same again for the references of past
+            models. When it is full, the server forgets the clients that it heard from longest ago.
+        memory: how differences are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and
+            0.53 bytes; `auto`, float32 if all clients have room then, else 4 bits.
+        memory_folder: folder for the differences, as mapped files without names; empty = in memory.
     """
 
     name: ClassVar[str] = "pace-async"
@@ -153,6 +156,8 @@ class PaceAsync(Scheme):
     fedexp_exponent: Annotated[float, Between(0, 1)] = 1.0
     work: Literal["fixed", "adaptive"] = "fixed"
     memory_gib: Annotated[float, Above(0), FINITE] = 1.0
+    memory: Precision = "auto"
+    memory_folder: str = ""
 
     @property
     def sets_work(self) -> bool:
@@ -162,7 +167,9 @@ class PaceAsync(Scheme):
     @property
     def server(self) -> ServerRule[Any] | None:
         """The server step that this scheme uses by default; None = the plain average."""
-        return MemoryCorrected(self.fedexp_exponent, self.memory_gib, REACH)
+        return MemoryCorrected(
+            self.fedexp_exponent, self.memory_gib, REACH, memory=self.memory, memory_folder=self.memory_folder
+        )
 
     def init(self) -> AsyncState:
         """Return the state before the first step."""

@@ -31,6 +31,7 @@ clients' last answers, the model may move on average at most `reach` times as fa
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -38,17 +39,23 @@ from itertools import starmap
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpace._base.checks import BoolArray, FloatArray
+from fedpace._base.checks import BoolArray, FloatArray, shortened
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
-from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like
+from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like, same
+from fedpace.numerics.parts import LARGE
 from fedpace.server._counting import still_counting
-from fedpace.server.nesterov import MomentumState, Nesterov
+from fedpace.server._row_store import Precision, Row, RowStore
+from fedpace.server.nesterov import MomentumState, Nesterov, sum_in_parts
 
 E = TypeVar("E")
 K = TypeVar("K")
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+Updates = FloatArray | tuple[Any, ...]
+"""(k, d) updates; of a large model a tuple of `fedpace.core.server_rule.Update`."""
 
 KEPT = 0.7
 """Part of the old value that running averages keep per step: shrinking, disagreement and |u|^2."""
@@ -132,6 +139,22 @@ class MemoryState(MomentumState):
     """Mean number of steps since each client's newest answer, weighted by shares."""
     remembered: int = 0
     """Number of clients with an offset."""
+    offset_sum: Vector
+    """(d,) sum of the offsets, each rescaled to `log_scale` and times its share, for large models; else (0,)."""
+    memory_bits: int = 32
+    """Bits per value of the stored offsets."""
+    memory_bytes: int = 0
+    """Bytes of the stored offsets and references."""
+    forgotten_clients: tuple[object, ...] = ()
+    """Clients that the last step forgot, because memory was full or because they had been silent for too long."""
+    told: str = ""
+    """What the last step said about its memory; empty if nothing changed."""
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What to record about the last step: the form of the memory if it is unusual, and who was forgotten."""
+        told: dict[str, Any] = {"memory": self.told} if self.told and self.memory_bits < 32 else {}
+        return told | ({"forgotten": [str(each) for each in self.forgotten_clients]} if self.forgotten_clients else {})
 
 
 @dataclass(frozen=True)
@@ -140,8 +163,11 @@ class MemoryCorrected(Options):
 
     Args:
         power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
-        memory_gib: memory for the clients' offsets, 4 bytes per client and parameter, and the same again for
-            references. When it is full, the server forgets the clients that it heard from longest ago.
+        memory_gib: memory for the clients' offsets, and the same again for references. When it is full, the server
+            forgets the clients that it heard from longest ago.
+        memory: how offsets are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and 0.53
+            bytes (`fedpace.numerics.quantised`); `auto`, float32 if all clients have room then, else 4 bits.
+        memory_folder: folder for the offsets and references, as mapped files without names; empty = in memory.
         reach: how far the model may move since the clients' last answers, on average over their shares, in units of the
             mean length of the clients' updates. Steps are shortened to half their length if necessary. If that is not
             enough, the server forgets the clients that it heard from longest ago. 0 = no limit.
@@ -152,12 +178,14 @@ class MemoryCorrected(Options):
     """
 
     name: ClassVar[str] = "memory-corrected"
-    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows", "corrected"})
+    takes: ClassVar[frozenset[Part]] = frozenset({"squares", "rows", "slices", "corrected"})
 
     power: Annotated[float, Between(0, 1)] = 1.0
     memory_gib: Annotated[float, Above(0), FINITE] = 1.0
     reach: Annotated[float, AtLeast(0)] = 0.0
     everyone: bool = False
+    memory: Precision = "auto"
+    memory_folder: str = ""
 
     def init(self, zero: Vector) -> MemoryState:
         """Return the state before the first step, without any offsets."""
@@ -168,6 +196,7 @@ class MemoryCorrected(Options):
             move_before=zero,
             offsets=Stack.none(zero),
             references=Stack.none(zero),
+            offset_sum=zero[:0],
         )
 
     def apply(self, state: MemoryState, model: Vector, answers: Answers) -> tuple[Vector, MemoryState]:
@@ -175,39 +204,68 @@ class MemoryCorrected(Options):
         momentum = Nesterov(self.power)
         if len(answers.sources) != len(answers.rows):
             return momentum.apply(state, model, answers)
-        memory = Memory(_counted(state, answers.share_of), answers.version, self.reach)
-        updates = np.array([np.asarray(row) for row in answers.rows])
+        counted, store = _counted(state, answers.share_of), self._store(state, answers)
+        large = answers.step.shape[0] > LARGE and answers.combine is None
+        memory: Memory
+        updates: Updates
+        if large:
+            from fedpace.server._large_memory import LargeMemory
+
+            memory, updates = LargeMemory(counted, answers.version, self.reach, store), answers.rows
+        else:
+            memory = Memory(counted, answers.version, self.reach, store)
+            updates = np.array([np.asarray(row) for row in answers.rows])
         robust = None
         if answers.combine is not None:
+            assert isinstance(updates, np.ndarray)
             combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
             kept = combined.weights[: len(updates)] > 0
             if not kept.any():  # the robust rule rejected every client's update
                 return model + like(answers.step, combined.step), state
             robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
-        for update, source in zip(updates[~fresh], _some(answers.sources, ~fresh), strict=True):
+        for update, source in zip(_of(updates, ~fresh), _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
-        memory.learn(updates[fresh], _some(answers.sources, fresh))  # first: `corrected` uses the b of this step
+        memory.learn(_of(updates, fresh), _some(answers.sources, fresh))  # first: `corrected` uses the b of this step
         step, reference = memory.corrected(updates, answers.weights, fresh, answers.sources)
         if self.everyone and memory.share < 1 - MISSING:
-            step = answers.weights @ updates
+            step = np.asarray(answers.step) if large else answers.weights @ np.asarray(updates)
         step = step if robust is None else robust
-        for update, source in zip(updates[fresh], _some(answers.sources, fresh), strict=True):
-            memory.remember_fresh(source, update, reference)
-        whole = Answers(like(answers.step, step), answers.weights, None, answers.mean_square)
-        _, after = momentum.apply(state, model, whole)
+        memory.remember_fresh(_of(updates, fresh), _some(answers.sources, fresh), reference)
+        whole = Answers((same if large else like)(answers.step, step), answers.weights, None, answers.mean_square)
+        after = momentum.next_state(state, whole) if large else momentum.apply(state, model, whole)[1]
         if self.reach and (part := memory.within(after.moved)) < 1:
-            after = replace(after, move=part * after.move, momentum=part * after.momentum)
-        model = model + after.move
-        room = max(2, int(self.memory_gib * 2**30) // (4 * step.size))
+            for vector in (after.move, after.momentum):
+                vector *= part  # in place: both are new
+        model = sum_in_parts(model, after.move) if large else model + after.move
         spread = float(answers.weights[fresh] @ answers.weights[fresh])
-        return model, memory.state(after, reference, float(step @ step), spread, answers.awaited, room)
+        after = memory.state(after, reference, float(step @ step), spread, answers.awaited, store.room)
+        if after.told:
+            log.info("fedpace: the server remembers clients %s", after.told)
+        if after.forgotten_clients:
+            level = logging.INFO if state.forgotten_clients else logging.WARNING  # once, while it goes on
+            log.log(level, "fedpace: the server forgot %s; memory_gib is the room", shortened(after.notes["forgotten"]))
+        return model, after
+
+    def _store(self, state: MemoryState, answers: Answers) -> RowStore:
+        """Return the store of the offsets and references."""
+        clients = max(
+            answers.clients or 0, len({*state.remembered_clients, *(each.client for each in answers.sources)})
+        )
+        return RowStore.choose(
+            self.memory,
+            answers.step.shape[0],
+            clients,
+            gib=self.memory_gib,
+            folder=self.memory_folder,
+            before=state.memory_bits,
+        )
 
 
 class _Client(NamedTuple):
     """What the server remembers about one client."""
 
-    offset: NDArray[Any]
+    offset: Row
     version: int
     share: float
     log_scale: float
@@ -215,15 +273,15 @@ class _Client(NamedTuple):
     drift: float
     length: float
 
-    def shrunk_to(self, log_scale: float, weight: float = 1.0) -> FloatArray:
-        """Return the offset rescaled to `log_scale`, times `weight`."""
-        return weight * math.exp(log_scale - self.log_scale) * self.offset.astype(np.float64)
+    def factor(self, log_scale: float, weight: float = 1.0) -> float:
+        """Return the number that rescales the offset to `log_scale`, times `weight`."""
+        return weight * math.exp(log_scale - self.log_scale)
 
 
 class _Reference(NamedTuple):
     """The reference of one model version, and the step that was made from it."""
 
-    mean: NDArray[Any]
+    mean: Row
     log_scale: float
     path: float
     square: float
@@ -237,13 +295,14 @@ def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any])
 class Memory:
     """Mutable working copy of the memory during one step."""
 
-    def __init__(self, state: MemoryState, version: int, reach: float = 0.0) -> None:
+    def __init__(self, state: MemoryState, version: int, reach: float = 0.0, store: RowStore | None = None) -> None:
         self._was, self._reach = state, reach
         self._version = version
+        self._store = RowStore(state.momentum.shape[0]) if store is None else store
         self._clients = _entries(
             _Client,
             state.remembered_clients,
-            state.offsets.rows,
+            map(self._store.keep, state.offsets.rows),
             state.remembered_versions,
             state.remembered_shares,
             state.remembered_scales,
@@ -254,46 +313,71 @@ class Memory:
         self._references = _entries(
             _Reference,
             state.reference_versions,
-            state.references.rows,
+            (self._store.keep(row, self._store.reference_bits) for row in state.references.rows),
             state.reference_scales,
             state.reference_paths,
             state.reference_squares,
         )
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
         self._variance = 0.0
-        self._changes: list[tuple[float, FloatArray]] = []
+        self._changes: list[tuple[float, float]] = []
+        """Share and length of each change of an offset, in units of the step that shows it."""
+        self._change_sum = np.zeros(0)
+        """Sum of the changes, each times its share."""
 
     @property
     def share(self) -> float:
         """Share of the objective that the remembered clients have together."""
         return sum(each.share for each in self._clients.values())
 
-    def remember_fresh(self, source: Source, update: FloatArray, reference: FloatArray) -> None:
-        """Remember a client's offset from a fresh answer."""
-        known = self._clients.get(source.client)
+    def remember_fresh(self, updates: Updates, sources: tuple[Source, ...], reference: FloatArray) -> None:
+        """Remember the clients' offsets from fresh answers."""
         now = _Reference(reference, self._was.log_scale, self._was.path, 0.0)
-        self._remember(source, update, now, UNKNOWN if known is None else known.drift)
+        for update, source in zip(updates, sources, strict=True):
+            known = self._clients.get(source.client)
+            self._remember(source, update, now, UNKNOWN if known is None else known.drift)
 
-    def remember_late(self, source: Source, update: FloatArray) -> None:
+    def remember_late(self, source: Source, update: Any) -> None:
         """Remember a late answer; ignore it if its version has no reference, or if a newer answer is known."""
         then, known = self._references.get(source.version), self._clients.get(source.client)
         if then is None or (known is not None and source.version < known.version):
             return
         drift = UNKNOWN if known is None else known.drift
         if known is not None and then.path > known.path and then.square > 0:
-            change = update - then.mean - known.shrunk_to(then.log_scale)
-            if float(np.abs(change).max(initial=0.0)) < LARGEST:
-                shown = self._predicted * _length(change) / (then.path - known.path)
+            length = self._changed(source, update, then, known)
+            if length is not None:
+                shown = self._predicted * length / (then.path - known.path)
                 drift = max(shown, KEPT * drift + (1 - KEPT) * shown)  # rises at once, falls slowly
-                # In units of that step, because updates shrink during training: old steps would dominate the sums.
-                self._changes.append((source.share, change / math.sqrt(then.square)))
         self._remember(source, update, then, drift)
 
-    def _remember(self, source: Source, update: FloatArray, then: _Reference, drift: float) -> None:
+    def _changed(self, source: Source, update: Any, then: _Reference, known: _Client) -> float | None:
+        """Add the change of a client's offset to the sums, and return its length; None if it is too large."""
+        change = update - self._store.values(then.mean) - self._shrunk(known, then.log_scale)
+        if not float(np.abs(change).max(initial=0.0)) < LARGEST:
+            return None
+        # In units of that step, because updates shrink during training: old steps would dominate the sums.
+        relative = change / math.sqrt(then.square)
+        self._changes.append((source.share, _length(relative)))
+        added = source.share * relative
+        self._change_sum = self._change_sum + added if self._change_sum.size else added
+        return _length(change)
+
+    def _remember(self, source: Source, update: Any, then: _Reference, drift: float) -> None:
+        offset, length = self._difference(source, update, then)
         self._clients.pop(source.client, None)  # reinsert last: order of hearing
         self._clients[source.client] = _Client(
-            update - then.mean, source.version, source.share, then.log_scale, then.path, drift, _length(update)
+            offset, source.version, source.share, then.log_scale, then.path, drift, length
         )
+
+    def _difference(self, source: Source, update: Any, then: _Reference) -> tuple[Row, float]:
+        """Return a client's offset as a row, and the length of its update."""
+        offset = update - self._store.values(then.mean)
+        # In single precision it is rounded at the end of the step.
+        return offset if self._store.bits == 32 else self._store.keep(offset), _length(update)
+
+    def _shrunk(self, known: _Client, log_scale: float, weight: float = 1.0) -> FloatArray:
+        """Return a client's offset rescaled to `log_scale`, times `weight`."""
+        return known.factor(log_scale, weight) * self._store.values(known.offset)
 
     def by_client(
         self, updates: FloatArray, weights: FloatArray, sources: tuple[Source, ...]
@@ -314,18 +398,21 @@ class Memory:
             common += weights[place] / total * (updates[place] - self._predicted * offset)
         answered = {source.client for source in sources}
         others = [client for client in self._clients if client not in answered]
-        rows = [common + self._predicted * self._clients[client].shrunk_to(self._was.log_scale) for client in others]
+        rows = [
+            common + self._predicted * self._shrunk(self._clients[client], self._was.log_scale) for client in others
+        ]
         shares = np.array([source.share for source in sources] + [self._clients[client].share for client in others])
         votes = shares * (total / float(shares.sum())) if shares.any() else np.full(shares.size, total / shares.size)
         return np.concatenate([updates, np.array(rows).reshape(len(others), updates.shape[1])]), votes
 
     def corrected(
-        self, updates: FloatArray, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
+        self, updates: Updates, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, FloatArray]:
         """Return the step u of the module's docstring, and the reference for fresh answers."""
         for source in sources:  # shares may have changed since the client was heard
             if source.client in self._clients:
                 self._clients[source.client] = self._clients[source.client]._replace(share=source.share)
+        assert isinstance(updates, np.ndarray)
         b, total = self._predicted, float(weights.sum())
         known = np.array([source.client in self._clients for source in sources])
         mean = self._mean() if self._clients else np.zeros(updates.shape[1])
@@ -358,22 +445,17 @@ class Memory:
             reference += weights[place] / part * (updates[place] - offset)
         return total * step, reference
 
-    def learn(self, updates: FloatArray, sources: tuple[Source, ...]) -> None:
+    def learn(self, updates: Updates, sources: tuple[Source, ...]) -> None:
         """Measure b, the disagreement, its unexplained part and the shrinking, on fresh answers.
 
         Both old and new offsets are taken relative to their means over the remembered clients that answered.
         """
-        if len(updates) > 1:
-            apart = updates - updates.mean(axis=0)
-            self._variance = float(np.vdot(apart, apart)) / (len(updates) - 1)
         known = [place for place, source in enumerate(sources) if source.client in self._clients]
+        spread, were, are, both = self._spread(updates, sources, known)
+        if len(updates) > 1:
+            self._variance = spread / (len(updates) - 1)
         if len(known) < 2:
             return
-        now = updates[known]
-        now -= now.mean(axis=0)
-        before = np.array([self._offset(sources[place]) for place in known])
-        before -= before.mean(axis=0)
-        were, are, both = float(np.vdot(before, before)), float(np.vdot(now, now)), float(np.vdot(now, before))
         if not (were > 0 and are > 0):
             return
         b = self._predicted = min(max(both / were, 0.0), 1.0)
@@ -383,6 +465,20 @@ class Memory:
         shrinking = self._was.shrinking * (are / were) ** (0.5 / max(age, 1.0))
         kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement replaces the default
         self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
+
+    def _spread(self, updates: Any, sources: tuple[Source, ...], known: list[int]) -> tuple[float, float, float, float]:
+        """Return sums of squares of differences from the mean: of all updates, of offsets before and now, and of both.
+
+        The last three are over the clients at `known`; the last is the sum of the products of before and now.
+        """
+        apart = updates - updates.mean(axis=0) if len(updates) else updates
+        now = updates[known]
+        before = np.array([self._offset(sources[place]) for place in known])
+        if known:
+            now -= now.mean(axis=0)
+            before -= before.mean(axis=0)
+        both = float(np.vdot(now, before)) if known else 0.0
+        return float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
 
     def within(self, move: float) -> float:
         """Return the part of a move that the limit `reach` allows.
@@ -450,10 +546,13 @@ class Memory:
         mean_square = square
         if self._was.mean_square > 0:
             mean_square = KEPT * self._was.mean_square + (1 - KEPT) * square
+        offsets = [self._store.keep(each.offset) for each in known]
+        means = [self._store.keep(each.mean, self._store.reference_bits) for each in references.values()]
+        held = set(clients)
         return replace(
             after,
-            offsets=after.offsets.of(each.offset for each in known),
-            references=after.references.of(each.mean for each in references.values()),
+            offsets=after.offsets.of(offsets),
+            references=after.references.of(means),
             remembered_clients=clients,
             remembered_versions=tuple(each.version for each in known),
             remembered_shares=tuple(each.share for each in known),
@@ -479,15 +578,32 @@ class Memory:
             reach_spent=spent,
             mean_age=float(shares @ ages),
             remembered=len(clients),
+            offset_sum=same(after.offset_sum, self._sum_of(clients)),
+            memory_bits=self._store.bits,
+            memory_bytes=sum(row.nbytes for row in (*offsets, *means)),
+            forgotten_clients=tuple(
+                each for each in {**dict.fromkeys(self._was.remembered_clients), **self._clients} if each not in held
+            ),
+            told=self._told(),
         )
+
+    def _sum_of(self, clients: tuple[object, ...]) -> FloatArray:
+        """Return `MemoryState.offset_sum` for these clients."""
+        return np.zeros(0)
+
+    def _told(self) -> str:
+        """Return what to say about the memory: its size at the first step, and when it changes."""
+        if self._was.remembered_clients and self._was.memory_bits == self._store.bits:
+            return ""
+        return self._store.described()
 
     def _change_sums(self, everybody: float) -> tuple[float, float]:
         """Return the sums that give the coherence of changes. Evidence counts by the share of the clients behind it."""
         common, total = self._was.common_change, self._was.total_change
         if len(self._changes) < 2:  # one client does not show what clients have in common
             return common, total
-        mean = _length(np.sum([share * change for share, change in self._changes], axis=0))
-        lengths = sum(share * _length(change) for share, change in self._changes)
+        mean = _length(self._change_sum)
+        lengths = sum(share * length for share, length in self._changes)
         kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
         return kept * common + mean**2, kept * total + lengths**2
 
@@ -502,15 +618,15 @@ class Memory:
 
     def _offset(self, source: Source) -> FloatArray:
         """Return the client's offset, rescaled to the current step."""
-        return self._clients[source.client].shrunk_to(self._was.log_scale)
+        return self._shrunk(self._clients[source.client], self._was.log_scale)
 
     def _mean(self) -> FloatArray:
         """Return the mean offset over all remembered clients, weighted by their shares."""
         known = list(self._clients.values())
         total = sum(each.share for each in known) or 1.0  # all shares may be 0
-        mean = np.zeros(known[0].offset.size)
+        mean = np.zeros(self._store.length)
         for each in known:  # one at a time: a stacked array would double the memory
-            mean += each.shrunk_to(self._was.log_scale, each.share / total)
+            mean += self._shrunk(each, self._was.log_scale, each.share / total)
         return mean
 
 
@@ -541,6 +657,7 @@ def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
         remembered_paths=still(state.remembered_paths),
         remembered_drifts=still(state.remembered_drifts),
         remembered_lengths=still(state.remembered_lengths),
+        offset_sum=state.offset_sum[:0],  # of other shares
     )
 
 
@@ -551,6 +668,12 @@ def _kept(answers: Answers, kept: BoolArray) -> Answers:
     rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
     square = float(scaled @ np.array([float(row @ row) for row in rows]))
     return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))
+
+
+def _of(updates: Updates, which: BoolArray) -> Updates:
+    if isinstance(updates, np.ndarray):
+        return np.asarray(updates[which])
+    return tuple(update for update, wanted in zip(updates, which.tolist(), strict=True) if wanted)
 
 
 def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:

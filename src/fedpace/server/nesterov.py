@@ -13,8 +13,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeVar
 
+import numpy as np
+
 from fedpace._base.options import Between, Options
-from fedpace.core.server_rule import Answers, Part, Vector, norm
+from fedpace.core.server_rule import Answers, Part, Vector, norm, same
+from fedpace.numerics.parts import LARGE, in_parts
 from fedpace.server._step_length import StepLength, carried_part, fedexp_factor
 
 SUMS_KEPT = 0.5
@@ -87,6 +90,9 @@ class Nesterov(Options):
 
     def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
         """Return the next model to send, and the state."""
+        if answers.step.shape[0] > LARGE:
+            state = self.next_state(state, answers)
+            return sum_in_parts(model, state.move), state
         update, square = answers.step, norm(answers.step) ** 2
         curvature, numerator, denominator = state.with_curvature(update)
         carried, age = carried_part(state.age, square + float(update @ state.momentum), curvature)
@@ -108,3 +114,65 @@ class Nesterov(Options):
             curvature_numerator=numerator,
             curvature_denominator=denominator,
         )
+
+    def next_state(self, state: L, answers: Answers) -> L:
+        """Return the state of `apply` for a large model; its `move` is the move.
+
+        The same formulas as in `apply`, with all lengths from inner products, in one pass over the vectors and another
+        that writes the result, so that there are no temporary copies.
+        """
+        update, lead, last = (np.asarray(each) for each in (answers.step, state.momentum, state.last))
+        before, earlier = np.asarray(state.move), np.asarray(state.move_before)
+
+        def products(part: slice) -> tuple[float, ...]:
+            u, m, d, z = update[part], lead[part], before[part], earlier[part]
+            change = last[part] - u
+            pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, d), (d, z), (z, z)
+            return tuple(float(one @ other) for one, other in pairs)
+
+        uu, um, mm, cc, cz, dd, dz, zz = np.sum(in_parts(products, len(update)), axis=0).tolist()
+        numerator, denominator, curvature = state.curvature_numerator, state.curvature_denominator, 0.0
+        if (lengths := math.sqrt(dd) * math.sqrt(zz)) > 0:
+            numerator = SUMS_KEPT * numerator + dz * cz / lengths**2
+            denominator = SUMS_KEPT * denominator + (dz / lengths) ** 2
+            curvature = numerator / denominator if denominator > 0 else 0.0
+        carried, age = carried_part(state.age, uu + um, curvature)
+        allowed = fedexp_factor(answers.mean_square, uu, self.power) * (1 - carried) if self.power else 1.0
+        after = state.next(allowed, change=math.sqrt(cc), moved=math.sqrt(dd), length=math.sqrt(uu))
+        factor = after.step_factor
+        ahead = factor - 1 + carried * factor  # step + momentum - update = ahead u + carried m
+        beyond = ahead**2 * uu + 2 * ahead * carried * um + carried**2 * mm
+        part_allowed, after = after.within_budget(math.sqrt(max(beyond, 0.0)))
+        kept = part_allowed * carried
+        by_update = 1 + part_allowed * (factor - 1)
+        momentum, move = np.empty(len(update)), np.empty(len(update))
+
+        def write(part: slice) -> None:
+            u = update[part]
+            momentum[part] = kept * (lead[part] + factor * u)
+            move[part] = by_update * u + momentum[part]
+
+        in_parts(write, len(update))
+        return replace(
+            after,
+            momentum=same(state.momentum, momentum),
+            last=answers.step,
+            age=age,
+            carried=carried,
+            move=same(state.move, move),
+            move_before=state.move,
+            curvature_numerator=numerator,
+            curvature_denominator=denominator,
+        )
+
+
+def sum_in_parts(model: Vector, move: Vector) -> Vector:
+    """Return model + move in double precision."""
+    found = np.empty(len(move))
+    one, other = np.asarray(model), np.asarray(move)
+
+    def add(part: slice) -> None:
+        np.add(one[part], other[part], out=found[part])
+
+    in_parts(add, len(found))
+    return same(move, found)

@@ -21,9 +21,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedpace._base.checks import shortened
 from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import FeatureModel
+from fedpace.models.custom import Functions, named
+from fedpace.sim.devices import autocast, seed_noise
 
 MAX_EXACT_INTEGER = 2**24
 """float32 represents every integer up to this one exactly."""
@@ -35,14 +38,25 @@ class FlatModel:
     The module is in evaluation mode, except inside `training`.
     """
 
-    def __init__(self, module: FeatureModel, *, classification: bool) -> None:
-        self.module = module
+    def __init__(
+        self,
+        module: FeatureModel,
+        *,
+        classification: bool,
+        device: torch.device | None = None,
+        precision: str | None = None,
+    ) -> None:
+        self.device = torch.device("cpu") if device is None else device
+        self.precision = precision
+        self.module = module = module.to(self.device)
         self.classification = classification
+        self.functions: Functions = module.functions or Functions()
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not trained:
             raise InputError("the model has no parameter that needs a gradient: there is nothing to train")
         self.parameters = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
         self.gradients = torch.zeros_like(self.parameters)
+        self._trained = trained
         start = 0
         for parameter in trained:
             end = start + parameter.numel()
@@ -82,7 +96,7 @@ class FlatModel:
         alone = [client for client, held in enumerate(data.train) if len(held) == 1 or batch == 1]
         if not self.needs_pairs or not alone:
             return
-        sample = torch.from_numpy(data.train[alone[0]].inputs[:1])
+        sample = torch.from_numpy(data.train[alone[0]].inputs[:1]).to(self.device)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 copy.deepcopy(self.module).train()(sample)
@@ -97,8 +111,9 @@ class FlatModel:
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
         """Put the module into training mode inside the `with` block; `seed` seeds dropout."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        forked = [] if self.device.type == "cpu" else [self.device]
+        with torch.random.fork_rng(devices=forked, device_type=self.device.type if forked else "cuda"):
+            seed_noise(self.device, seed)
             self.module.train()
             try:
                 yield
@@ -128,24 +143,50 @@ class FlatModel:
         for owner, name, built in self._local_buffers:
             setattr(owner, name, built.clone())
 
+    def relink(self) -> None:
+        """Make parameters and gradients views of the flat vectors again, after code that may have replaced them."""
+        start = 0
+        for parameter in self._trained:
+            end = start + parameter.numel()
+            view = self.parameters[start:end].view(parameter.shape)
+            if parameter.data.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+            parameter.grad = self.gradients[start:end].view(parameter.shape)
+            start = end
+
     def vector(self) -> torch.Tensor:
-        """Return a new vector of the module's parameters and buffers."""
+        """Return a new vector of the module's parameters and buffers, in main memory."""
         if not self._sent_buffers:
-            return self.parameters.clone()
+            return self.parameters.clone() if self.device.type == "cpu" else self.parameters.cpu()
         parts = [self.parameters]
         for owner, name in self._sent_buffers:
             parts.append(owner.get_buffer(name).reshape(-1).to(self.parameters.dtype))
-        found = torch.cat(parts)
+        found = torch.cat(parts).cpu()
         if found.numel() != self.trainable + self.integer_buffers.numel():
             raise InputError("a buffer of the model changed its size in training: it cannot be averaged over clients")
         return found
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean training loss on a batch."""
-        return self.criterion(self.module(inputs), targets)
+        return self.criterion(self.outputs(inputs), targets)
+
+    def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the module's outputs, in single precision."""
+        with autocast(self.precision, self.device):
+            found: torch.Tensor = self.module(inputs)
+        return found if self.precision in (None, "float32") else found.float()
 
     def criterion(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean training loss of outputs: cross-entropy, or half the squared error as in the paper."""
+        if self.functions.loss is not None:
+            found = self.functions.loss(outputs, targets)
+            if not isinstance(found, torch.Tensor) or found.ndim:
+                raise InputError(
+                    f"loss {named(self.functions.loss)} must return the mean loss as a tensor of one number, but "
+                    f"{shortened(found)} came"
+                )
+            return found
         if self.classification:
             return functional.cross_entropy(outputs, targets)
         return 0.5 * functional.mse_loss(outputs.squeeze(1), targets)

@@ -22,7 +22,7 @@ from fedpace.core.aggregation import Aggregator, Trained, Validation
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Events
 from fedpace.core.rounds import check_k
-from fedpace.core.server_rule import ServerRule, Vector, step_facts
+from fedpace.core.server_rule import ServerRule, Vector, step_facts, step_notes
 from fedpace.core.settings import Settings
 from fedpace.core.step_log import StepLog
 from fedpace.core.tasks import Actions, Policy, Step
@@ -229,6 +229,7 @@ class Simulation:
             losses=losses,
             model_bytes=self.trainer.message_bytes,
             stepping=step_facts(self.aggregator.state) if moved else {},
+            notes=step_notes(self.aggregator.state) if moved else {},
             **judged,
         )
 

@@ -22,11 +22,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedpace._base.checks import FloatArray
+from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models._modules import FeatureModel
 from fedpace.models._wrapped import WrappedModel
 from fedpace.models.base import ModelConfig
+from fedpace.models.custom import ClientData, Functions, Work
+from fedpace.sim.devices import LOSS_SCALE, autocast, check_precision, described, gpus, resolve
 from fedpace.sim.flat import FlatModel, mean_buffers
 from fedpace.sim.minibatches import BatchPlan, IntArray, batches, steps_of_work
 from fedpace.sim.stacking import Batch, ClientStack, Layer
@@ -219,17 +222,35 @@ __all__ = ["DivergedError", "LocalResult", "TestScore", "TorchTrainer", "Trainin
 class TorchTrainer(Trainer):
     """The clients' data and one model instance, which all clients use in turn."""
 
-    def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
+    def __init__(
+        self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int, worker: int = 0
+    ) -> None:
+        self.device = resolve(training.device, worker=worker)
+        check_precision(training.precision, self.device)
         generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**62)))
         module = model.build(data.input_shape, data.outputs, generator=generator)
         super().__init__(data, model, training, seed=seed)
-        self._flat = FlatModel(module, classification=data.classes is not None)
-        self._test = _tensors(data.test)
+        self._flat = FlatModel(
+            module, classification=data.classes is not None, device=self.device, precision=training.precision
+        )
+        self._test = _tensors(data.test, self.device)
         self.initial = self._flat.vector()
         self._flat.check_batches(self.data, training.batch)
-        layers = linear_layers(module, data.input_shape)
+        # GPUs train clients one by one: stacks are laid out for the CPU. So do models with a user's functions.
+        stacks = self.device.type == "cpu" and module.functions is None
+        layers = linear_layers(module, data.input_shape) if stacks else None
+        if self._flat.functions.train is not None and training.algorithm != "fedavg":
+            raise InputError(
+                f"algorithm = {training.algorithm!r} changes the gradients of the usual training, but a train function "
+                "makes its own: leave algorithm out"
+            )
         self._stacked = None if layers is None else TorchStack.of(layers, data, training, seed=seed)
-        self._train = [_tensors(samples) for samples in data.train] if self._stacked is None else self._stacked.views()
+        if self._stacked is None:
+            self._train = [_tensors(samples, self.device) for samples in data.train]
+        else:
+            self._train = self._stacked.views()
+        self.device_kind, self.device_name = self.device.type, described(self.device, training.precision)
+        self.gpus = gpus() if training.device in ("auto", "cuda") and self.device.type == "cuda" else 1
         self.trainable = self._flat.trainable
         self.chunk = module.chunk
         self.moving_features = module.moving_features
@@ -245,8 +266,8 @@ class TorchTrainer(Trainer):
         return rows[0][None] if len(rows) == 1 else torch.stack(list(rows))
 
     def to_native(self, array: NDArray[np.generic]) -> torch.Tensor:
-        """Return a copy of an array as a tensor."""
-        return torch.from_numpy(array).clone()
+        """Return a copy of an array as a tensor on the device of the model."""
+        return torch.from_numpy(array).clone().to(self.device)
 
     def buffers(self, parameters: torch.Tensor) -> torch.Tensor:
         """Return a copy of the buffers of a model vector, the entries after the trained ones."""
@@ -323,23 +344,30 @@ class TorchTrainer(Trainer):
         correction: torch.Tensor | None = None,
         work: float = 1.0,
     ) -> LocalResult:
-        """Train one client without stacking, with torch's autograd; works for every model."""
+        """Train one client without stacking, with torch's autograd or the user's function; works for every model."""
+        if self._flat.functions.train is not None:
+            return self._train_with(self._flat.functions, parameters, client, step, work)
         inputs, targets = self._train[client]
         options, flat = self.training, self._flat
         count = len(targets)
         rng = stream(self.seed, "train", step, client)
         flat.load(parameters)
-        start, added = parameters[: flat.trainable], None if correction is None else correction[: flat.trainable]
+        start = parameters[: flat.trainable].to(self.device)
+        added = None if correction is None else correction[: flat.trainable].to(self.device)
+        scale = LOSS_SCALE if options.precision == "float16" else 1.0
         velocity = torch.zeros_like(flat.parameters) if options.momentum else None
         first_epoch, steps, epoch, used = 0.0, 0, 0, 0
         last = steps_of_work(count, options.batch, options.epochs, work, pairs=flat.needs_pairs)
         with flat.training(int(stream(self.seed, "noise", step, client).integers(2**62))):
             while steps < last:
                 for rows in islice(batches(count, options.batch, rng, pairs=flat.needs_pairs), last - steps):
-                    chosen = rows if isinstance(rows, slice) else torch.from_numpy(rows)
+                    chosen = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.device)
                     flat.gradients.zero_()
                     loss = flat.loss(inputs[chosen], targets[chosen])
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    if scale == 1.0:
+                        loss.backward()  # type: ignore[no-untyped-call]
+                    else:
+                        scale = self._scaled_backward(loss, scale)
                     if epoch == 0:
                         first_epoch += loss.item() * len(targets[chosen]) / count
                         used += len(targets[chosen])
@@ -355,6 +383,45 @@ class TorchTrainer(Trainer):
         result = LocalResult(flat.vector(), first_epoch, steps)
         result.check(client, step, options)
         return result
+
+    def _train_with(
+        self, functions: Functions, parameters: torch.Tensor, client: int, step: int, part: float
+    ) -> LocalResult:
+        """Train one client with the user's training function."""
+        flat, own = self._flat, self._flat.module
+        flat.load(parameters)
+        work = Work(step, part, self.training, stream(self.seed, "train", step, client))
+        noise = int(stream(self.seed, "noise", step, client).integers(2**62))
+        try:
+            with flat.training(noise), autocast(self.training.precision, self.device):
+                model = own.body if isinstance(own, WrappedModel) else own
+                report = functions.report(model, ClientData(client, *self._train[client]), work)
+        finally:
+            flat.relink()
+        result = LocalResult(flat.vector(), report.loss, report.steps)
+        result.check(client, step, self.training)
+        return result
+
+    def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
+        """Return the metric and the scaled loss from the scores of all chunks, in order."""
+        if self._flat.functions.metric is None:
+            return super().total_score(scores)
+        held = list(scores)
+        _, loss = super().total_score(held)
+        outputs = torch.cat([score.outputs for score in held])
+        return self._flat.functions.measured(outputs, torch.cat([score.targets for score in held])), loss
+
+    def _scaled_backward(self, loss: torch.Tensor, scale: float) -> float:
+        """Compute the gradients of a float16 model; return the next scale of the loss.
+
+        If gradients overflow, they are set to 0, so that the step only decays weights, and the scale is halved.
+        """
+        (scale * loss).backward()  # type: ignore[no-untyped-call]
+        gradients = self._flat.gradients.div_(scale)
+        if not bool(gradients.isfinite().all()):
+            gradients.zero_()
+            return max(2.0, scale / 2)
+        return scale
 
     def _descend(self, velocity: torch.Tensor | None) -> None:
         options, flat = self.training, self._flat
@@ -372,7 +439,7 @@ class TorchTrainer(Trainer):
         for inputs, targets, share in self._chunks(*self._train[client]):
             (share * self._flat.loss(inputs, targets)).backward()  # type: ignore[no-untyped-call]
         found = torch.zeros_like(parameters)  # buffers have no gradient
-        found[: self._flat.trainable] = self._flat.gradients
+        found[: self._flat.trainable] = self._flat.gradients.cpu()
         return found
 
     @torch.no_grad()
@@ -380,7 +447,7 @@ class TorchTrainer(Trainer):
         self._flat.load(parameters)
         inputs, targets = self._train[client]
         if chosen is not None:
-            rows = torch.from_numpy(chosen)
+            rows = torch.from_numpy(chosen).to(self.device)
             inputs, targets = inputs[rows], targets[rows]
         return self._flat.loss(inputs, targets).item()
 
@@ -393,11 +460,11 @@ class TorchTrainer(Trainer):
         self._flat.load(parameters)
         inputs, labels = self._train[client]
         if (chosen := self._moment_rows(client)) is not None:
-            batch = torch.from_numpy(chosen)
+            batch = torch.from_numpy(chosen).to(self.device)
             inputs, labels = inputs[batch], labels[batch]
-        features = self._flat.module.features(inputs).numpy().astype(np.float64)
+        features = self._flat.module.features(inputs).cpu().numpy().astype(np.float64)
         bias = getattr(self._flat.module.head, "bias", None) is not None
-        return self._prepared_moment(features, labels.numpy() if targets else None, parameters, client, bias=bias)
+        return self._prepared_moment(features, labels.cpu().numpy() if targets else None, parameters, client, bias=bias)
 
     @torch.no_grad()
     def score_chunk(self, parameters: torch.Tensor, chunk: int) -> TestScore:
@@ -409,16 +476,19 @@ class TorchTrainer(Trainer):
     def score_samples(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> TestScore:
         """Evaluate `parameters` on the given samples."""
         self._flat.load(parameters)
-        outputs = self._flat.module(inputs)
+        outputs = self._flat.outputs(inputs)
         correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
-        return TestScore(len(targets), self._flat.criterion(outputs, targets).item() * len(targets), correct)
+        loss = self._flat.criterion(outputs, targets).item() * len(targets)
+        if self._flat.functions.metric is None:
+            return TestScore(len(targets), loss, correct)
+        return TestScore(len(targets), loss, correct, outputs.cpu(), targets.cpu())
 
     @torch.no_grad()
     def correct(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return for each sample whether `parameters` predict its class correctly."""
         self._flat.load(parameters)
         parts = (slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk))
-        return torch.cat([self._flat.module(inputs[part]).argmax(1) == targets[part] for part in parts])
+        return torch.cat([self._flat.outputs(inputs[part]).argmax(1) == targets[part] for part in parts]).cpu()
 
     def _chunks(
         self, inputs: torch.Tensor, targets: torch.Tensor
@@ -430,7 +500,7 @@ class TorchTrainer(Trainer):
             yield inputs[part], targets[part], len(targets[part]) / len(targets)
 
 
-def _tensors(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(np.ascontiguousarray(samples.inputs)), torch.from_numpy(
-        np.ascontiguousarray(samples.targets)
-    )
+def _tensors(samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the samples on the device, where they stay."""
+    inputs, targets = np.ascontiguousarray(samples.inputs), np.ascontiguousarray(samples.targets)
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)

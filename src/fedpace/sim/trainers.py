@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ class TestScore:
     loss: float
     """Sum over the samples."""
     correct: int
+    outputs: Any = None
+    """Outputs of the model, for a user's metric."""
+    targets: Any = None
 
 
 class Trainer(ABC):
@@ -58,6 +62,12 @@ class Trainer(ABC):
     """Whether many clients are trained at once, with their models stacked into one array."""
     max_part_clients: int
     """Most clients in one part of a cohort (see `parts`)."""
+    device_kind: str = "cpu"
+    """Kind of device that computes: `cpu`, `cuda` or `mps`."""
+    device_name: str = "cpu"
+    """The device, and the precision if it is not float32."""
+    gpus: int = 1
+    """Number of devices that worker processes share."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
         self.data = data

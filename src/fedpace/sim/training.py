@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from fedpace._base.checks import shortened
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.options import Above, AtLeast, Between, Options
 from fedpace.core.server_rule import Vector
 
 Arithmetic = Literal["torch", "numpy"]
 
+DEVICES = r"auto|cpu|cuda(:\d{1,3})?|mps"
+"""What the option `device` may be."""
 MAX_OPTION = 1e30
 """Largest step size and similar option: models have single precision, whose largest number is 3e38."""
 MAX_LOSS_GROWTH = 1000.0
@@ -49,6 +53,10 @@ class Training(Options):
         arithmetic: the library that trains. `torch` (the default) trains every model. `numpy` trains models of linear
             layers with ReLU between them (linear, softmax, mlp). It is faster, needs no torch, and gives the same
             results up to rounding.
+        device: where torch trains: `cpu` (the default), `cuda`, `cuda:1`, `mps`, or `auto`, which takes a GPU if there
+            is one. With `cuda`, worker processes share all GPUs in turn.
+        precision: of forward and backward passes on a GPU: `float32` (the default), `bfloat16` or `float16`. Weights
+            and steps stay in float32.
     """
 
     options_of: ClassVar[str] = "training"
@@ -67,10 +75,18 @@ class Training(Options):
     moment_delta: Annotated[float, Between(0, 0.5, "(]")] = 1e-5
     moment_clip: Annotated[float, Between(0, MAX_OPTION, "(]")] = 1.0
     arithmetic: Arithmetic | None = None
+    device: str | None = None
+    precision: Literal["float32", "bfloat16", "float16"] | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError if an option is invalid."""
         super().__post_init__()
+        if self.device is not None and not re.fullmatch(DEVICES, self.device):
+            raise InputError(f"device must be auto, cpu, cuda, cuda:1 or mps, but {shortened(self.device)} came")
+        if self.arithmetic == "numpy" and self.device not in (None, "auto", "cpu"):
+            raise InputError(f"arithmetic numpy computes on the CPU, but device = {self.device!r} came")
+        if self.arithmetic == "numpy" and self.precision not in (None, "float32"):
+            raise InputError(f"arithmetic numpy computes in float32, but precision = {self.precision!r} came")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")
 

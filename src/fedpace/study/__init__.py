@@ -25,6 +25,7 @@ from fedpace._base.errors import InputError
 from fedpace.config import CHARGED, TRACK, WARMUP_WAIT, Experiment, folder_name
 from fedpace.data.arrays import Problem
 from fedpace.delays.availability import Availability
+from fedpace.models.custom import Better, Functions
 from fedpace.progress import RunProgress
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord, in_order
@@ -61,8 +62,14 @@ def compare(
     batch: int | None = None,
     lr: float | None = None,
     training: Training | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
+    train: Any = None,
+    loss: Any = None,
+    metric: Any = None,
+    better: Better = "higher",
     server: Any = None,
     robust: Any = None,
     validation: int = 0,
@@ -98,8 +105,18 @@ def compare(
         batch: samples per local step (default 32).
         lr: step size of local training (default 0.05).
         training: all options of local training, instead of `epochs`, `batch` and `lr`.
+        device: where torch trains: `cpu` (default), `cuda`, `cuda:1`, `mps`, or `auto`, which takes a GPU if there is
+            one.
+        precision: of training on a GPU: `float32` (default), `bfloat16` or `float16`.
         task: `classification` or `regression`, if the type of the targets does not determine it.
         head: name of the layer whose inputs are the features for moments; None = the last linear layer.
+        train: your own training loop: a function of the model, the client's data and its work that trains the model
+            in place and returns the training loss (`fedpace.models.custom`).
+        loss: a function of outputs and targets that returns the mean loss, in place of cross-entropy or half the
+            squared error.
+        metric: a function of the outputs and targets of the whole test data that returns a number; curves and the
+            target are about it. None = accuracy, or loss for regression.
+        better: whether `higher` or `lower` values of `metric` are better.
         server: server step of all schemes; None = the one that each scheme asks for.
         robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
             `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
@@ -119,6 +136,7 @@ def compare(
         progress: whether to show progress bars.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
+    ground = parts.with_own(ground, Functions(train, loss, metric), better)
     at_least(rounds, 1, "rounds")
     chosen = _seeds(seeds)
     if schemes is None:
@@ -130,7 +148,7 @@ def compare(
         delays=parts.delay_model(delays),
         schemes=parts.schemes(schemes),
         seeds=chosen,
-        training=parts.training(training, epochs=epochs, batch=batch, lr=lr),
+        training=parts.on_device(parts.training(training, epochs=epochs, batch=batch, lr=lr), device, precision),
         fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
@@ -166,8 +184,14 @@ def simulate(
     clients: Any = None,
     test: Any = None,
     training: Training | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     task: Problem | None = None,
     head: str | None = None,
+    train: Any = None,
+    loss: Any = None,
+    metric: Any = None,
+    better: Better = "higher",
     fleet: Fleet | None = None,
     availability: Availability | None = None,
     clock: Clock | None = None,
@@ -184,13 +208,14 @@ def simulate(
     same seed are paired. The configuration is checked before this returns.
     """
     ground = parts.ground(clients, test, data, model, task=task, head=head)
+    ground = parts.with_own(ground, Functions(train, loss, metric), better)
     (scheme,) = parts.schemes([selector])
     return simulator.simulate(
         ground.data,
         ground.model,
         parts.delay_model(delays),
         scheme.selector,
-        training=parts.instance(training, Training, "training"),
+        training=parts.on_device(parts.instance(training, Training, "training"), device, precision),
         fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
         clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedpace.data.federated import DataConfig
 from fedpace.delays.trace import delays_from_array
 from fedpace.models._own import UserModel
 from fedpace.models.base import ModelConfig
+from fedpace.models.custom import Better, CustomModel, Functions, MeasuredData, named, with_functions
 from fedpace.sim.engines import EngineName
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.training import Training
@@ -73,6 +74,16 @@ def ground(
     tokens = isinstance(config, UserModel) and config.tokens
     found: ArrayData = data_from_arrays(pairs, test, task=chosen, classes=classes, tokens=tokens, names=named)
     return Ground(cast("DataConfig", found), config)
+
+
+def with_own(found: Ground, functions: Functions, better: Better) -> Ground:
+    """Return data and model with the user's functions."""
+    one_of(better, get_args(Better), "better")
+    model = with_functions(found.model, functions)
+    if functions.metric is None:
+        return Ground(found.data, model)
+    data = MeasuredData(found.data, named(functions.metric), better)
+    return Ground(cast("DataConfig", data), model)
 
 
 def _named_ground(data: Any, test: Any, model: Any, head: str | None) -> Ground:
@@ -148,6 +159,12 @@ def training(given: Any, **options: float | None) -> Training:
     return instance(given, Training, "training")
 
 
+def on_device(training: Training, device: str | None, precision: str | None) -> Training:
+    """Return the options of local training with this device and precision; None = as they are."""
+    named = {"device": device, "precision": precision}
+    return replace(training, **{name: value for name, value in named.items() if value is not None})
+
+
 def instance(given: Any, kind: type[T], what: str) -> T:
     """Return `given`, or `kind()` if it is None; raise if it is not a `kind`."""
     if given is None:
@@ -182,6 +199,13 @@ def engine_options(engine: EngineName | EngineOptions, model: ModelConfig) -> En
     Worker processes must import the module's class, which is impossible if the main script defines it.
     """
     options = engine if isinstance(engine, EngineOptions) else EngineOptions(engine)
+    if isinstance(model, CustomModel) and options.name != "inline":
+        if options.name != "auto":
+            raise InputError(
+                f"your own functions are called in this process, but engine {options.name} came: leave engine out, or "
+                "use engine='inline'"
+            )
+        return EngineOptions("inline")
     if not isinstance(model, UserModel) or options.name == "inline":
         return options
     if options.name == "auto":

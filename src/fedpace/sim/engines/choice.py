@@ -48,6 +48,8 @@ class EngineOptions(Options):
             )
         if self.name == "ray":
             return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
+        if trainer.device_kind != "cpu":
+            return self._on_gpus(trainer)
         workers = self.workers or cores()
         if self.name == "inline":
             return EngineChoice("inline", 1, "as asked for")
@@ -61,6 +63,16 @@ class EngineOptions(Options):
             return EngineChoice("inline", 1, "there is one core")
         return EngineChoice("processes", workers, f"clients are trained one by one, on {workers} cores")
 
+    def _on_gpus(self, trainer: Trainer) -> EngineChoice:
+        """Return the engine for clients that are trained on GPUs: by default one process per GPU."""
+        workers, device = self.workers or trainer.gpus, trainer.device_name
+        if self.name == "processes":
+            return EngineChoice("processes", workers, "as asked for", device=device)
+        if self.name == "inline" or workers == 1:
+            why = "as asked for" if self.name == "inline" else "one GPU trains one client at a time"
+            return EngineChoice("inline", 1, why, device=device)
+        return EngineChoice("processes", workers, f"clients are trained by {workers} processes in turn", device=device)
+
 
 @dataclass(frozen=True)
 class EngineChoice:
@@ -70,6 +82,8 @@ class EngineChoice:
     workers: int
     why: str
     ray_address: str | None = None
+    device: str = "cpu"
+    """Where clients are trained, and in which precision if it is not float32."""
 
     def build(self, trainer: Trainer) -> Engine:
         """Return the engine; it acquires its resources at first use."""

@@ -162,7 +162,7 @@ def work(connection: Connection, file: int, number: int) -> None:
     """Answer the tasks that arrive on `connection`, until it closes."""
     setup: WorkerSetup = pickle.loads(connection.recv_bytes())  # noqa: S301  from the process that started this one
     arrays = SharedArrays(file, setup.places)
-    trainer = build_trainer(arrays, setup)
+    trainer = build_trainer(arrays, setup, worker=number)
     parameters = torch.from_numpy(arrays["parameters"])
     buffer = torch.from_numpy(arrays[f"answers {number}"])
     while True:
@@ -177,8 +177,13 @@ def work(connection: Connection, file: int, number: int) -> None:
             connection.send_bytes(pickle.dumps((FINISHED, left)))
 
 
-def build_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], setup: WorkerSetup) -> TorchTrainer:
-    """Return a trainer equal to the one given to `share`, on the shared arrays without copies."""
+def build_trainer(
+    arrays: SharedArrays | Mapping[str, NDArray[Any]], setup: WorkerSetup, *, worker: int = 0
+) -> TorchTrainer:
+    """Return a trainer equal to the one given to `share`, on the shared arrays without copies.
+
+    With several GPUs, worker number i uses GPU number i modulo their number.
+    """
     inputs, targets = arrays["inputs"], arrays["targets"]
     ends = np.cumsum(setup.sizes).tolist()
     train = tuple(
@@ -187,7 +192,7 @@ def build_trainer(arrays: SharedArrays | Mapping[str, NDArray[Any]], setup: Work
     )
     test = Samples(arrays["test inputs"], arrays["test targets"])
     data = FederatedData(train=train, test=test, **setup.data)
-    return TorchTrainer(data, setup.model, setup.training, seed=setup.seed)
+    return TorchTrainer(data, setup.model, setup.training, seed=setup.seed, worker=worker)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -1,0 +1,228 @@
+"""How the memory of clients is stored: choice, room, mapped files; and large models step as small ones do."""
+
+import logging
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from fedpace._base.errors import InputError
+from fedpace.core import server_rule
+from fedpace.core.server_rule import Gather, Source, Stack, join_state, split_state
+from fedpace.numerics import parts
+from fedpace.server import memory_corrected, nesterov
+from fedpace.server._row_store import RowStore, bytes_of
+from fedpace.server.memory_corrected import MemoryCorrected
+from fedpace.server.nesterov import Nesterov
+
+WIDTH, CLIENTS = 700, 9
+RNG = np.random.default_rng(7)
+OWN = RNG.normal(size=(CLIENTS, WIDTH))
+OPTIMUM = RNG.normal(size=WIDTH)
+
+
+def play(rule, steps, *, saves=False, shares=None):
+    """States of a federation with late answers, silent clients and changing shares."""
+    rng = np.random.default_rng(3)
+    state, models = rule.init(np.zeros(WIDTH)), [np.zeros(WIDTH)]
+    for version in range(steps):
+        weighs = dict.fromkeys(range(CLIENTS), 1 / CLIENTS) if shares is None else shares(version)
+        chosen = rng.permutation(CLIENTS)[: rng.integers(2, 6)]
+        late = [client for client in rng.permutation(CLIENTS)[:2] if client not in chosen and version > 2]
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client, of in [(c, version) for c in chosen] + [(c, version - 2) for c in late]:
+            update = 0.3 * (OPTIMUM - models[of]) + 0.97**version * OWN[client] + 0.01 * rng.normal(size=WIDTH)
+            weight = 1 / len(chosen) if of == version else 0.0
+            gather.add(models[of] + update, models[of], weight, Source(client, of, weighs.get(client, 0.0)))
+        awaited = frozenset(range(version + 1))
+        model, state = rule.apply(state, models[-1], gather.answers(version, awaited, weighs.get))
+        models.append(np.asarray(model))
+        if saves:
+            scalars, vectors = split_state(state)
+            state = join_state(rule.init(np.zeros(WIDTH)), scalars, {k: np.array(v) for k, v in vectors.items()})
+        yield models[-1], state
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch):
+    """A model of 700 parameters counts as large."""
+    for module in (server_rule, memory_corrected, nesterov, parts):
+        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(parts, "PART", 128)
+    monkeypatch.setattr(parts, "RUN", 2)
+
+
+def shares_change(version):
+    """Client 2 weighs more from step 5 on, and client 4 leaves in step 8."""
+    found = {client: (3.0 if client == 2 and version >= 5 else 1.0) for client in range(CLIENTS)}
+    if version >= 8:
+        del found[4]
+    total = sum(found.values())
+    return {client: share / total for client, share in found.items()}
+
+
+@pytest.mark.parametrize("memory", ["float32", "8bit", "4bit"])
+@pytest.mark.parametrize("reach", [0.0, 1.5])
+@pytest.mark.parametrize("shares", [None, shares_change])
+def test_large_models_step_as_small_ones(memory, reach, shares, monkeypatch):
+    rule = MemoryCorrected(reach=reach, memory=memory)
+    small = list(play(rule, 14, shares=shares))
+    for module in (server_rule, memory_corrected, nesterov, parts):
+        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(parts, "PART", 128)
+    monkeypatch.setattr(parts, "RUN", 2)
+    large = list(play(rule, 14, shares=shares))
+    # Rounding to a few bits turns the last digit of a double into a whole step for a few values.
+    close = {"float32": 1e-5, "8bit": 1e-3, "4bit": 2e-2}[memory]
+    for (model, state), (other, again) in zip(small, large, strict=True):
+        np.testing.assert_allclose(other, model, atol=close * np.abs(model).max())
+        assert again.remembered_clients == state.remembered_clients
+        for item in fields(state):
+            value = getattr(state, item.name)
+            if isinstance(value, float):
+                np.testing.assert_allclose(getattr(again, item.name), value, rtol=20 * close, atol=close)
+    assert len(large[-1][1].offset_sum) == WIDTH
+    assert len(small[-1][1].offset_sum) == 0
+
+
+def test_the_sum_of_offsets_is_the_sum(in_small_parts):
+    rule = MemoryCorrected(memory="4bit", memory_gib=6 * bytes_of(WIDTH, 4) / 2**30)
+    for _, state in play(rule, 14, shares=shares_change):
+        store = RowStore(WIDTH, 4)
+        told = zip(state.offsets.rows, state.remembered_shares, state.remembered_scales, strict=True)
+        expected = sum(share * np.exp(state.log_scale - scale) * store.values(row) for row, share, scale in told)
+        np.testing.assert_allclose(state.offset_sum, expected, atol=1e-12)
+    assert state.remembered == 6
+
+
+@pytest.mark.parametrize("memory", ["float32", "8bit", "4bit"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_restored_memory_goes_on_byte_for_byte(memory, large, request):
+    if large:
+        request.getfixturevalue("in_small_parts")
+    rule = MemoryCorrected(reach=2.0, memory=memory)
+    played = list(play(rule, 9, saves=True))
+    for (model, _), (again, _) in zip(play(rule, 9), played, strict=True):
+        assert model.tobytes() == again.tobytes()
+    _, state = played[-1]
+    assert {row.dtype for row in state.offsets.rows} == {np.dtype(np.float32 if memory == "float32" else np.uint8)}
+
+
+def test_the_number_of_threads_changes_nothing(in_small_parts, monkeypatch):
+    rule = MemoryCorrected(memory="4bit")
+    for count in (1, 3):
+        monkeypatch.setattr(parts, "threads", lambda count=count: count)
+        parts._pool.cache_clear()
+        *_, (model, _) = play(rule, 8)
+        if count == 1:
+            alone = model
+    parts._pool.cache_clear()
+    assert model.tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("memory", ["float32", "4bit"])
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_in_files_give_the_same_bytes_and_leave_nothing(memory, large, tmp_path, request):
+    if large:
+        request.getfixturevalue("in_small_parts")
+    folder = tmp_path / "rows"
+    *_, (model, _) = play(MemoryCorrected(memory=memory), 6)
+    *_, (again, state) = play(MemoryCorrected(memory=memory, memory_folder=str(folder)), 6)
+    assert model.tobytes() == again.tobytes()
+    assert all(mapped(row) for row in (*state.offsets.rows, *state.references.rows))
+    assert list(folder.iterdir()) == [], "the files have no names, so that none is left after a crash"
+
+
+def mapped(row):
+    while row is not None and not isinstance(row, np.memmap):
+        row = row.base
+    return row is not None
+
+
+def test_a_file_where_the_folder_should_be_is_refused(tmp_path):
+    (tmp_path / "rows").write_text("")
+    with pytest.raises(InputError, match="memory_folder must be a folder"):
+        list(play(MemoryCorrected(memory_folder=str(tmp_path / "rows")), 1))
+
+
+@pytest.mark.parametrize(
+    ("clients", "gib", "before", "bits", "room"),
+    [
+        (50, 1.0, 32, 32, 1.0),  # 50 x 4 x 1,000,000 bytes fit
+        (300, 1.0, 32, 4, 1.0),  # 1.2 GB do not
+        (3000, 1.0, 32, 4, 1.0),  # too many even in 4 bits: room for 2,021
+        (50, 1.0, 4, 4, 1.0),  # once in 4 bits, it stays: clients that come and go do not convert all rows
+        (50, 1e-9, 32, 4, 0.0),
+    ],
+)
+def test_auto_takes_single_precision_while_all_clients_have_room(clients, gib, before, bits, room):
+    store = RowStore.choose("auto", 1_000_000, clients, gib=gib, before=before)
+    assert store.bits == bits
+    assert store.room == max(2, int(room * 2**30) // bytes_of(1_000_000, bits))
+    assert RowStore.choose("8bit", 1_000_000, clients, gib=gib).bits == 8
+    assert RowStore.choose("float32", 1_000_000, clients, gib=gib).bits == 32
+
+
+def test_auto_changes_to_four_bits_when_clients_join_and_says_so(caplog):
+    caplog.set_level(logging.INFO)
+    rule = MemoryCorrected(memory_gib=3 * 4 * WIDTH / 2**30)
+    states = [state for _, state in play(rule, 6)]
+    assert states[-1].memory_bits == 4
+    assert states[-1].remembered > 3, "in single precision there is room for 3"
+    told = [state.told for state in states if state.told]
+    assert "4 bits" in told[-1]
+    assert "4 bits" in caplog.text
+    assert next(state.notes["memory"] for state in states if "memory" in state.notes) == told[-1]
+
+
+def test_forgotten_clients_are_told(caplog):
+    rule = MemoryCorrected(memory="float32", memory_gib=3 * 4 * WIDTH / 2**30)
+    known = set()
+    for _, state in play(rule, 6):
+        gone = set(state.forgotten_clients)
+        assert not gone & set(state.remembered_clients)
+        assert known - set(state.remembered_clients) <= gone
+        known = set(state.remembered_clients)
+    assert "forgot" in caplog.text
+    assert state.remembered == 3
+
+
+def test_four_bits_take_an_eighth_of_the_memory():
+    *_, (_, whole) = play(MemoryCorrected(memory="float32"), 8)
+    *_, (_, small) = play(MemoryCorrected(memory="4bit"), 8)
+    assert whole.memory_bytes == 4 * WIDTH * (len(whole.offsets.rows) + len(whole.references.rows))
+    rows, references = len(small.offsets.rows), len(small.references.rows)
+    assert small.memory_bytes == rows * bytes_of(WIDTH, 4) + references * bytes_of(WIDTH, 16)
+    assert 7 < 4 * WIDTH / bytes_of(WIDTH, 4) < 8
+
+
+def test_stacks_of_bytes_are_saved_as_bytes():
+    torch = pytest.importorskip("torch")
+    row = RowStore(WIDTH, 4).keep(OWN[0])
+    for zero in (np.zeros(WIDTH), torch.zeros(WIDTH, dtype=torch.float64)):
+        table = Stack.none(zero).of([row, row]).table()
+        assert type(table) is type(zero)
+        assert "uint8" in str(table.dtype)
+        np.testing.assert_array_equal(np.asarray(table)[1], row)
+
+
+def test_momentum_of_large_models_is_that_of_small_ones(monkeypatch):
+    def models():
+        rule, rng = Nesterov(), np.random.default_rng(5)
+        state, model = rule.init(np.zeros(WIDTH)), np.zeros(WIDTH)
+        for _ in range(12):
+            gather = Gather(rule, np.zeros(WIDTH), mean=False)
+            for client in range(3):
+                gather.add(model + 0.2 * (OPTIMUM - model) + 0.1 * OWN[client] * rng.normal(), model, 1 / 3)
+            model, state = rule.apply(state, model, gather.answers())
+            yield model, state
+
+    small = list(models())
+    for module in (nesterov, parts):
+        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(parts, "PART", 128)
+    for (model, state), (again, other) in zip(small, models(), strict=True):
+        np.testing.assert_allclose(again, model, atol=1e-10)
+        assert other.step_factor == pytest.approx(state.step_factor)
+        assert other.carried == pytest.approx(state.carried)
+        assert other.age == state.age
