@@ -75,6 +75,7 @@ def recorded(
     since: float,
     losses: Sequence[float],
     model_bytes: int,
+    protocol_bytes: int = 0,
     stepping: Mapping[str, Any],
     **more: Any,
 ) -> Round:
@@ -86,6 +87,7 @@ def recorded(
         since: time of the step before.
         losses: training losses of the step's clients.
         model_bytes: size of a sent model.
+        protocol_bytes: bytes that secure aggregation adds to each upload.
         stepping: facts of the server step; empty if the model did not move.
         more: fields that only the host knows.
     """
@@ -97,7 +99,7 @@ def recorded(
         "loss": None,
         "train_loss": float(np.mean(losses)) if losses else None,
         "bytes_down": turn.sent * model_bytes,
-        "bytes_up": turn.returned * model_bytes + turn.reported,
+        "bytes_up": turn.returned * (model_bytes + protocol_bytes) + turn.reported,
         "facts": turn.explained(coordinator.ledger.ids),
     }
     return gathered(Round, measured | more, stepping, vars(turn), vars(turn.why))

@@ -60,6 +60,7 @@ class AdaptiveSampling(Scheme):
 
     name: ClassVar[str] = "adaptive-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    reads_losses: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS, Need.UPDATE})
     """Losses and updates of participants, if the host reports them. Without losses, the option `c` is used."""
 

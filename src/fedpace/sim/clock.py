@@ -65,6 +65,8 @@ class VirtualTime:
         self.now = 0.0
         self.skipped = 0
         """Ticks without any available client."""
+        self.transfers = 1.0
+        """Factor on the part of training tasks that does not grow with the work, for larger messages."""
         self._draws: dict[int, tuple[FloatArray, BoolArray]] = {}
         self._compute: dict[int, FloatArray] = {}
 
@@ -99,13 +101,14 @@ class VirtualTime:
 
     def with_work(self, seconds: float, client: int, tick: int, work: float) -> float:
         """Return the seconds of a task with this `work`, from the client's `seconds` at `tick` for work 1."""
-        if work == 1:
+        if work == 1 and self.transfers == 1:
             return seconds
         if tick not in self._compute:
             if len(self._compute) >= MAX_CACHED_DRAWS:
                 del self._compute[next(iter(self._compute))]
             self._compute[tick] = compute_seconds(self.delays, tick)
-        return seconds + (work - 1) * float(self._compute[tick][client])
+        compute = float(self._compute[tick][client])
+        return seconds + (work - 1) * compute + (self.transfers - 1) * max(0.0, seconds - compute)
 
     def client_draw(self, client: int, turn: int) -> tuple[float, bool]:
         """Return the delay of one client in its own turn number `turn`, and whether it crashes in that turn."""
@@ -136,7 +139,7 @@ def draw_completion_times(due: Actions, time: VirtualTime, tick: int, *, in_roun
         safe = due.warmup or kind == "probe"
         crashed = [False] * clients.size if safe else time.availability.crashes(tick)[clients].tolist()
     work = [task.work for task in due.tasks]
-    if any(amount != 1 for amount in work):
+    if any(amount != 1 for amount in work) or (kind == "train" and time.transfers != 1):
         each = zip(seconds.tolist(), clients.tolist(), ticks, work, strict=True)
         seconds = np.array([time.with_work(*one) for one in each])
     counted = time.clock.probe_fraction if kind == "probe" else 1.0
