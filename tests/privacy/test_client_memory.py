@@ -70,15 +70,24 @@ def steps(one, number):
     return islice(one.rounds(), 1, number + 1)
 
 
-@pytest.mark.parametrize("task", [DIGITS, LINEAR], ids=["digits", "linear"])
-@pytest.mark.parametrize("shares", ["uniform", "samples"])
-@pytest.mark.parametrize("options", [{}, {"in_flight": 6}], ids=str)
+@pytest.mark.parametrize(
+    ("task", "shares", "options"),
+    [
+        (LINEAR, "uniform", {}),
+        (LINEAR, "uniform", {"in_flight": 6}),
+        (DIGITS, "samples", {}),
+        pytest.param(DIGITS, "uniform", {}, marks=pytest.mark.slow),
+        pytest.param(DIGITS, "samples", {"in_flight": 6}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_steps_equal_those_with_single_updates(task, shares, options, monkeypatch):
     monkeypatch.setattr(pace_async, "REACH", 0.0)  # beyond it the two forget different clients; see below
     plain, sums = simulation(task, shares=shares, **options), simulation(task, 1, shares=shares, **options)
     late = 0
     for one, other in zip(steps(plain, 30), steps(sums, 30), strict=True):
-        assert one.clients == other.clients and one.clock == other.clock
+        assert one.clients == other.clients
+        assert one.clock == other.clock
         assert np.allclose(plain.parameters, sums.parameters, rtol=2e-4, atol=2e-5), one.number
         late += one.facts.get("late", 0)
         expected, found = step_facts(plain.aggregator.state), step_facts(sums.aggregator.state)
@@ -92,15 +101,15 @@ def test_steps_are_equal_until_the_limit_makes_the_server_forget():
     for number, _ in enumerate(zip(steps(plain, 30), steps(sums, 30), strict=True), start=1):
         state, other = plain.aggregator.state, sums.aggregator.state
         if state.remembered != other.remembered:  # plain: the oldest; sums: all without a fresh answer
-            assert set(other.remembered_versions) == {number - 1} and other.remembered < state.remembered
+            assert set(other.remembered_versions) == {number - 1}
+            assert other.remembered < state.remembered
             return
         assert np.allclose(plain.parameters, sums.parameters, rtol=2e-4, atol=2e-5)
         assert other.memory_error == pytest.approx(state.memory_error, rel=5e-3, abs=1e-6)
     raise AssertionError("the limit was never reached: the test needs another seed")
 
 
-@pytest.mark.parametrize("minimum", [1, 4, 8])
-@pytest.mark.parametrize("task", [DIGITS, LINEAR], ids=["digits", "linear"])
+@pytest.mark.parametrize(("task", "minimum"), [(LINEAR, 1), (LINEAR, 4), (DIGITS, 8)], ids=str)
 def test_the_servers_sums_are_those_of_the_clients_memories(task, minimum):
     """Also after the server forgets clients, and while small groups wait."""
     sums = simulation(task, minimum)
@@ -141,7 +150,8 @@ def test_few_weightings_give_all_three(pairs):
     members = [Member(place, place, 0, share, weight) for place, (share, weight) in enumerate(pairs)]
     basis, coefficients = _basis(members)
     rows = coefficients @ np.array(basis)
-    assert np.allclose(rows[0], 1) and np.allclose(rows[1], [m.weight for m in members])
+    assert np.allclose(rows[0], 1)
+    assert np.allclose(rows[1], [m.weight for m in members])
     assert np.allclose(rows[2], [m.share for m in members])
 
 
@@ -167,9 +177,11 @@ def test_a_client_that_leaves_stays_in_the_sums_until_too_many_left():
     state = state_of([0.05] * 20)
     one = current(state, lambda client: None if client == 3 else 1 / 19)
     assert one.remembered_clients == tuple(c for c in range(20) if c != 3)
-    assert one.departed == pytest.approx(1 / 19) and np.allclose(one.summed, np.array([1, 2]) * 20 / 19)
+    assert one.departed == pytest.approx(1 / 19)
+    assert np.allclose(one.summed, np.array([1, 2]) * 20 / 19)
     many = current(state, lambda client: None if client < 3 else 1 / 17)
-    assert many.remembered_clients == () and not many.summed.any()
+    assert many.remembered_clients == ()
+    assert not many.summed.any()
 
 
 def test_shares_that_change_unequally_make_the_server_forget():

@@ -52,7 +52,11 @@ def execution(how: ExecutionOptions) -> Execution:
 
 def overrides(changes: Changes, **which: Any) -> Overrides:
     """Return what a command changes in an experiment; `which` schemes, seeds and delays it has said otherwise."""
-    named = {"server": _named(changes.server, "--server"), "robust": _named(changes.robust, "--robust")}
+    named = {
+        "server": _named(changes.server, "--server"),
+        "robust": _named(changes.robust, "--robust"),
+        "dp": _keys(changes.dp, "--dp", "epsilon=3,delta=1e-5"),
+    }
     return Overrides(**vars(changes) | named | which)
 
 
@@ -219,6 +223,16 @@ def _named(text: str | None, option: str) -> dict[str, Any] | None:
     name, *options = re.split("[:,]", text, maxsplit=1)
     given = [entry for entry in "".join(options).split(",") if entry]
     return {"name": name.strip(), **key_values(given, option)}
+
+
+def _keys(text: str | None, option: str, example: str) -> dict[str, Any] | None:
+    """Read `KEY=VALUE,...`."""
+    if text is None:
+        return None
+    given = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not given:
+        raise InputError(f"{option} takes KEY=VALUE, such as {option} {example}, but nothing came")
+    return key_values(given, option)
 
 
 def _unused(folder: Path) -> Path:

@@ -731,8 +731,8 @@ class Coordinator:
         for outcome in outcomes if self.sums else ():
             if outcome.update is not None:
                 raise InputError(
-                    f"an update sketch of client {outcome.client!r} came, but with aggregation = 'sums' the server sees "
-                    "no single updates: report without it"
+                    f"an update sketch of client {outcome.client!r} came, but with aggregation = 'sums' the server "
+                    "sees no single updates: report without it"
                 )
 
     def vote(self, outcomes: Sequence[Outcome]) -> None:

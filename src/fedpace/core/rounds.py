@@ -91,8 +91,8 @@ def filled_up(cohort: Cohort, view: View, scheme: str) -> Cohort:
     others = np.setdiff1d(view.candidates, cohort.clients)
     if cohort.mode != "average" or others.size < missing or not cohort.weights.sum() > 0:
         raise InfeasibleError(
-            f"{scheme} chose {counting} clients, but a sum needs at least {view.minimum}: lower minimum, or use a scheme "
-            "with a larger cohort"
+            f"{scheme} chose {counting} clients, but a sum needs at least {view.minimum}: lower minimum, or use a "
+            "scheme with a larger cohort"
         )
     order = np.lexsort((others, np.nan_to_num(view.delay[others], nan=math.inf)))
     joined = others[order[:missing]]

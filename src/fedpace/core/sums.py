@@ -297,8 +297,8 @@ def check_sum_rule(rule: ServerRule[Any]) -> None:
     """Raise InputError if a server rule needs single updates."""
     if SINGLE & rule.takes or "mixture" in rule.takes:
         raise InputError(
-            f"the server step {rule.name!r} needs single updates, but this run shows the server sums only: use nesterov, "
-            "fedavgm, fedadam, fedexp or average, or aggregation = 'individual'"
+            f"the server step {rule.name!r} needs single updates, but this run shows the server sums only: use "
+            "nesterov, fedavgm, fedadam, fedexp or average, or aggregation = 'individual'"
         )
 
 
@@ -315,6 +315,6 @@ def check_sums(policy: Any, minimum: int) -> None:
         size = getattr(policy, name, 0)
         if isinstance(size, int) and 0 < size < minimum:
             raise InputError(
-                f"{policy.name} has {name} = {size}, but a sum needs at least {minimum} clients: raise {name}, or lower "
-                "minimum"
+                f"{policy.name} has {name} = {size}, but a sum needs at least {minimum} clients: raise {name}, or "
+                "lower minimum"
             )

@@ -109,6 +109,8 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     if scheme is None:
         raise InputError(f"expected {info.label!r} among the schemes of the experiment, but it is not there")
     reason = depends_on_delays(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
+    if experiment.privacy.sums:
+        reason = "secure aggregation has a cost on the clock"
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
     if charged_warmup_trains(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:

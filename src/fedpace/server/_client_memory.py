@@ -166,12 +166,12 @@ class ClientMemory(Options):
                 late.add(member)
         late.hold_small(minimum)
         known = late.known
-        groups = {
+        groups: dict[Contribution, list[Member]] = {
             "fresh": [member for member in fresh if member.client in known],
             "fresh-new": [member for member in fresh if member.client not in known],
         }
         forget = False
-        if 0 < _clients(fresh) and max(map(_clients, groups.values())) < minimum <= _clients(fresh):
+        if _clients(fresh) > 0 and max(map(_clients, groups.values())) < minimum <= _clients(fresh):
             groups, forget = {"fresh": [], "fresh-new": fresh}, True
             late.hold_all()
         held = set(late.held)
@@ -187,9 +187,7 @@ class ClientMemory(Options):
             for kind, some in plain.items()
             if some
         ]
-        for kind in ("fresh", "fresh-new"):
-            if groups[kind]:
-                found.append(_fresh(kind, groups[kind], known, state))  # type: ignore[arg-type]
+        found += [_fresh(kind, some, known, state) for kind, some in groups.items() if some]
         return GroupPlan(tuple(found), frozenset(held), forget)
 
     @staticmethod
@@ -373,7 +371,8 @@ def current(state: SumsState, share_of: ShareOf | None) -> SumsState:
     ratios = np.divide(np.array(shares), before, out=np.ones(len(kept)), where=before > 0)
     factor = float(ratios[0]) if ratios.size else 1.0
     departed = factor * (state.departed + sum(state.remembered_shares) - float(before.sum()))
-    if not ratios.size or np.abs(ratios - factor).max() > SAME * factor or departed > DEPARTED * (departed + sum(shares)):
+    unequal = ratios.size and np.abs(ratios - factor).max() > SAME * factor
+    if not ratios.size or unequal or departed > DEPARTED * (departed + sum(shares)):
         return forgotten(state)
     return replace(
         state,
@@ -550,9 +549,7 @@ class SumMemory:
         if allowed < SHORTEST * move and any(each.version != self._version for each in self._clients.values()):
             self._summed, self._lengths, self._drifts, self._drift_paths = self._only_fresh
             self._departed = 0.0
-            self._clients = {
-                client: each for client, each in self._clients.items() if each.version == self._version
-            }
+            self._clients = {client: each for client, each in self._clients.items() if each.version == self._version}
             shares = sum(each.share for each in self._clients.values())
             allowed = self._reach * self._lengths / shares if shares > 0 else math.inf
         return min(1.0, allowed / move)

@@ -330,12 +330,13 @@ def check_privacy(privacy: TrainingPrivacy, trainer: Trainer, robust: RobustRule
         return
     if robust is not None:
         raise InputError(
-            f"the robust rule {robust.name} compares single updates, but the server sees sums only: leave it out, or use "
-            "aggregation = 'individual'"
+            f"the robust rule {robust.name} compares single updates, but the server sees sums only: leave it out, or "
+            "use aggregation = 'individual'"
         )
     if trainer.training.algorithm == "scaffold":
         raise InputError(
-            "scaffold's control variates reach the server one by one: use algorithm = 'fedavg' with aggregation = 'sums'"
+            "scaffold's control variates reach the server one by one: use algorithm = 'fedavg' with aggregation = "
+            "'sums'"
         )
     if trainer.data.clients < privacy.minimum:
         raise InputError(
