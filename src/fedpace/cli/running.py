@@ -32,6 +32,7 @@ from fedpace.records.run import INFO, ROUNDS, RunRecord, find_runs, in_order
 from fedpace.report.comparison import retarget, summarise
 from fedpace.report.files import report_files, write_reports
 from fedpace.report.numbers import counted
+from fedpace.report.privacy import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import cost_table, delay_table, scheme_table, terminal
 from fedpace.runner import Execution, Plan, check_folder, duration_text, pending, planned, run_one, run_plan
@@ -289,8 +290,8 @@ def report_folder(
         if (costs := cost_table(comparison)) is not None:
             console.print(terminal(costs, console.width))
         console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
-        if bounded := influence_sentence(runs):
-            console.print(bounded, highlight=False, markup=False)
+        for said in filter(None, [influence_sentence(runs), privacy_sentence(runs)]):
+            console.print(said, highlight=False, markup=False)
         _name_files([folder], console, asked.suffix)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}

@@ -211,7 +211,8 @@ def _play(
                     )
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
-        writer.finish("reached" if stop_rule.held else "finished")
+        spent = "The privacy budgets are spent." if simulation.exhausted and not stop_rule.over else ""
+        writer.finish("reached" if stop_rule.held else "finished", spent)
     except DivergedError as error:
         # Divergence is a result of the scheme, not an error: the other runs continue.
         writer.finish("diverged", str(error))

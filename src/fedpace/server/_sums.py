@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedpace._base.errors import InputError
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.sums import check_sum_rule
 from fedpace.server._client_memory import ClientMemory
@@ -27,4 +28,9 @@ def sum_rule(rule: ServerRule[Any], *, noisy: bool = False) -> ServerRule[Any]:
     if noisy and isinstance(rule, Nesterov):
         rule = Nesterov(0.0)
     check_sum_rule(rule)
+    if noisy and "squares" in rule.takes and not isinstance(rule, Nesterov):
+        raise InputError(
+            f"the server step {rule.name!r} needs the squares of updates, which are not released under differential "
+            "privacy: use nesterov, fedavgm, fedadam or average"
+        )
     return rule

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -151,7 +152,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: s
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
     if simulation.variates is not None:
         tensors |= {VARIATES + name: tensor for name, tensor in simulation.variates.tensors().items()}
-    private: dict[str, list[float]] = {}
+    private: dict[str, Any] = {}
     if simulation.groups is not None:
         private, memories = simulation.groups.saved()
         tensors |= {MEMORIES + name: simulation.trainer.to_native(vector) for name, vector in memories.items()}

@@ -7,13 +7,16 @@ protocols work with fixed-point numbers (docs/privacy.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray
+from fedpace._base.rng import stream
+from fedpace.core.budget import PrivacyBudget
 from fedpace.core.server_rule import Vector
-from fedpace.core.sums import Group, GroupSum, Member, Sums, add_up, weighted_contribution, with_training
+from fedpace.core.sums import UPDATE, Group, GroupSum, Member, Sums, add_up, weighted_contribution, with_training
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import ClientId
 from fedpace.server._client_memory import OwnMemory
@@ -30,20 +33,32 @@ class SimulatedGroups:
         clients: trains the clients' tasks.
         models: version -> model that clients received.
         trainer: knows which entries of a model are buffers.
+        budget: differential privacy of the sums; None = no noise.
+        seed: of the noise. Real noise must come from the operating system; this is a simulation.
     """
 
-    def __init__(self, clients: Clients, models: Mapping[int, Vector], trainer: Trainer) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        models: Mapping[int, Vector],
+        trainer: Trainer,
+        budget: PrivacyBudget | None = None,
+        seed: int = 0,
+    ) -> None:
         self._clients, self._models, self._trainer = clients, models, trainer
+        self.budget, self._seed, self._step = budget, seed, 0
         self._tasks: dict[int, Task] = {}
         self._own: dict[ClientId, OwnMemory] = {}
         """Client -> what only this client knows."""
 
     def prepare(self, step: Step) -> None:
         """Note the tasks of the step that is due."""
-        self._tasks = {task.id: task for task, _ in step.answers}
+        self._tasks, self._step = {task.id: task for task, _ in step.answers}, step.number
 
     def open(self, group: Group, minimum: int) -> GroupSum | None:
         """Train the members of a group and return the sums of what they contribute."""
+        if self.budget is not None:
+            return self._noisy(group, minimum, self.budget)
         absent: set[int] = set()
         kept: list[Member] = []
         held: dict[ClientId, OwnMemory] = {}
@@ -63,6 +78,24 @@ class SimulatedGroups:
             return None
         self._own |= held
         return GroupSum(clients, vectors, scalars, frozenset(absent))
+
+    def _noisy(self, group: Group, minimum: int, budget: PrivacyBudget) -> GroupSum | None:
+        """Return the sum of clipped updates with noise, and nothing else; clients without budget stay out."""
+        kept = [member for member in group.members if budget.affordable(member.client)]
+        clients = len({member.client for member in kept})
+        if clients < minimum:
+            return None
+        left = {member.task for member in kept}
+        places = [place for place, member in enumerate(group.members) if member.task in left]
+        some = Group(group.kind, tuple(kept), tuple(group.asks[place] for place in places))
+        total = np.zeros(self._trainer.trainable)
+        for _, ask, update, _, _ in self._trained(some):
+            total += ask["weight"] * clipped(update, budget.privacy.clip)
+        noise = stream(self._seed, "privacy noise", self._step).standard_normal(total.size)
+        total += budget.deviation(kept) * noise
+        budget.charge(kept)
+        absent = frozenset(member.task for member in group.members if member.task not in left)
+        return GroupSum(clients, {UPDATE: total}, {}, absent)
 
     def publish(self, version: int, reference: Vector) -> None:
         """Send the reference of a model version to all clients that wait for it."""
@@ -111,14 +144,19 @@ class SimulatedGroups:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def saved(self) -> tuple[dict[str, list[float]], dict[str, FloatArray]]:
-        """Return the clients' memories as name -> numbers and name -> vector."""
-        numbers = {str(client): [own.version, own.length, own.drift] for client, own in self._own.items()}
+    def saved(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+        """Return the clients' memories and budgets as name -> numbers and name -> vector."""
+        numbers: dict[str, Any] = {
+            str(client): [own.version, own.length, own.drift] for client, own in self._own.items()
+        }
         vectors = {str(client): own.offset for client, own in self._own.items() if own.offset is not None}
-        return numbers, vectors
+        spent = {} if self.budget is None else {str(client): cost for client, cost in self.budget.spent.items()}
+        return {"memories": numbers, "spent": spent}, vectors
 
-    def load(self, numbers: Mapping[str, Sequence[float]], vectors: Mapping[str, Vector]) -> None:
+    def load(self, private: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
         """Restore what `saved` returned."""
+        if self.budget is not None:
+            self.budget.load({int(client): float(cost) for client, cost in private["spent"].items()})
         self._own = {
             int(client): OwnMemory(
                 np.asarray(vectors[client], dtype=np.float64) if client in vectors else None,
@@ -127,5 +165,13 @@ class SimulatedGroups:
                 length,
                 drift,
             )
-            for client, (version, length, drift) in numbers.items()
+            for client, (version, length, drift) in private["memories"].items()
         }
+
+
+def clipped(update: FloatArray, clip: float) -> FloatArray:
+    """Return an update of length at most `clip`; an update that is not finite becomes 0."""
+    length = float(np.sqrt(update @ update))
+    if not np.isfinite(length):
+        return np.zeros_like(update)
+    return update if length <= clip else update * (clip / length)

@@ -19,6 +19,7 @@ from fedpace._base.checks import FloatArray, whole
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.aggregation import Aggregator, Trained, Validation
+from fedpace.core.budget import PrivacyBudget
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Events
 from fedpace.core.privacy import TrainingPrivacy
@@ -99,7 +100,7 @@ class Simulation:
             seed=seed,
         )
         self.speeds = SpeedGroups(trainer, self.expected_delays)
-        check_privacy(self.privacy, trainer, robust)
+        check_privacy(self.privacy, selector, trainer, robust)
         how = settings(selector, trainer, self.time, fleet, self.privacy, seed=seed)
         self.coordinator = Coordinator(selector, how, offers=offers(trainer.data, sums=self.privacy.sums))
         self.coordinator.accepts_work = True
@@ -131,7 +132,8 @@ class Simulation:
         self.vectors = 1
         """Number of vectors as long as the model that go to a client with a task, and come back."""
         if self.privacy.sums:
-            self.groups = SimulatedGroups(self.clients, self.models, trainer)
+            budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
+            self.groups = SimulatedGroups(self.clients, self.models, trainer, budget, seed)
             if isinstance(self.server, ClientMemory):  # the reference goes down, and the offset's sum comes up
                 self.vectors = 2
             self.time.transfers = float(self.vectors)
@@ -150,7 +152,8 @@ class Simulation:
         """Yield the initial model as round 0, then one round after the other.
 
         `evaluate` decides from the number and the clock which rounds are evaluated; None = all. A simulation restored
-        from a checkpoint continues after the last round in the checkpoint. Closing the iterator closes the engine.
+        from a checkpoint continues after the last round in the checkpoint. Closing the iterator closes the engine. With
+        differential privacy the rounds end when too few clients have any budget left.
         """
         with closing(self.engine):
             if self.coordinator.step == 0:
@@ -159,14 +162,28 @@ class Simulation:
                 yield Round(
                     0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
                 )
-            while True:
+            while not self.exhausted:
                 yield self._round(evaluate)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether too few clients have any privacy budget left for another sum."""
+        return self._affordable is not None and len(self._affordable) < self.privacy.minimum
+
+    @property
+    def _affordable(self) -> list[int] | None:
+        """Clients with privacy budget left; None = there are no budgets."""
+        if self.groups is None or (budget := self.groups.budget) is None:
+            return None
+        return [client for client in range(self.time.clients) if budget.affordable(client)]
 
     def _round(self, evaluate: Evaluate | None) -> Round:
         """Start tasks and deliver answers until the model has stepped; return the record of the round."""
         began = self.time.now
         tick, rows = self.time.wait_for_clients(self.coordinator.step)
         present = None if rows.size == self.time.clients else rows.tolist()
+        if (affordable := self._affordable) is not None:
+            present = sorted({*rows.tolist()} & {*affordable})
         while True:
             self._deliver()
             due = self.coordinator.due(self.time.now, present)
@@ -262,7 +279,7 @@ class Simulation:
         if evaluate is None or evaluate(number, self.time.now):
             metric, loss = self._evaluate(number)
             judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.evaluate(self.parameters)}
-        return recorded(
+        found = recorded(
             self.coordinator,
             turn,
             since=began,
@@ -272,6 +289,9 @@ class Simulation:
             stepping=step_facts(self.aggregator.state) if moved else {},
             **judged,
         )
+        if self.groups is None or self.groups.budget is None:
+            return found
+        return replace(found, facts={**found.facts, "privacy": self.groups.budget.facts(range(self.time.clients))})
 
     def _trained_on(self, validation: int, seed: int) -> Validation | None:
         """Return the server's validation function, or None if `validation` is 0.
@@ -324,10 +344,17 @@ def offers(data: FederatedData, *, sums: bool = False) -> frozenset[Need]:
     return frozenset(Need) - missing - ({Need.UPDATE} if sums else set())
 
 
-def check_privacy(privacy: TrainingPrivacy, trainer: Trainer, robust: RobustRule | None) -> None:
-    """Raise InputError if sums cannot be used with these clients, this algorithm or this robust rule."""
+def check_privacy(
+    privacy: TrainingPrivacy, selector: Selector[Any] | Policy[Any], trainer: Trainer, robust: RobustRule | None
+) -> None:
+    """Raise InputError if sums or noise cannot be used with this scheme, these clients, or this robust rule."""
     if not privacy.sums:
         return
+    if privacy.epsilon and getattr(selector, "reads_losses", False):
+        raise InputError(
+            f"{selector.name} is told the losses of single clients, which get no noise: leave epsilon out, or use "
+            "random, fedbuff or pace-async"
+        )
     if robust is not None:
         raise InputError(
             f"the robust rule {robust.name} compares single updates, but the server sees sums only: leave it out, or "
@@ -337,6 +364,11 @@ def check_privacy(privacy: TrainingPrivacy, trainer: Trainer, robust: RobustRule
         raise InputError(
             "scaffold's control variates reach the server one by one: use algorithm = 'fedavg' with aggregation = "
             "'sums'"
+        )
+    if privacy.epsilon and len(trainer.initial) > trainer.trainable:
+        raise InputError(
+            "the model has buffers, such as the means of a batch norm, which get no noise: use a model without them, "
+            "such as one with nn.GroupNorm, or leave epsilon out"
         )
     if trainer.data.clients < privacy.minimum:
         raise InputError(
