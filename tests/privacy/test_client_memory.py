@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpace import make_selector
+from fedpace.core.exposure import Exposure
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.server_rule import step_facts
-from fedpace.core.sums import Member
+from fedpace.core.sums import Group, Member
 from fedpace.core.types import Need
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
@@ -195,3 +196,45 @@ def test_a_client_that_lost_its_memory_drops_out():
     member = Member(0, 0, 1, 0.5, 0.5)
     ask = {"share": 0.5, "old_share": 0.5, "old_log_scale": 0.0, "old_path": 0.0, "log_scale": 0.0, "path": 0.0}
     assert OwnMemory().contribution("late", np.ones(2), member, ask, np.zeros(2)) is None
+
+
+# -- what sums tell together ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "minimum"), [(LINEAR, 4), (DIGITS, 5)], ids=str)
+def test_all_sums_of_a_run_together_tell_nothing_about_one_client(task, minimum):
+    sums = simulation(task, minimum, shares="samples")
+    audit, before, forgotten = Exposure(), sums.groups.open, 0
+
+    def watched(group, least):
+        nonlocal audit
+        audit = audit.after([group])
+        return before(group, least)
+
+    sums.groups.open = watched
+    for _ in steps(sums, 25):
+        forgotten += len(sums.aggregator.exposure.owners) < 14
+    assert audit.clients() == []
+    assert forgotten > 1, "the server forgot clients, or the test would show nothing"
+
+
+def test_exposure_finds_a_client_that_two_sums_tell_apart():
+    def group(kind, asks, task=0):
+        members = [Member(task + place, client, 0, 1.0, 1.0) for place, client in enumerate(asks)]
+        return Group(kind, tuple(members), tuple(asks.values()))
+
+    new = {client: {"w0": 1.0} for client in "abc"}
+    opened = Exposure().after([group("fresh-new", new)])
+    assert opened.clients() == []
+    assert set(Exposure().after([group("fresh-new", {"a": {"w0": 1.0}})]).clients()) == {"a"}
+    scale = {"w0": 1.0, "log_scale": 0.0, "old_log_scale": 0.0}
+    # a and b answer again: the sum of their offsets leaves c alone in the first sum.
+    again = opened.after([group("fresh", dict.fromkeys("ab", scale), 3)])
+    assert again.clients() == ["c"]
+    assert opened.after([group("fresh", dict.fromkeys("abc", scale), 3)]).clients() == []
+    two = {client: {"w0": 1.0, "w1": 2.0 if client == "a" else 1.0} for client in "abc"}
+    assert Exposure().after([group("fresh-new", two)]).clients() == ["a"]
+    loaded = Exposure()
+    loaded.load(again.saved())
+    assert loaded.clients() == ["c"]
+    assert np.array_equal(loaded.basis, again.basis)

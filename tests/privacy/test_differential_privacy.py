@@ -41,7 +41,7 @@ def test_published_values():
 def test_the_package_reproduces_the_moments_accountant():
     from dp_accounting import dp_event, rdp
 
-    # Abadi et al. (CCS 2016): q = 0.01, sigma = 4, 10,000 steps are (1.26, 1e-5)-private. Newer conversions are tighter.
+    # Abadi et al. (CCS 2016): q = 0.01, sigma = 4, 10,000 steps are (1.26, 1e-5)-private; newer bounds are tighter.
     accountant = rdp.RdpAccountant()
     accountant.compose(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(4.0)), 10_000)
     assert 0.9 < accountant.get_epsilon(1e-5) < 1.26

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
+from fedpace.core.exposure import Exposure
 from fedpace.core.server_rule import Answers, ServerRule, ShareOf, Source, Vector, double, join_state, like, split_state
 from fedpace.core.tasks import Step
 from fedpace.core.types import ClientId
@@ -33,6 +34,8 @@ Contribution = Literal["weighted", "fresh", "fresh-new", "late", "late-new"]
 UPDATE, SQUARE, LOSS, BUFFERS, POSITIVE, COUNT = "update", "square", "loss", "buffers", "positive", "count"
 """Names of sums: of weight x update, weight x |update|^2, losses, positive weight x buffers, positive weights, and
 answers."""
+EXPOSURE = "exposure"
+"""Name of `SumAggregator.exposure` in the saved state."""
 SINGLE = frozenset({"rows", "corrected"})
 """What a server rule may take (`Part`) that sums do not show."""
 
@@ -109,9 +112,16 @@ class SumRule(Protocol):
     """A server rule that plans its own groups; other rules get the weighted sum of the updates."""
 
     def plan(
-        self, state: Any, members: Sequence[Member], version: int, minimum: int, share_of: ShareOf | None
+        self,
+        state: Any,
+        members: Sequence[Member],
+        version: int,
+        minimum: int,
+        share_of: ShareOf | None,
+        *,
+        forget: bool = False,
     ) -> GroupPlan:
-        """Return the groups to open."""
+        """Return the groups to open; with `forget`, the rule forgets all clients first."""
         ...
 
     def apply_sums(
@@ -153,6 +163,8 @@ class SumAggregator:
         check_sum_rule(rule)
         self.rule, self._zero = rule, zero
         self.state: Any = rule.init(zero())
+        self.exposure = Exposure()
+        """The sums that were opened, for a rule whose clients have a memory."""
 
     def apply(self, coordinator: Coordinator, step: Step, model: Vector, opener: Opener) -> SumsApplied:
         """Open the groups of a step and return the next model.
@@ -205,7 +217,17 @@ class SumAggregator:
 
     def _plan(self, members: Sequence[Member], version: int, minimum: int, share_of: ShareOf) -> GroupPlan:
         if isinstance(self.rule, SumRule):
-            return self.rule.plan(self.state, members, version, minimum, share_of)
+            plan = self.rule.plan(self.state, members, version, minimum, share_of)
+            if minimum == 1:
+                return plan
+            after = self.exposure.after(plan.groups)
+            if not plan.forget and (self.exposure.full or after.clients()):
+                plan = self.rule.plan(self.state, members, version, minimum, share_of, forget=True)
+            if plan.forget:
+                self.exposure.clear()
+                after = self.exposure.after(plan.groups)
+            self.exposure = after
+            return plan
         counted = tuple(member for member in members if member.weight != 0)
         if not counted:
             return GroupPlan(())
@@ -236,11 +258,14 @@ class SumAggregator:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Vector]]:
         """Return the state as name -> scalar and name -> vector, for saving."""
-        return split_state(self.state)
+        scalars, vectors = split_state(self.state)
+        return {**scalars, EXPOSURE: self.exposure.saved()}, vectors
 
     def load(self, scalars: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
         """Restore the state from the result of `saved`."""
-        self.state = join_state(self.rule.init(self._zero()), dict(scalars), dict(vectors))
+        others = {name: value for name, value in scalars.items() if name != EXPOSURE}
+        self.state = join_state(self.rule.init(self._zero()), others, dict(vectors))
+        self.exposure.load(scalars[EXPOSURE])
 
 
 Sums = tuple[dict[str, FloatArray], dict[str, float]]

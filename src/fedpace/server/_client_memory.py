@@ -13,17 +13,24 @@ later:
 |---|---|---|
 | fresh, remembered | updates, offsets | squares of both, their inner product, lengths, drifts |
 | fresh, new | updates | squares, lengths |
-| late, remembered | change of w_i h_i, scaled change | length of the change, lengths, drifts |
+| late, remembered | change of w_i h_i | length of the change, lengths, drifts |
 | late, new | w_i h_i | lengths |
 
-Sums of fresh updates and offsets are taken with one weighting if all shares and weights are equal, and with up to three
-otherwise: the mean, the weights of the step, and the shares (`_basis`).
+Sums of fresh updates and offsets are weighted by the shares. With a minimum of 1 up to three weightings are used: ones,
+the weights of the step, and the shares (`_basis`), as `memory-corrected` does.
 
-With a minimum of 1, all steps equal those of `memory-corrected` up to rounding. Otherwise three things differ, because
-the server cannot take a single offset out of H:
+With a minimum of 1, all steps equal those of `memory-corrected` up to rounding, until the limit `reach` makes both
+forget clients. Otherwise these things differ, because the server cannot take a single offset out of H:
 
 - Answers of groups that are too small wait. If neither fresh group is large enough but both together are, the server
   forgets all clients, and all fresh answers count as new.
+- Within a group, clients weigh by their shares in the step and in all measurements. Two weightings that differ for one
+  client would tell its update.
+- The server forgets all clients before a step whose sums, together with earlier ones, would tell something about one
+  client alone (`fedpace.core.exposure`).
+- Changes of offsets are weighted in the unit of the last step when their coherence is measured, not each in the unit of
+  its own version (with a minimum of 1, a second sum gives that). The second sum would tell versions apart, and a group
+  may have one client of a version.
 - Where `memory-corrected` forgets the clients heard longest ago (limit `reach`), all clients are forgotten but those
   with a fresh answer in this step.
 - A client that leaves stays in H, as it was when last heard, until those that left have more than `DEPARTED` of the
@@ -154,13 +161,22 @@ class ClientMemory(Options):
         return Nesterov(self.power).apply(state, model, answers)
 
     def plan(
-        self, state: SumsState, members: Sequence[Member], version: int, minimum: int, share_of: ShareOf | None
+        self,
+        state: SumsState,
+        members: Sequence[Member],
+        version: int,
+        minimum: int,
+        share_of: ShareOf | None,
+        *,
+        forget: bool = False,
     ) -> GroupPlan:
-        """Return the groups of a step."""
+        """Return the groups of a step; with `forget`, all fresh answers count as new, and late ones wait."""
         state = current(state, share_of)
         known, versions = _known(state), _versions(state)
         fresh = [member for member in members if member.version == version and member.weight > 0]
         late = _Late(known, versions, {"unit": state.log_scale, "predicted": state.predicted})
+        if minimum > 1:
+            late.square = state.square
         for member in members:
             if member.version != version:
                 late.add(member)
@@ -170,9 +186,10 @@ class ClientMemory(Options):
             "fresh": [member for member in fresh if member.client in known],
             "fresh-new": [member for member in fresh if member.client not in known],
         }
-        forget = False
-        if _clients(fresh) > 0 and max(map(_clients, groups.values())) < minimum <= _clients(fresh):
-            groups, forget = {"fresh": [], "fresh-new": fresh}, True
+        small = max(map(_clients, groups.values())) < minimum
+        forget = _clients(fresh) >= minimum and (forget or small)
+        if forget:
+            groups = {"fresh": [], "fresh-new": fresh}
             late.hold_all()
         held = set(late.held)
         for kind, some in groups.items():
@@ -187,7 +204,7 @@ class ClientMemory(Options):
             for kind, some in plain.items()
             if some
         ]
-        found += [_fresh(kind, some, known, state) for kind, some in groups.items() if some]
+        found += [_fresh(kind, some, known, state, one=minimum > 1) for kind, some in groups.items() if some]
         return GroupPlan(tuple(found), frozenset(held), forget)
 
     @staticmethod
@@ -236,6 +253,10 @@ class _Late:
         self.new: list[Member] = []
         self.held: set[int] = set()
         self.asks: dict[int, dict[str, float]] = {}
+        self._first: dict[object, _Known] = {}
+        """New clients after their first late answer."""
+        self.square = math.nan
+        """|u|^2 of the last step, if changes are measured in its unit; NaN = each in the unit of its own version."""
 
     def add(self, member: Member) -> None:
         """Add an answer; it is ignored if its version has no reference, or if a newer answer is known."""
@@ -247,15 +268,17 @@ class _Late:
         if was is not None:
             shows = then.path > was.path and then.square > 0
             revealed = was.revealed or shows
-            ask |= {
-                "old_share": was.share,
-                "old_log_scale": was.log_scale,
-                "old_path": was.path,
-                "change": member.share / math.sqrt(then.square) if shows else 0.0,
-            }
+            ask |= {"old_share": was.share, "old_log_scale": was.log_scale, "old_path": was.path, "change": 0.0}
+            if shows and math.isnan(self.square):
+                ask |= {"change": member.share / math.sqrt(then.square), "apart": 1.0}
+            elif shows and self.square > 0:
+                unit = math.exp(self._common["unit"] - then.log_scale)
+                ask["change"] = member.share * unit / math.sqrt(self.square)
         self.asks[member.task] = ask
         (self.new if was is None else self.old).append(member)
         self.known[member.client] = _Known(member.version, member.share, then.log_scale, then.path, revealed)
+        if was is None:
+            self._first[member.client] = self.known[member.client]
 
     def hold_small(self, minimum: int) -> None:
         """Hold back groups that are too small."""
@@ -268,10 +291,11 @@ class _Late:
                 del self.known[client]
         if _clients(self.old) < minimum:
             self.held |= {member.task for member in self.old}
-            for member in self.old:
-                if member.client in self._before:
-                    self.known[member.client] = self._before[member.client]
-            self.old = [member for member in self.old if member.task not in self.held]
+            for member in self.old:  # back to what was known before their first answer in this group
+                self.known[member.client] = (self._first if member.client in self._first else self._before)[
+                    member.client
+                ]
+            self.old = []
 
     def hold_all(self) -> None:
         """Hold back all late answers."""
@@ -283,13 +307,26 @@ def _clients(members: Sequence[Member]) -> int:
     return len({member.client for member in members})
 
 
-def _fresh(kind: Contribution, members: Sequence[Member], known: Mapping[object, _Known], state: SumsState) -> Group:
-    """Return a group of fresh answers, all of remembered clients or all of new ones."""
-    basis, _ = _basis(members)
+def _fresh(
+    kind: Contribution,
+    members: Sequence[Member],
+    known: Mapping[object, _Known],
+    state: SumsState,
+    *,
+    one: bool,
+) -> Group:
+    """Return a group of fresh answers, all of remembered clients or all of new ones; `one`: with one weighting."""
+    if one:
+        shares, weights = sum(member.share for member in members), sum(member.weight for member in members)
+        if shares > 0:
+            members = [member._replace(weight=weights * member.share / shares) for member in members]
+    basis, _ = _basis(members, one=one)
     asks = []
     for place, member in enumerate(members):
         ask = {"share": member.share, "weight": member.weight, "log_scale": state.log_scale, "path": state.path}
         ask |= {f"w{row}": float(values[place]) for row, values in enumerate(basis)}
+        if one:
+            ask["statistic"] = float(basis[0][place])
         if kind == "fresh":
             was = known[member.client]
             ask |= {"old_share": was.share, "old_log_scale": was.log_scale, "old_path": was.path}
@@ -297,11 +334,18 @@ def _fresh(kind: Contribution, members: Sequence[Member], known: Mapping[object,
     return Group(kind, tuple(members), tuple(asks))
 
 
-def _basis(members: Sequence[Member]) -> tuple[list[FloatArray], FloatArray]:
+def _basis(members: Sequence[Member], *, one: bool = False) -> tuple[list[FloatArray], FloatArray]:
     """Return weightings from which ones, weights and shares follow, and the (3, q) coefficients for each of these.
 
-    Equal shares and weights need one weighting.
+    Equal shares and weights need one weighting. With `one`, weights are proportional to shares, and the shares, scaled
+    to mean 1, stand for the ones too.
     """
+    if one:
+        shares = np.array([member.share for member in members])
+        total = float(shares.sum())
+        scaled = shares * (len(members) / total) if total > 0 else np.ones(len(members))
+        weights = sum(member.weight for member in members)
+        return [scaled], np.array([[1.0], [weights / len(members)], [total / len(members)]])
     wanted = [
         np.ones(len(members)),
         np.array([member.weight for member in members]),
@@ -402,6 +446,8 @@ class _Spoken(NamedTuple):
     offsets: FloatArray
     """(3, d) the same for offsets; zeros for new clients."""
     scalars: Mapping[str, float]
+    count: float
+    """Sum of the weighting that stands for ones."""
 
     def total(self, which: int) -> float:
         """Sum of the weights: 1 = of the step, 2 = of the shares."""
@@ -449,7 +495,10 @@ class SumMemory:
         asks = {member.task: ask for member, ask in zip(group.members, group.asks, strict=True)}
         shown = [member for member in members if asks[member.task].get("change", 0.0) > 0]
         if len(shown) > 1:  # one client does not show what clients have in common
-            change = np.asarray(found.vectors["change"])
+            if "change" in found.vectors:
+                change = np.asarray(found.vectors["change"])
+            else:
+                change = np.asarray(found.vectors["memory"]) / math.sqrt(self._was.square)
             shares = sum(member.share for member in shown)
             self._change = (len(shown), shares, _length(change), found.scalars["change_length"])
         for member in members:
@@ -459,12 +508,15 @@ class SumMemory:
 
     def _add_fresh(self, group: Group, members: tuple[Member, ...], found: GroupSum) -> None:
         # The basis is that of all members, for whom the weightings were made; the sums are over those that are left.
-        basis, coefficients = _basis(group.members)
+        basis, coefficients = _basis(group.members, one="statistic" in group.asks[0])
         updates = np.array([np.asarray(found.vectors[f"update{row}"]) for row in range(len(basis))])
         offsets = np.zeros_like(updates)
         if group.kind == "fresh":
             offsets = np.array([np.asarray(found.vectors[f"offset{row}"]) for row in range(len(basis))])
-        self._spoken[group.kind] = _Spoken(members, coefficients @ updates, coefficients @ offsets, found.scalars)
+        left = [place for place, member in enumerate(group.members) if member.task not in found.absent]
+        count = float(sum((coefficients[0] @ np.array(basis))[left]))
+        sums = coefficients @ updates, coefficients @ offsets
+        self._spoken[group.kind] = _Spoken(members, *sums, found.scalars, count)
 
     def _add_scalars(self, scalars: Mapping[str, float]) -> None:
         self._lengths += scalars["length"] - scalars.get("old_length", 0.0)
@@ -473,7 +525,7 @@ class SumMemory:
 
     def learn(self) -> None:
         """Measure b, the disagreement, its unexplained part and the shrinking, as `Memory.learn` does from rows."""
-        count = sum(len(each.members) for each in self._spoken.values())
+        count = sum(each.count for each in self._spoken.values())
         if count > 1:
             mean = sum(each.updates[0] for each in self._spoken.values())
             squares = sum(each.scalars["uu"] for each in self._spoken.values())
@@ -481,7 +533,7 @@ class SumMemory:
         told = self._spoken.get("fresh")
         if told is None or len(told.members) < 2:
             return
-        number, update, offset = len(told.members), told.updates[0], told.offsets[0]
+        number, update, offset = told.count, told.updates[0], told.offsets[0]
         were = told.scalars["oo"] - float(offset @ offset) / number
         are = told.scalars["uu"] - float(update @ update) / number
         both = told.scalars["uo"] - float(update @ offset) / number
@@ -716,7 +768,8 @@ class OwnMemory:
             drift = self.drift
             vectors["memory"] = memory - ask["old_share"] * math.exp(ask["unit"] - ask["old_log_scale"]) * old
             change = offset - math.exp(ask["log_scale"] - ask["old_log_scale"]) * old
-            vectors["change"] = ask["change"] * change
+            if "apart" in ask:
+                vectors["change"] = ask["change"] * change
             scalars["change_length"] = ask["change"] * _length(change)
             if ask["change"] > 0:
                 shown = ask["predicted"] * _length(change) / (ask["path"] - ask["old_path"])
@@ -737,14 +790,15 @@ class OwnMemory:
     ) -> tuple[dict[str, FloatArray], dict[str, float], OwnMemory]:
         weightings = [ask[name] for name in sorted(ask) if name.startswith("w") and name != "weight"]
         vectors = {f"update{row}": weight * update for row, weight in enumerate(weightings)}
-        scalars |= {"uu": length**2, SQUARE: ask["weight"] * length**2}
+        one = ask.get("statistic", 1.0)
+        scalars |= {"uu": one * length**2, SQUARE: ask["weight"] * length**2}
         drift = UNKNOWN
         if kind == "fresh":
             assert self.offset is not None
             drift = self.drift
             offset = math.exp(ask["log_scale"] - ask["old_log_scale"]) * self.offset
             vectors |= {f"offset{row}": weight * offset for row, weight in enumerate(weightings)}
-            scalars |= {"oo": float(offset @ offset), "uo": float(update @ offset)}
+            scalars |= {"oo": one * float(offset @ offset), "uo": one * float(update @ offset)}
             if drift >= 0:
                 scalars["drift"] = ask["share"] * drift
                 scalars["drift_path"] = scalars["drift"] * ask["path"]

@@ -214,10 +214,11 @@ class Simulation:
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
+            when = max(event.when, self.coordinator.now)  # what arrives while a sum is opened counts after it
             if event.crashed:
-                self.coordinator.lost(task.id, event.when)
+                self.coordinator.lost(task.id, when)
             else:
-                self.coordinator.receive(task.id, self.clients.add_arrival(task, event.seconds), event.when)
+                self.coordinator.receive(task.id, self.clients.add_arrival(task, event.seconds), when)
 
     def _pass_time(self) -> None:
         """Advance the virtual clock to the next event."""
