@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from fedpace._base.rng import stream
     from fedpace.core.aggregation import Aggregator, Trained
     from fedpace.core.coordinator import Coordinator
+    from fedpace.core.privacy import TrainingPrivacy
     from fedpace.core.rounds import cohort_size
     from fedpace.core.server_rule import Answers, ServerRule, Stack
     from fedpace.core.session import Session
     from fedpace.core.settings import Settings
     from fedpace.core.step_log import Phase, StepLog
+    from fedpace.core.sums import Group, GroupSum, Opener, SumAggregator
     from fedpace.core.tasks import Actions, Apply, Move, Policy, Step, Task, Wait
     from fedpace.core.types import (
         Accumulator,
@@ -73,9 +75,12 @@ __all__ = [
     "Diagnostics",
     "FedpaceError",
     "Fleet",
+    "Group",
+    "GroupSum",
     "InFlight",
     "Move",
     "Need",
+    "Opener",
     "Options",
     "Outcome",
     "Phase",
@@ -94,11 +99,13 @@ __all__ = [
     "Stateless",
     "Step",
     "StepLog",
+    "SumAggregator",
     "Task",
     "Tracker",
     "Tracking",
     "Trained",
     "Training",
+    "TrainingPrivacy",
     "View",
     "Wait",
     "cohort_size",
@@ -132,7 +139,14 @@ _EXPORTS = {
         "Stack",
     ),
     "fedpace.core.session": ("Session",),
+    "fedpace.core.privacy": ("TrainingPrivacy",),
     "fedpace.core.settings": ("Settings",),
+    "fedpace.core.sums": (
+        "Group",
+        "GroupSum",
+        "Opener",
+        "SumAggregator",
+    ),
     "fedpace.core.step_log": (
         "Phase",
         "StepLog",

@@ -81,6 +81,15 @@ class Changes:
         str | None,
         described("Precision of training on a GPU: float32 (default), bfloat16 or float16."),
     ] = None
+    secure: Annotated[
+        bool | None,
+        described("Show the server only sums over groups of clients, or every update (default).", "--secure/--open"),
+    ] = None
+    minimum: Annotated[int | None, described("Fewest clients in a sum, with --secure (default 8).")] = None
+    dp: Annotated[
+        str | None,
+        described("Differential privacy of each client, with sums: KEY=VALUE,... such as epsilon=3,delta=1e-5,clip=1."),
+    ] = None
     track: Annotated[
         list[str] | None,
         described("Show the runs in a tracker while they go on: mlflow, wandb, tensorboard or otel. Repeatable."),

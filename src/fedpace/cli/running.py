@@ -32,6 +32,7 @@ from fedpace.records.run import INFO, ROUNDS, RunRecord, find_runs, in_order
 from fedpace.report.comparison import retarget, summarise
 from fedpace.report.files import report_files, write_reports
 from fedpace.report.numbers import counted
+from fedpace.report.privacy import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import cost_table, delay_table, scheme_table, terminal
 from fedpace.runner import Execution, Plan, check_folder, duration_text, pending, planned, run_one, run_plan
@@ -52,7 +53,11 @@ def execution(how: ExecutionOptions) -> Execution:
 
 def overrides(changes: Changes, **which: Any) -> Overrides:
     """Return what a command changes in an experiment; `which` schemes, seeds and delays it has said otherwise."""
-    named = {"server": _named(changes.server, "--server"), "robust": _named(changes.robust, "--robust")}
+    named = {
+        "server": _named(changes.server, "--server"),
+        "robust": _named(changes.robust, "--robust"),
+        "dp": _keys(changes.dp, "--dp", "epsilon=3,delta=1e-5"),
+    }
     return Overrides(**vars(changes) | named | which)
 
 
@@ -222,6 +227,16 @@ def _named(text: str | None, option: str) -> dict[str, Any] | None:
     return {"name": name.strip(), **key_values(given, option)}
 
 
+def _keys(text: str | None, option: str, example: str) -> dict[str, Any] | None:
+    """Read `KEY=VALUE,...`."""
+    if text is None:
+        return None
+    given = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not given:
+        raise InputError(f"{option} takes KEY=VALUE, such as {option} {example}, but nothing came")
+    return key_values(given, option)
+
+
 def _unused(folder: Path) -> Path:
     """Return the folder, or one beside it with a number: two runs may begin within a second."""
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
@@ -276,8 +291,8 @@ def report_folder(
         if (costs := cost_table(comparison)) is not None:
             console.print(terminal(costs, console.width))
         console.print(" ".join(sentences(comparison)), highlight=False, markup=False)
-        if bounded := influence_sentence(runs):
-            console.print(bounded, highlight=False, markup=False)
+        for said in filter(None, [influence_sentence(runs), privacy_sentence(runs)]):
+            console.print(said, highlight=False, markup=False)
         _name_files([folder], console, asked.suffix)
         return
     under = {name: [run for run in runs if run.info.experiment["delays"]["name"] == name] for name in names}

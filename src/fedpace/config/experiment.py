@@ -10,7 +10,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.registry import Catalogue, parse_named, scheme_table
 from fedpace.config.options import TomlTable, as_table, build, known_keys, typed
 from fedpace.core.aggregation import check_robust
+from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.arrays import OWN
@@ -78,6 +79,8 @@ class Experiment:
     """Robust rule that combines the updates of every scheme; None = the weighted mean."""
     validation: int = 0
     """Number of samples that the server holds, for robust rules that compare updates with the server's update."""
+    privacy: TrainingPrivacy = field(default_factory=TrainingPrivacy)
+    """What the server sees of updates."""
     track: tuple[Tracker, ...] = ()
     """Experiment trackers that show every run while it goes on; they do not change the results."""
 
@@ -105,6 +108,7 @@ class Experiment:
             **{section: _options(getattr(self, section)) for section in _SECTIONS},
             **({} if self.server is None else {SERVER: _named(self.server)}),
             **({} if self.robust is None else {ROBUST: self.robust_table()}),
+            **({} if self.privacy == TrainingPrivacy() else {PRIVACY: _options(self.privacy)}),
             **({TRACK: [_named(tracker) for tracker in self.track]} if self.track else {}),
             "selectors": [
                 {
@@ -132,6 +136,8 @@ SERVER = "server"
 """Key of the server step's table, in an experiment or in a scheme; optional."""
 ROBUST, VALIDATION = "robust", "validation"
 """Key of the robust rule's table (optional), and the key in it that is not an option of the rule."""
+PRIVACY = "privacy"
+"""Key of the table that says what the server sees of updates; optional."""
 TRACK = "track"
 """Key of the experiment trackers: a name, or a list of names or tables; optional."""
 _SECTIONS: dict[str, type[Any]] = {
@@ -209,8 +215,9 @@ def parse_experiment(table: TomlTable, source: str, overrides: Overrides | None 
     for section in options.keys() & _SECTIONS.keys():
         _section(table, section, f"{source}, [{section}]")  # report mistakes in the file before those in options
     table = given.apply(table)
-    where = {part: options.get(part, f"{source}, [{part}]") for part in (*_PARTS, *_SECTIONS, SERVER, ROBUST)}
-    known_keys(table, ("name", "seeds", "selectors", *_PARTS, *_SECTIONS, SERVER, ROBUST, TRACK), source)
+    named = (*_PARTS, *_SECTIONS, SERVER, ROBUST, PRIVACY)
+    where = {part: options.get(part, f"{source}, [{part}]") for part in named}
+    known_keys(table, ("name", "seeds", "selectors", *named, TRACK), source)
     for part in ("name", "selectors", *_PARTS):
         if part not in table:
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
@@ -230,6 +237,7 @@ def parse_experiment(table: TomlTable, source: str, overrides: Overrides | None 
         server=_server(table, where[SERVER]),
         robust=robust,
         validation=validation,
+        privacy=build(TrainingPrivacy, as_table(table.get(PRIVACY, {}), where[PRIVACY]), where[PRIVACY]),
         track=_trackers(table, options.get(TRACK, f"{source}: {TRACK}")),
         **parts,
         **sections,
@@ -367,6 +375,12 @@ class Overrides:
     arithmetic: str | None = None
     device: str | None = None
     precision: str | None = None
+    secure: bool | None = None
+    """Whether the server sees sums only."""
+    minimum: int | None = None
+    """Fewest clients in a sum."""
+    dp: TomlTable | None = None
+    """Options of `[privacy]` for differential privacy."""
     track: Sequence[str] | None = None
     option: str = "--selectors"
     """Name of the command-line option for schemes, for error messages."""
@@ -384,6 +398,9 @@ class Overrides:
             changed["server"] = dict(self.server)
         if self.track is not None:
             changed["track"] = list(self.track)
+        before = changed.get(PRIVACY, {})
+        if (private := self._privacy()) and isinstance(before, dict):
+            changed[PRIVACY] = {**before, **private}
         if self.robust is not None or self.validation is not None:
             changed["robust"] = self._robust(table)
         if self.delays is not None and self._other_delays(table):
@@ -418,6 +435,9 @@ class Overrides:
             options["server"] = "--server"
         if self.track is not None:
             options["track"] = "--track"
+        private = {"--secure": self.secure, "--minimum": self.minimum, "--dp": self.dp}
+        if used := [option for option, value in private.items() if value is not None]:
+            options[PRIVACY] = ", ".join(used)
         given = {"--robust": self.robust, "--validation": self.validation}
         if named := [option for option, value in given.items() if value is not None]:
             options["robust"] = ", ".join(named)
@@ -440,6 +460,15 @@ class Overrides:
             "fleet": {} if self.warmup_wait is None else {"warmup_wait": self.warmup_wait},
             "training": {name: value for name, value in training.items() if value is not None},
         }
+
+    def _privacy(self) -> dict[str, Any]:
+        """Return the changes to the table `[privacy]`."""
+        changed: dict[str, Any] = {}
+        if self.secure is not None:
+            changed["aggregation"] = "sums" if self.secure else "individual"
+        if self.minimum is not None:
+            changed["minimum"] = self.minimum
+        return changed if self.dp is None else {**changed, "aggregation": "sums", **self.dp}
 
     def _robust(self, table: TomlTable) -> Any:
         """Return the table of the robust rule: the option's rule, or the experiment's rule with another validation."""

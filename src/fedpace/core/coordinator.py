@@ -43,6 +43,7 @@ from fedpace.core.rounds import Rounds, ending
 from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import StepBounds
 from fedpace.core.step_log import Phase, Progress, StepLog
+from fedpace.core.sums import check_sums
 from fedpace.core.task_table import TaskTable
 from fedpace.core.tasks import Actions, Answer, Kind, Move, Policy, Step, Task, Wait
 from fedpace.core.types import (
@@ -121,7 +122,10 @@ class Coordinator:
             clip=how.clip,
             weight_rate=how.weight_rate,
             share_rule=how.shares,
+            stamp_answers=self.sums,
         )
+        if self.sums:
+            check_sums(policy, how.minimum)
         self.bounds = StepBounds(self.ledger)
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self._name, self.bounds.cohort)
         self.state: Any = self.policy.init()
@@ -140,6 +144,11 @@ class Coordinator:
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
     # -- state that hosts read -------------------------------------------------------------------------------
+
+    @property
+    def sums(self) -> bool:
+        """Whether the server sees only sums of updates (`Settings.aggregation`)."""
+        return self.settings.aggregation == "sums"
 
     @property
     def phase(self) -> Phase:
@@ -182,8 +191,8 @@ class Coordinator:
 
     @property
     def wanted(self) -> frozenset[Need]:
-        """Facts that clients should report: all that the policy needs or uses."""
-        return facts_wanted(self.policy)
+        """Facts that clients should report: all that the policy needs or uses. With sums, no update sketches."""
+        return facts_wanted(self.policy) - ({Need.UPDATE} if self.sums else frozenset())
 
     @property
     def stragglers_continue(self) -> bool:
@@ -513,7 +522,7 @@ class Coordinator:
                 return self._first_round(rows)
             tasks = self._start("measure", rows)
             self.progress.phase, self.progress.warming = Phase.WARMING_UP, {task.id for task in tasks}
-            self.progress.quorum = math.ceil(self.settings.warmup_wait * rows.size)
+            self.progress.quorum = self._warmup_quorum(rows.size)
             return Actions(tasks, warmup=True)
         ready = reachable & self.ready()
         if not ready.any():
@@ -538,13 +547,18 @@ class Coordinator:
         """Start a warm-up that is also the first round: all these clients train, and `warmup_wait` of them suffice."""
         self.progress.stand_in = self.progress.training = True
         self.ledger.columns["asked"][rows] = True
-        quorum = math.ceil(self.settings.warmup_wait * rows.size)
+        quorum = self._warmup_quorum(rows.size)
         why = Diagnostics(
             status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
             "that answer first",
             reasons=dict.fromkeys(rows.tolist(), "warm-up"),
         )
         return self._execute(Move(rows, self.among(rows), wait=Wait(quorum), why=why))
+
+    def _warmup_quorum(self, clients: int) -> int:
+        """Return how many answers end a warm-up of this many clients; with sums, enough for a first cohort."""
+        quorum = math.ceil(self.settings.warmup_wait * clients)
+        return min(clients, max(quorum, self.settings.minimum)) if self.sums else quorum
 
     def unmeasured(self, reachable: BoolArray) -> IntArray:
         """Return the rows for a full warm-up: reachable clients that lack a needed fact and were never asked."""
@@ -591,6 +605,7 @@ class Coordinator:
     def _execute(self, move: Move) -> Actions:
         """Carry out a policy's move: return its step and its new tasks."""
         step, table, progress = None, self.task_table, self.progress
+        move = self._enough(move)
         if move.apply is not None:
             tasks = [table.in_hand(task) for task in move.apply.ids.tolist()]
             facts = checked_facts(move.apply.facts, len(tasks), self.policy.name)
@@ -614,6 +629,17 @@ class Coordinator:
         version = self.step if step is None else step.number
         work = checked_work(move.work, move.start.size, self.policy.name, accepted=self.accepts_work)
         return Actions(self._start("train", move.start, move.weights, version=version, work=work), step)
+
+    def _enough(self, move: Move) -> Move:
+        """Return the move without its step if the host cannot open a sum of so few answers; then wait for one more."""
+        if move.apply is None or not self.sums or self.policy.rounds or self.progress.stand_in:
+            return move
+        used = move.apply.ids[np.asarray(move.apply.weights) != 0].tolist()
+        if len({self.task_table.in_hand(task).client for task in used}) >= self.settings.minimum:
+            return move
+        more = self.task_table.held + 1
+        wait = replace(move.wait, answers=max(more, move.wait.answers) if move.wait.answers else 0, seconds=math.inf)
+        return replace(move, apply=None, drop=move.drop[:0], wait=wait)
 
     def _start(
         self,
@@ -679,6 +705,8 @@ class Coordinator:
         """Return the View for the policy when the clients in the mask `available` can be chosen."""
         flying, held, failed = self.task_table.tables(self.ledger.rows, partial(self.bounds.sketches, step=self.step))
         known = self.ledger.facts() | {"in_flight": flying, "in_hand": held, "failed": failed}
+        if self.sums:
+            known["minimum"] = self.settings.minimum
         return View(self.step, self.now, available, self.shares(), **known)
 
     def ready(self) -> BoolArray:
@@ -700,9 +728,19 @@ class Coordinator:
             loss = real(outcome.loss, f"the loss of client {task.client!r}")
             loss = loss if math.isfinite(loss) else math.nan
             outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
+        self._check_sums_only([outcome])
         self.vote([outcome])
         self.ledger.check([outcome], self.width("moment"), self.width("update"))
         return outcome
+
+    def _check_sums_only(self, outcomes: Iterable[Outcome]) -> None:
+        """Raise InputError if an outcome says something about a single update, but the run shows sums only."""
+        for outcome in outcomes if self.sums else ():
+            if outcome.update is not None:
+                raise InputError(
+                    f"an update sketch of client {outcome.client!r} came, but with aggregation = 'sums' the server "
+                    "sees no single updates: report without it"
+                )
 
     def vote(self, outcomes: Sequence[Outcome]) -> None:
         """Count the widths of moments and sketches in reports, and forget the facts of a width that is outvoted."""
@@ -732,6 +770,7 @@ class Coordinator:
 
         Several outcomes of one client at one version are folded one after the other.
         """
+        self._check_sums_only(outcome for _, outcome in settled)
         self.log.count_reported(outcome for _, outcome in settled)
         groups: dict[tuple[int, int], list[tuple[Task, Outcome]]] = {}
         clipped: dict[tuple[int, int], set[ClientId]] = {}
@@ -749,7 +788,7 @@ class Coordinator:
             self.ledger.fold(outcomes, group[0], self.step - group[0], clipped.get(group, ()), work)
         if not self._warned and self.step == SILENT_STEPS - 1 and any(task.kind == "train" for task, _ in settled):
             self._warned = True
-            warn_of_missing_facts(self.policy, self.ledger)
+            warn_of_missing_facts(self.policy, self.ledger, self.wanted)
 
     def _lose(self, clients: set[ClientId]) -> None:
         """Remove the tasks and the unused answers of clients, count them as wasted, and shorten the wait."""
@@ -769,6 +808,8 @@ class Coordinator:
         probe = self.policy.probe(self.state, view, stream(self.settings.seed, "probe", self.step))
         if probe is not None:
             check_probe(probe, view, self.policy.name, self._name)
+            if self.sums and probe.kind == "gradient":
+                raise InputError(f"{self.policy.name} asks single clients for gradients, which sums do not show")
         self.progress.probed_step = self.step
         if probe is None:
             return None
@@ -821,6 +862,8 @@ class Coordinator:
             The step without answers that are not finite; task id -> clip factor of each update that is too long; task
             id -> clip factor of the buffers that moved too far.
         """
+        if self.sums:
+            raise InputError("single updates came, but with aggregation = 'sums' there are none: use SumAggregator")
         lost, updates, buffers = self.bounds.clip(answers, self.step, self.log)
         return (self.refuse(lost, step) if lost else step), updates, buffers
 
@@ -850,6 +893,25 @@ class Coordinator:
             weighted, scale = self.bounds.weigh([task for task, _ in left], weights, step.mode, step.number, self.log)
         facts = step.facts_of([task.id not in refused for task, _ in step.answers])
         found = replace(step, answers=weighted, scale=scale, facts=facts)
+        if self._step is not None:
+            self._step = found
+        return found
+
+    def hold(self, tasks: Collection[int], step: Step) -> Step:
+        """Keep answers of the due step in hand for a later step, and return the step without them.
+
+        In mode `average` the weights of the remaining answers are scaled to sum 1.
+
+        Args:
+            tasks: ids of the tasks.
+            step: the due step.
+        """
+        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
+        total = sum(weight for _, weight in left)
+        if step.mode == "average" and total > 0:
+            left = [(task, weight / total) for task, weight in left]
+        facts = step.facts_of([task.id not in tasks for task, _ in step.answers])
+        found = replace(step, answers=tuple(left), facts=facts)
         if self._step is not None:
             self._step = found
         return found

@@ -202,10 +202,13 @@ class Ledger:
         clip: float = CLIP,
         weight_rate: float = WEIGHT_RATE,
         share_rule: ShareRule = "uniform",
+        stamp_answers: bool = False,
     ) -> None:
         self.trust = Trust(on=trust, clip=clip, rate=weight_rate)
         self.learn_delays = learn_delays
         self._share_rule = share_rule
+        self._stamp_answers = stamp_answers
+        """Whether `update_step` follows all answers, for hosts without update sketches."""
         self.ids: list[ClientId] = []
         self._row: dict[ClientId, int] = {}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(0, fact.dtype) for name, fact in FACTS.items()}
@@ -420,6 +423,8 @@ class Ledger:
         self.columns["asked"][rows] = True
         sketches = {row: o.update for row, o in zip(rows.tolist(), outcomes, strict=True) if o.update is not None}
         self.set_updates(sketches, step)
+        if self._stamp_answers:
+            self.columns["update_step"][rows[finished]] = step
         for fact in REPORTED:
             values = np.array([getattr(outcome, fact.name) for outcome in outcomes], dtype=np.float64)
             told = ~np.isnan(values)
@@ -461,7 +466,11 @@ class Ledger:
         stamps = {fact.stamp: name for name, fact in WIDE.items() if fact.stamp}
         shown = {name: self.columns[name] for name, fact in FACTS.items() if fact.shown}
         return {
-            **{name: values for name, values in shown.items() if name not in stamps or stamps[name] in self.tables},
+            **{
+                name: values
+                for name, values in shown.items()
+                if name not in stamps or stamps[name] in self.tables or (self._stamp_answers and name == "update_step")
+            },
             **self.tables,
             "moments": self.moments if self.moments.known.any() else None,
             "accumulated": self.accumulated.values,

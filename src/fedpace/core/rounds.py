@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray, Naming
-from fedpace._base.errors import InputError
+from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.core.tasks import Apply, Move, Task, Wait
 from fedpace.core.types import Cohort, Mode, Need, Probe, Report, Selector, View
 from fedpace.core.validation import check_cohort
@@ -68,7 +69,7 @@ class Rounds:
             )
         cohort, state = chosen
         check_cohort(cohort, view, self.name, self._name_of)
-        cohort = self._bound(cohort, view)
+        cohort = self._bound(filled_up(cohort, view, self.name), view)
         wait = Wait(cohort.quorum, cohort.deadline)
         move = Move(cohort.clients, cohort.weights, wait=wait, mode=cohort.mode, why=cohort.why, work=cohort.work)
         return move, state
@@ -76,6 +77,36 @@ class Rounds:
     def observe(self, state: Any, report: Report) -> Any:
         """Return the scheme's state after it has seen the report."""
         return self.selector.observe(state, report)
+
+
+def filled_up(cohort: Cohort, view: View, scheme: str) -> Cohort:
+    """Return the cohort with at least `View.minimum` clients that have weight: the fastest other clients join.
+
+    Those that join get the mean weight of the others. Only sums have a minimum, so other cohorts stay as they are.
+    """
+    counting = int(np.count_nonzero(cohort.weights))
+    missing = view.minimum - counting
+    if view.minimum <= 1 or missing <= 0:
+        return cohort
+    others = np.setdiff1d(view.candidates, cohort.clients)
+    if cohort.mode != "average" or others.size < missing or not cohort.weights.sum() > 0:
+        raise InfeasibleError(
+            f"{scheme} chose {counting} clients, but a sum needs at least {view.minimum}: lower minimum, or use a "
+            "scheme with a larger cohort"
+        )
+    order = np.lexsort((others, np.nan_to_num(view.delay[others], nan=math.inf)))
+    joined = others[order[:missing]]
+    weights = np.concatenate([cohort.weights, np.full(missing, float(cohort.weights.sum()) / counting)])
+    work = None if cohort.work is None else np.concatenate([cohort.work, np.ones(missing)])
+    reasons = {**cohort.why.reasons, **dict.fromkeys(joined.tolist(), f"a sum needs {view.minimum} clients")}
+    return replace(
+        cohort,
+        clients=np.concatenate([cohort.clients, joined]),
+        weights=weights / weights.sum(),
+        work=work,
+        why=replace(cohort.why, reasons=reasons),
+        quorum=max(cohort.quorum, view.minimum) if cohort.quorum else 0,
+    )
 
 
 def ending(flying: list[Task], held: list[Task], mode: Mode) -> Move:

@@ -12,6 +12,9 @@ from fedpace.trust.limits import CLIP, WEIGHT_RATE
 
 Warmup = Literal["full", "lazy"]
 ShareRule = Literal["uniform", "samples"]
+Aggregation = Literal["individual", "sums"]
+MINIMUM = 8
+"""Default number of clients that a sum needs."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Settings(Options):
             uses their facts when they answer, and gives them no other task until then.
         clip: clip updates longer than this multiple of the fleet's reference length; 0 = never.
         weight_rate: cap on a client's weight over time, as a multiple of its share of the objective; 0 = no cap.
+        aggregation: what the server sees of updates. `individual`: each one. `sums`: only sums over groups of clients,
+            as under secure aggregation (`fedpace.core.sums`, docs/privacy.md).
+        minimum: fewest clients in such a sum.
     """
 
     options_of: ClassVar[str | None] = ""
@@ -55,6 +61,8 @@ class Settings(Options):
     hear_late: bool = False
     clip: Annotated[float, AtLeast(1, zero="clip no update")] = CLIP
     weight_rate: Annotated[float, AtLeast(1, zero="cap no weight over time")] = WEIGHT_RATE
+    aggregation: Aggregation = "individual"
+    minimum: Annotated[int, AtLeast(1)] = MINIMUM
 
     def __post_init__(self) -> None:
         """Raise InputError for invalid options."""

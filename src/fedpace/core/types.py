@@ -263,7 +263,8 @@ class View:
     updates: FloatArray | None = None
     """(n, r) sketch of each client's last update; rows of NaN = never reported. None = no client has reported one."""
     update_step: IntArray | None = None
-    """(n,) version of the model that `updates` belong to; -1 = never reported. None if `updates` is None."""
+    """(n,) version of the model that `updates` belong to; -1 = never reported. None if `updates` is None. With sums:
+    the version of each client's newest answer, without `updates`."""
     moments: Moments | None = None
     in_flight: InFlight = _NOTHING
     """Tasks without an answer so far. Clients with such a task are not available."""
@@ -275,6 +276,8 @@ class View:
     """Name -> values of each accumulator that the scheme lists in `accumulates`."""
     compute: FloatArray | None = None
     """(n,) the part of `delay` that grows with the work of a task; NaN = unknown. See `seconds_with`."""
+    minimum: int = 1
+    """Fewest answers that a step can use; above 1 where the server sees only sums."""
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -401,6 +404,12 @@ class Traits(Options):
     with another server rule."""
     not_with: ClassVar[Mapping[str, str]] = {}
     """Local algorithm that the scheme does not work with -> why, and what to use instead."""
+    not_with_sums: ClassVar[str] = ""
+    """If not empty, the scheme needs single updates; the text says why, and what to use with sums instead."""
+    sum_sizes: ClassVar[tuple[str, ...]] = ("k", "m", "buffer", "max_clients")
+    """Options that limit how many clients a step uses; with sums, they must not be below the minimum."""
+    reads_losses: ClassVar[bool] = False
+    """Whether the scheme uses single clients' losses. With sums, clients report them only to such schemes."""
 
     @property
     def ignores_delays(self) -> bool:

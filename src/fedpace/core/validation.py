@@ -18,7 +18,7 @@ from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.core.ledger import KINDS, Ledger, WideKind, filled, width_of
 from fedpace.core.task_table import TaskTable, stacked
 from fedpace.core.tasks import StepFacts, Task
-from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View, facts_wanted
+from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View
 
 SUM_TOLERANCE = 1e-9
 WORK_REFUSED = (
@@ -275,10 +275,10 @@ REMEDY = {
 """Fact -> advice for the host. TARGETS is missing, because a moment does not show whether it includes targets."""
 
 
-def warn_of_missing_facts(policy: Any, ledger: Ledger) -> None:
-    """Warn of each fact that the scheme needs or uses and that no client has reported."""
+def warn_of_missing_facts(policy: Any, ledger: Ledger, wanted: frozenset[Need]) -> None:
+    """Warn of each fact in `wanted` that no client has reported."""
     for need, remedy in REMEDY.items():
-        if need in facts_wanted(policy) and not ledger.known(frozenset({need})).any():
+        if need in wanted and not ledger.known(frozenset({need})).any():
             effect = "it needs them to choose" if need in policy.needs else "it works worse without them"
             warnings.warn(
                 f"{policy.name} was told no {need.value} in {SILENT_STEPS} rounds, and {effect}: {remedy}",

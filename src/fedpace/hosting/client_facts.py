@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpace._base.checks import FloatArray, above, at_least, float_array
 from fedpace._base.errors import InputError
 from fedpace.moments.factor import factor_from_features, private_moment
+from fedpace.numerics.accounting import gaussian_epsilon, gaussian_multiplier
 from fedpace.numerics.count_sketch import CountSketch
 
 
@@ -62,6 +63,23 @@ class Privacy:
         at_least(self.releases, 1, "releases of Privacy")
         if not 0 < self.delta < 1:
             raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
+
+    @classmethod
+    def in_all(cls, *, epsilon: float, delta: float, clip: float, releases: int) -> Privacy:
+        """Return options with which all releases together are (epsilon, delta)-private; needs the extra `privacy`.
+
+        The epsilon of a single release is then larger than epsilon / releases: losses of Gaussian noise grow with the
+        square root of the number of releases.
+        """
+        above(epsilon, 0, "epsilon of Privacy")
+        at_least(releases, 1, "releases of Privacy")
+        cost = gaussian_multiplier(epsilon, delta) ** -2
+        return cls(gaussian_epsilon(cost / releases, delta), delta, clip, releases)
+
+    def total_epsilon(self, releases: int | None = None) -> float:
+        """Return the epsilon that this many releases (None = all) spend together, at the same delta."""
+        count = self.releases if releases is None else releases
+        return gaussian_epsilon(count * gaussian_multiplier(self.epsilon, self.delta) ** -2, self.delta)
 
 
 def steps_of_work(work: Any, usual: int) -> int:

@@ -75,6 +75,7 @@ def recorded(
     since: float,
     losses: Sequence[float],
     model_bytes: int,
+    protocol_bytes: int = 0,
     stepping: Mapping[str, Any],
     notes: Mapping[str, Any] | None = None,
     **more: Any,
@@ -87,6 +88,7 @@ def recorded(
         since: time of the step before.
         losses: training losses of the step's clients.
         model_bytes: size of a sent model.
+        protocol_bytes: bytes that secure aggregation adds to each upload.
         stepping: facts of the server step; empty if the model did not move.
         notes: what the server rule says about the step (`fedpace.core.server_rule.step_notes`).
         more: fields that only the host knows.
@@ -99,7 +101,7 @@ def recorded(
         "loss": None,
         "train_loss": float(np.mean(losses)) if losses else None,
         "bytes_down": turn.sent * model_bytes,
-        "bytes_up": turn.returned * model_bytes + turn.reported,
+        "bytes_up": turn.returned * (model_bytes + protocol_bytes) + turn.reported,
         "facts": {**turn.explained(coordinator.ledger.ids), **(notes or {})},
     }
     return gathered(Round, measured | more, stepping, vars(turn), vars(turn.why))

@@ -24,6 +24,7 @@ from fedpace.report.cohort_map import cohort_map
 from fedpace.report.comparison import Comparison
 from fedpace.report.figures import Axis, Chart, Over, by_scheme, looks
 from fedpace.report.plotly_figures import PlotlyFigure, escaped, plain_layout, plotly_figure
+from fedpace.report.privacy import privacy_panel, privacy_sentence
 from fedpace.report.style import MAX_BANDED, Look
 from fedpace.report.summary import BOUNDED, influence_sentence, sentences
 from fedpace.report.tables import Cell, Column, ReportTable, caption, cost_table, scheme_table
@@ -84,12 +85,12 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
     body = "\n".join(
         [
             _header(comparison, title),
-            _summary([*sentences(comparison), *filter(None, [influence_sentence(runs)])]),
+            _summary([*sentences(comparison), *filter(None, [influence_sentence(runs), privacy_sentence(runs)])]),
             _chips(comparison),
             *map(_section, curves),
             results,
             *(_section(section) for section in sections if section not in curves),
-            *filter(None, [influence_panel(runs, comparison)]),
+            *filter(None, [influence_panel(runs, comparison), privacy_panel(runs)]),
             _configuration(runs),
             _provenance(runs),
         ]

@@ -70,6 +70,7 @@ class Job:
             server=self.experiment.server_of(self.scheme),
             robust=self.experiment.robust,
             validation=self.experiment.validation,
+            privacy=self.experiment.privacy,
             seed=self.seed,
         )
 
@@ -187,7 +188,11 @@ class Plan:
         for seed in first.seeds:
             for scheme in first.schemes:
                 each = [self._job(folder, name, scheme, seed) for name in self.experiments]
-                if depends_on_delays(scheme.selector, fleet=first.fleet, clock=first.clock, stop=first.stop) is None:
+                if (
+                    not first.privacy.sums
+                    and depends_on_delays(scheme.selector, fleet=first.fleet, clock=first.clock, stop=first.stop)
+                    is None
+                ):
                     each = [replace(each[0], clocked=tuple(each[1:]))]
                 found += each
         return found

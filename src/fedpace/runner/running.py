@@ -109,6 +109,8 @@ def clock_run(record: RunRecord, experiment: Experiment) -> RunRecord:
     if scheme is None:
         raise InputError(f"expected {info.label!r} among the schemes of the experiment, but it is not there")
     reason = depends_on_delays(scheme.selector, fleet=experiment.fleet, clock=experiment.clock, stop=experiment.stop)
+    if experiment.privacy.sums:
+        reason = "secure aggregation has a cost on the clock"
     if reason is not None:
         raise InputError(f"{info.label!r} cannot be clocked anew, since {reason}: run it")
     if charged_warmup_trains(scheme.selector, experiment.fleet) and _charged(info) != experiment.clock.charge_warmup:
@@ -209,7 +211,8 @@ def _play(
                     )
         if execution.keeps(simulation):
             save_model(simulation, job.folder / MODEL)
-        writer.finish("reached" if stop_rule.held else "finished")
+        spent = "The privacy budgets are spent." if simulation.exhausted and not stop_rule.over else ""
+        writer.finish("reached" if stop_rule.held else "finished", spent)
     except DivergedError as error:
         # Divergence is a result of the scheme, not an error: the other runs continue.
         writer.finish("diverged", str(error))

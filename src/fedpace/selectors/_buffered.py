@@ -42,6 +42,8 @@ def buffered(
         weigh: returns the weights of answers from their lags and from `counted`.
     """
     hand, apply, facts = view.in_hand, None, {}
+    if view.minimum > 1:
+        buffer = max(buffer, prefix_of_clients(hand.clients, view.minimum))
     if len(hand) >= buffer:  # surplus simultaneous answers make the next step
         lag = view.step - hand.step[:buffer]
         apply = Apply(hand.ids[:buffer], weigh(lag, counted(view, hand.clients[:buffer])), "delta")
@@ -51,6 +53,12 @@ def buffered(
     # Decide again after the next answer, to start another client in the place of its sender.
     wait = Wait(min(left + 1, buffer))
     return Move(start, np.zeros(start.size), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts))
+
+
+def prefix_of_clients(rows: IntArray, clients: int) -> int:
+    """Return how many of the first answers have this many different clients; one more than all if they have fewer."""
+    first = np.sort(np.unique(rows, return_index=True)[1])
+    return int(first[clients - 1]) + 1 if first.size >= clients else rows.size + 1
 
 
 def missing(view: View) -> bool:

@@ -46,6 +46,9 @@ class Ace(Stateless):
 
     name: ClassVar[str] = "ace"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with_sums: ClassVar[str] = (
+        "its server remembers the last update of each client. Use pace-async, whose clients remember, or fedbuff"
+    )
     rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 

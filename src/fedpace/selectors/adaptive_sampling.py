@@ -60,6 +60,10 @@ class AdaptiveSampling(Scheme):
 
     name: ClassVar[str] = "adaptive-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    not_with_sums: ClassVar[str] = (
+        "it draws clients with replacement by the lengths of their updates, and a draw may have too few of them. Use "
+        "random, or pace"
+    )
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS, Need.UPDATE})
     """Losses and updates of participants, if the host reports them. Without losses, the option `c` is used."""
 

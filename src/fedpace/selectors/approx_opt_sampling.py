@@ -48,6 +48,10 @@ class ApproxOptSampling(Stateless):
 
     name: ClassVar[str] = "approx-opt-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    not_with_sums: ClassVar[str] = (
+        "it draws clients with replacement by the lengths of their updates, and a draw may have too few of them. Use "
+        "random, or pace"
+    )
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them. Without updates, all gradient norms count as equal."""
 

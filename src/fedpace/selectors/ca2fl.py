@@ -44,6 +44,9 @@ class Ca2fl(Stateless):
 
     name: ClassVar[str] = "ca2fl"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with_sums: ClassVar[str] = (
+        "its server remembers the last update of each client. Use pace-async, whose clients remember, or fedbuff"
+    )
     rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 

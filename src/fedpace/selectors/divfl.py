@@ -45,6 +45,9 @@ class Divfl(Scheme):
 
     name: ClassVar[str] = "divfl"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+    not_with_sums: ClassVar[str] = (
+        "it compares the gradients of single clients. Use pace, or fed-cbs, which compares labels"
+    )
     ignores_delays: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10

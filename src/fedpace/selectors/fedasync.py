@@ -49,6 +49,7 @@ class Fedasync(Stateless):
 
     name: ClassVar[str] = "fedasync"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with_sums: ClassVar[str] = "it steps with each single answer. Use fedbuff, or pace-async"
     rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 

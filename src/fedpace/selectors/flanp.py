@@ -71,6 +71,7 @@ class Flanp(Scheme):
 
     name: ClassVar[str] = "flanp"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    reads_losses: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them."""
 

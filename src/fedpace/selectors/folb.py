@@ -52,6 +52,7 @@ class Folb(Scheme):
 
     name: ClassVar[str] = "folb"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with_sums: ClassVar[str] = "it weights each client by its own gradient. Use random, or pace"
     ignores_delays: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10

@@ -59,6 +59,7 @@ class Haccs(Scheme):
 
     name: ClassVar[str] = "haccs"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.LABELS})
+    reads_losses: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.LOSS})
     """Losses of participants, if the host reports them. Without losses, speed alone decides."""
 

@@ -72,6 +72,7 @@ class Oort(Scheme):
 
     name: ClassVar[str] = "oort"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    reads_losses: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10
     overcommit: Annotated[float, AtLeast(1), FINITE] = 1.3

@@ -44,6 +44,7 @@ class OptimalClientSampling(Scheme):
 
     name: ClassVar[str] = "optimal-client-sampling"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
+    not_with_sums: ClassVar[str] = "it chooses clients by the length of each update. Use random, or pace"
     ignores_delays: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10

@@ -165,7 +165,7 @@ class Pace(Scheme):
         owed = outstanding(view, points) if self.repay else np.zeros(points.shape[1])
         own = max(nu, LEAST_OWN * s * typical, NOTHING)
         due = math.sqrt(s) * (points + owed)
-        match = match_population(view, due, own=own, least=2, max_clients=self.max_clients)
+        match = match_population(view, due, own=own, least=max(2, view.minimum), max_clients=self.max_clients)
         end = self._end(state, view, match, due, own)
         why = Diagnostics(
             objective=match.chosen.predicted if match.feasible else None,

@@ -149,6 +149,7 @@ class PaceAsync(Scheme):
     """Without sketches of updates, the first step assumes that clients disagree by as much as they agree."""
     rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
+    sum_sizes: ClassVar[tuple[str, ...]] = ("in_flight",)
     accumulates: ClassVar[tuple[Accumulator, ...]] = (AnswerLateness(),)
 
     in_flight: Annotated[int, AtLeast(0)] = 0
@@ -228,7 +229,7 @@ class PaceAsync(Scheme):
             return most
         order = known[np.lexsort((known, view.delay[known]))]
         errors = self._errors(state, view, order, np.empty(0, dtype=np.int64)).totals
-        return min(most, best_in_flight(self.work_price, view.delay[order], errors, FEWEST))
+        return min(most, best_in_flight(self.work_price, view.delay[order], errors, max(FEWEST, view.minimum)))
 
     @staticmethod
     def _starting(view: View, rows: IntArray, most: int) -> IntArray:
@@ -253,12 +254,13 @@ class PaceAsync(Scheme):
         spent = view.now - state.last_step
         rho = errors.totals[fresh.size - 1 :]
         seconds = spent + np.concatenate([[0.0], after])
-        counts = fresh.size + np.arange(rho.size)
-        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & (counts >= FEWEST))
+        fewest = max(FEWEST, view.minimum)
+        openable = self._openable(state, view, np.concatenate([hand.clients[fresh], flying.clients[going]]), fresh.size)
+        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & openable)
         best = int(np.argmin(cost))
         finite_best = math.isfinite(float(cost[best]))
         # No other client trains or can start on this model, so waiting brings nothing, whatever the error.
-        ended = all_answered(view, fresh) and (fresh.size >= FEWEST or not len(flying))
+        ended = all_answered(view, fresh) and (fresh.size >= fewest or (view.minimum <= 1 and not len(flying)))
         if ended or (finite_best and best == 0):
             return _Plan(error, now=True), weights
         if not finite_best:
@@ -268,6 +270,18 @@ class PaceAsync(Scheme):
         # so a time limit applies too.
         longest = max(float(after[best - 1]), PATIENCE * spent)
         return _Plan(error, False, fresh.size + -(-best // 2), longest if longest > 0 else math.inf), weights
+
+    def _openable(self, state: AsyncState, view: View, rows: IntArray, first: int) -> BoolArray:
+        """Return whether a step can be made with the first `first`, `first` + 1, ... of the clients `rows`.
+
+        Where the server sees sums, remembered clients and new ones are in different sums, and one of them must be large
+        enough.
+        """
+        if view.minimum <= 1:
+            return np.asarray(first + np.arange(rows.size - first + 1) >= FEWEST)
+        heard = self._remembered(state, view)[rows]
+        known, new = np.cumsum(heard), np.cumsum(~heard)
+        return np.asarray(np.maximum(known, new)[first - 1 :] >= max(FEWEST, view.minimum))
 
     def _errors(self, state: AsyncState, view: View, rows: IntArray, fresh: IntArray) -> _Errors:
         """Return the expected errors of steps with the first 1, 2, ... of the clients `rows`."""

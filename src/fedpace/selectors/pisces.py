@@ -85,6 +85,7 @@ class Pisces(Scheme):
 
     name: ClassVar[str] = "pisces"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    reads_losses: ClassVar[bool] = True
     not_with: ClassVar[Mapping[str, str]] = {
         "scaffold": "its steps of few stale answers diverge with control variates. Use algorithm = 'fedavg', or use "
         "pace-async"

@@ -45,6 +45,7 @@ class PowerOfChoice(Scheme):
 
     name: ClassVar[str] = "power-of-choice"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    reads_losses: ClassVar[bool] = True
     ignores_delays: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10

@@ -56,6 +56,9 @@ class Ringleader(Scheme):
 
     name: ClassVar[str] = "ringleader"
     needs: ClassVar[frozenset[Need]] = frozenset()
+    not_with_sums: ClassVar[str] = (
+        "its server keeps a table of single updates. Use pace-async, whose clients remember, or malenia"
+    )
     rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 

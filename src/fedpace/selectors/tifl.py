@@ -57,6 +57,7 @@ class Tifl(Scheme):
 
     name: ClassVar[str] = "tifl"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
+    reads_losses: ClassVar[bool] = True
 
     k: Annotated[int, AtLeast(1)] = 10
     tiers: Annotated[int, Between(1, MOST_TIERS)] = 5

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -40,6 +41,7 @@ TENSORS = "tensors.safetensors"
 SERVER = "server/"
 MODEL = "model/"
 VARIATES = "variates/"
+MEMORIES = "memories/"
 
 CHECKPOINT_SHARE = 0.02
 """Largest share of a run's time that checkpoints may take if no interval is set."""
@@ -150,6 +152,10 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: s
     tensors |= {SERVER + name: vector for name, vector in vectors.items()}
     if simulation.variates is not None:
         tensors |= {VARIATES + name: tensor for name, tensor in simulation.variates.tensors().items()}
+    private: dict[str, Any] = {}
+    if simulation.groups is not None:
+        private, memories = simulation.groups.saved()
+        tensors |= {MEMORIES + name: simulation.trainer.to_native(vector) for name, vector in memories.items()}
     state = {
         "format": FORMAT,
         "round": simulation.coordinator.step,
@@ -159,6 +165,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: s
         "events": [list(event) for event in simulation.events.all(simulation.coordinator.task_table.tasks)],
         "wall_seconds": wall_seconds,
         "digests": digests,
+        **({} if simulation.groups is None else {"private": private}),
     }
     write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
     write_atomically(folder / STATE, json_bytes(state))
@@ -185,6 +192,9 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
             raise InputError(f"{folder} was made with the server step {state['server']['name']!r}: use the same")
         vectors = {name.removeprefix(SERVER): tensors.pop(name) for name in list(tensors) if name.startswith(SERVER)}
         simulation.aggregator.load(state["server"]["state"], vectors)
+        memories = {n.removeprefix(MEMORIES): tensors.pop(n) for n in list(tensors) if n.startswith(MEMORIES)}
+        if simulation.groups is not None:
+            simulation.groups.load(state["private"], memories)
         if simulation.variates is not None:
             simulation.variates.load({name.removeprefix(VARIATES): tensor for name, tensor in tensors.items()})
         simulation.time.now = float(state["now"])

@@ -49,6 +49,7 @@ class Clients:
         rounds: whether each client trains a version of the model at most once. If so, random draws are keyed by the
             version; otherwise by the number of tasks that the client had before.
         seed: of the update sketches.
+        tell_losses: whether clients report their training losses one by one.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Clients:
         *,
         rounds: bool,
         seed: int,
+        tell_losses: bool = True,
     ) -> None:
         self._trainer = trainer
         self._engine = engine
         self._models = models
         self._variates = variates
         self._rounds = rounds
+        self._tell_losses = tell_losses
         self._sketch = UpdateSketch(trainer.trainable, trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._compute: dict[int, float] = {}
@@ -211,7 +214,7 @@ class Clients:
                 client,
                 arrived[number][1],
                 True,
-                losses[number],
+                losses[number] if self._tell_losses else math.nan,
                 float(samples(client)),
                 moments.get(number),
                 updates.get(number),

@@ -65,6 +65,8 @@ class VirtualTime:
         self.now = 0.0
         self.skipped = 0
         """Ticks without any available client."""
+        self.transfers = 1.0
+        """Factor on the part of training tasks that does not grow with the work, for larger messages."""
         self._draws: dict[int, tuple[FloatArray, BoolArray]] = {}
         self._compute: dict[int, FloatArray] = {}
 
@@ -104,7 +106,10 @@ class VirtualTime:
 
     def with_work(self, seconds: float, client: int, tick: int, work: float) -> float:
         """Return the seconds of a task with this `work`, from the client's `seconds` at `tick` for work 1."""
-        return seconds if work == 1 else seconds + (work - 1) * self.compute_at(tick, client)
+        if work == 1 and self.transfers == 1:
+            return seconds
+        compute = self.compute_at(tick, client)
+        return seconds + (work - 1) * compute + (self.transfers - 1) * max(0.0, seconds - compute)
 
     def compute_at(self, tick: int, client: int) -> float:
         """Return the part of a client's seconds at `tick` that grows with the work of a task, for work 1."""
@@ -145,7 +150,7 @@ def draw_completion_times(
         safe = due.warmup or kind == "probe"
         crashed = [False] * clients.size if safe else time.availability.crashes(tick)[clients].tolist()
     work = [task.work for task in due.tasks]
-    if any(amount != 1 for amount in work):
+    if any(amount != 1 for amount in work) or (kind == "train" and time.transfers != 1):
         each = zip(seconds.tolist(), clients.tolist(), ticks, work, strict=True)
         seconds = np.array([time.with_work(*one) for one in each])
     counted = time.clock.probe_fraction if kind == "probe" else 1.0

@@ -19,12 +19,15 @@ from fedpace._base.checks import FloatArray, whole
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.aggregation import Aggregator, Trained, Validation
+from fedpace.core.budget import PrivacyBudget
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.events import Events
+from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.rounds import check_k
 from fedpace.core.server_rule import ServerRule, Vector, step_facts, step_notes
 from fedpace.core.settings import Settings
 from fedpace.core.step_log import StepLog
+from fedpace.core.sums import SumAggregator
 from fedpace.core.tasks import Actions, Policy, Step
 from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig, FederatedData, Samples
@@ -32,11 +35,14 @@ from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
+from fedpace.server._client_memory import ClientMemory
+from fedpace.server._sums import sum_rule
 from fedpace.sim.clients import Clients
 from fedpace.sim.clock import Clock, VirtualTime, draw_completion_times
 from fedpace.sim.engines.choice import EngineChoice, EngineOptions
 from fedpace.sim.engines.threads import one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
+from fedpace.sim.group_sums import SimulatedGroups
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.speeds import SpeedGroups
 from fedpace.sim.trainers import Trainer, trainer_for
@@ -72,9 +78,11 @@ class Simulation:
         server: ServerRule[Any] | None = None,
         robust: RobustRule | None = None,
         validation: int = 0,
+        privacy: TrainingPrivacy | None = None,
         seed: int = 0,
     ) -> None:
         fleet = fleet or Fleet()
+        self.privacy = privacy or TrainingPrivacy()
         self.scheme, self.model = selector, model
         self.trainer = trainer = trainer_for(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
@@ -92,8 +100,9 @@ class Simulation:
             seed=seed,
         )
         self.speeds = SpeedGroups(trainer, self.expected_delays)
-        how = settings(selector, trainer, self.time, fleet, seed=seed)
-        self.coordinator = Coordinator(selector, how, offers=offers(trainer.data))
+        check_privacy(self.privacy, selector, trainer, robust)
+        how = settings(selector, trainer, self.time, fleet, self.privacy, seed=seed)
+        self.coordinator = Coordinator(selector, how, offers=offers(trainer.data, sums=self.privacy.sums))
         self.coordinator.join(
             range(clients),
             samples=[float(len(samples)) for samples in trainer.data.train],
@@ -106,13 +115,29 @@ class Simulation:
         """Version -> shared model: the current version, and older versions that clients in flight train from."""
         self.events = Events()
         self.server = server_step(selector, server)
-        validator = self._trained_on(validation, seed)
-        self.aggregator = Aggregator(self.server, self._zero, robust=robust, validation=validator, streams=True)
+        if self.privacy.sums:
+            self.server = sum_rule(self.server, noisy=self.privacy.epsilon > 0)
+            self.aggregator: Aggregator | SumAggregator = SumAggregator(self.server, self._zero)
+        else:
+            validator = self._trained_on(validation, seed)
+            self.aggregator = Aggregator(self.server, self._zero, robust=robust, validation=validator, streams=True)
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
         rounds = self.coordinator.policy.rounds
-        self.clients = Clients(trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed)
+        tell_losses = not self.privacy.sums or getattr(selector, "reads_losses", False)
+        self.clients = Clients(
+            trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed, tell_losses=tell_losses
+        )
+        self.groups: SimulatedGroups | None = None
+        self.vectors = 1
+        """Number of vectors as long as the model that go to a client with a task, and come back."""
+        if self.privacy.sums:
+            budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
+            self.groups = SimulatedGroups(self.clients, self.models, trainer, budget, seed)
+            if isinstance(self.server, ClientMemory):  # the reference goes down, and the offset's sum comes up
+                self.vectors = 2
+            self.time.transfers = float(self.vectors)
 
     @property
     def parameters(self) -> Vector:
@@ -128,7 +153,8 @@ class Simulation:
         """Yield the initial model as round 0, then one round after the other.
 
         `evaluate` decides from the number and the clock which rounds are evaluated; None = all. A simulation restored
-        from a checkpoint continues after the last round in the checkpoint. Closing the iterator closes the engine.
+        from a checkpoint continues after the last round in the checkpoint. Closing the iterator closes the engine. With
+        differential privacy the rounds end when too few clients have any budget left.
         """
         with closing(self.engine):
             if self.coordinator.step == 0:
@@ -137,14 +163,28 @@ class Simulation:
                 yield Round(
                     0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
                 )
-            while True:
+            while not self.exhausted:
                 yield self._round(evaluate)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether too few clients have any privacy budget left for another sum."""
+        return self._affordable is not None and len(self._affordable) < self.privacy.minimum
+
+    @property
+    def _affordable(self) -> list[int] | None:
+        """Clients with privacy budget left; None = there are no budgets."""
+        if self.groups is None or (budget := self.groups.budget) is None:
+            return None
+        return [client for client in range(self.time.clients) if budget.affordable(client)]
 
     def _round(self, evaluate: Evaluate | None) -> Round:
         """Start tasks and deliver answers until the model has stepped; return the record of the round."""
         began = self.time.now
         tick, rows = self.time.wait_for_clients(self.coordinator.step)
         present = None if rows.size == self.time.clients else rows.tolist()
+        if (affordable := self._affordable) is not None:
+            present = sorted({*rows.tolist()} & {*affordable})
         while True:
             self._deliver()
             due = self.coordinator.due(self.time.now, present)
@@ -156,8 +196,13 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # more threads would take cores from the workers
             losses, moved = self._step(due.step)
+        waited = self.events.waited if self.coordinator.policy.rounds else None
+        if opening := self.privacy.opening_seconds:
+            self.time.now += opening
+            waited = None if waited is None else waited + opening
         turn = self.coordinator.stepped(
-            seconds=self.events.waited if self.coordinator.policy.rounds else None,
+            self.time.now if opening else None,
+            seconds=waited,
             facts=step_facts(self.aggregator.state),
         )
         for version in set(self.models) - self.coordinator.task_table.versions - {self.coordinator.step}:
@@ -170,11 +215,12 @@ class Simulation:
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
+            when = max(event.when, self.coordinator.now)  # what arrives while a sum is opened counts after it
             if event.crashed:
-                self.coordinator.lost(task.id, event.when)
+                self.coordinator.lost(task.id, when)
             else:
                 arrived = self.clients.add_arrival(task, event.seconds, event.compute)
-                self.coordinator.receive(task.id, arrived, event.when)
+                self.coordinator.receive(task.id, arrived, when)
 
     def _pass_time(self) -> None:
         """Advance the virtual clock to the next event."""
@@ -192,6 +238,9 @@ class Simulation:
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
         """Train the clients that answered in time and step the model; return their losses and whether it moved."""
+        if self.groups is not None:
+            return self._open(step, self.groups)
+        assert isinstance(self.aggregator, Aggregator)
         losses: dict[int, float] = {}
         buffers: dict[int, Vector] = {}
         cut, buffered = self.trainer.trainable, len(self.trainer.initial) > self.trainer.trainable
@@ -215,6 +264,19 @@ class Simulation:
         self.models[step.number] = current
         return [losses[task.id] for task, _ in applied.step.answers], applied.moved
 
+    def _open(self, step: Step, groups: SimulatedGroups) -> tuple[list[float], bool]:
+        """Step the model with sums over the clients that answered; return their mean loss and whether it moved."""
+        assert isinstance(self.aggregator, SumAggregator)
+        model, cut = self.models[step.number - 1], self.trainer.trainable
+        groups.prepare(step)
+        applied = self.aggregator.apply(self.coordinator, step, model[:cut], groups)
+        self.clients.forget(applied.refused)
+        if applied.moved:
+            buffers = [] if applied.buffers is None else [(self.trainer.to_native(applied.buffers), 1.0)]
+            model = self.trainer.next_model(applied.model, model, buffers)
+        self.models[step.number] = model
+        return ([] if applied.loss is None else [applied.loss]), applied.moved
+
     def _recorded(
         self, turn: StepLog, losses: list[float], moved: bool, began: float, evaluate: Evaluate | None
     ) -> Round:
@@ -222,16 +284,20 @@ class Simulation:
         if evaluate is None or evaluate(number, self.time.now):
             metric, loss = self._evaluate(number)
             judged = {"metric": metric, "loss": loss, "by_speed": self.speeds.evaluate(self.parameters)}
-        return recorded(
+        found = recorded(
             self.coordinator,
             turn,
             since=began,
             losses=losses,
-            model_bytes=self.trainer.message_bytes,
+            model_bytes=self.vectors * self.trainer.message_bytes,
+            protocol_bytes=self.privacy.client_bytes,
             stepping=step_facts(self.aggregator.state) if moved else {},
             notes=step_notes(self.aggregator.state) if moved else {},
             **judged,
         )
+        if self.groups is None or self.groups.budget is None:
+            return found
+        return replace(found, facts={**found.facts, "privacy": self.groups.budget.facts(range(self.time.clients))})
 
     def _trained_on(self, validation: int, seed: int) -> Validation | None:
         """Return the server's validation function, or None if `validation` is 0.
@@ -280,9 +346,46 @@ def _rounds_of(build: Callable[P, Simulation]) -> Callable[P, Iterator[Round]]:
 simulate = _rounds_of(Simulation)
 
 
-def offers(data: FederatedData) -> frozenset[Need]:
-    """Return the facts that simulated clients can report: all, but labels only if the data have classes."""
-    return frozenset(Need) if data.classes is not None else frozenset(Need) - {Need.LABELS}
+def offers(data: FederatedData, *, sums: bool = False) -> frozenset[Need]:
+    """Return the facts that simulated clients can report.
+
+    These are all facts, but labels only if the data have classes. If the server sees sums only, clients send no
+    sketches of updates, and all train the same amount.
+    """
+    missing = {Need.LABELS} if data.classes is None else set()
+    return frozenset(Need) - missing - ({Need.UPDATE, Need.WORK} if sums else set())
+
+
+def check_privacy(
+    privacy: TrainingPrivacy, selector: Selector[Any] | Policy[Any], trainer: Trainer, robust: RobustRule | None
+) -> None:
+    """Raise InputError if sums or noise cannot be used with this scheme, these clients, or this robust rule."""
+    if not privacy.sums:
+        return
+    if privacy.epsilon and getattr(selector, "reads_losses", False):
+        raise InputError(
+            f"{selector.name} is told the losses of single clients, which get no noise: leave epsilon out, or use "
+            "random, fedbuff or pace-async"
+        )
+    if robust is not None:
+        raise InputError(
+            f"the robust rule {robust.name} compares single updates, but the server sees sums only: leave it out, or "
+            "use aggregation = 'individual'"
+        )
+    if trainer.training.algorithm == "scaffold":
+        raise InputError(
+            "scaffold's control variates reach the server one by one: use algorithm = 'fedavg' with aggregation = "
+            "'sums'"
+        )
+    if privacy.epsilon and len(trainer.initial) > trainer.trainable:
+        raise InputError(
+            "the model has buffers, such as the means of a batch norm, which get no noise: use a model without them, "
+            "such as one with nn.GroupNorm, or leave epsilon out"
+        )
+    if trainer.data.clients < privacy.minimum:
+        raise InputError(
+            f"a sum needs at least {privacy.minimum} clients, but there are {trainer.data.clients}: lower minimum"
+        )
 
 
 def check_scheme(
@@ -300,7 +403,13 @@ def check_scheme(
 
 
 def settings(
-    selector: Selector[Any] | Policy[Any], trainer: Trainer, time: VirtualTime, fleet: Fleet, *, seed: int
+    selector: Selector[Any] | Policy[Any],
+    trainer: Trainer,
+    time: VirtualTime,
+    fleet: Fleet,
+    privacy: TrainingPrivacy | None = None,
+    *,
+    seed: int,
 ) -> Settings:
     """Return the coordinator's settings for a simulated run."""
     return Settings(
@@ -314,4 +423,6 @@ def settings(
         moments_every=int(trainer.moving_features and not selector.first_moments),
         warmup_trains=fleet.warmup_trains and time.clock.charge_warmup,
         trust=fleet.trust,
+        aggregation=(privacy or TrainingPrivacy()).aggregation,
+        minimum=(privacy or TrainingPrivacy()).minimum,
     )

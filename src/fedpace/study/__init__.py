@@ -23,6 +23,7 @@ from fedpace import runner
 from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
 from fedpace.config import CHARGED, TRACK, WARMUP_WAIT, Experiment, folder_name
+from fedpace.core.privacy import TrainingPrivacy
 from fedpace.data.arrays import Problem
 from fedpace.delays.availability import Availability
 from fedpace.models.custom import Better, Functions
@@ -73,6 +74,7 @@ def compare(
     server: Any = None,
     robust: Any = None,
     validation: int = 0,
+    privacy: TrainingPrivacy | None = None,
     track: Any = None,
     fleet: Fleet | None = None,
     availability: Availability | None = None,
@@ -121,6 +123,7 @@ def compare(
         robust: robust rule that combines updates in place of the weighted mean, by name, with options as in
             `"trimmed-mean(fraction=0.3)"`, or as an object (`fedpace.make_robust`); None = the weighted mean.
         validation: number of the clients' samples that the server holds too; for `fltrust` and `zeno`.
+        privacy: what the server sees of updates, and the noise that protects clients; None = it sees every update.
         track: experiment trackers that show every run while it goes on: `"mlflow"`, `"wandb"`, `"tensorboard"`,
             `"otel"`, with options as in `"mlflow(uri=http://host:5000)"`, or a list of them. A tracker that fails
             does not stop the training.
@@ -156,6 +159,7 @@ def compare(
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
         validation=validation,
+        privacy=parts.instance(privacy, TrainingPrivacy, "privacy"),
         track=make_trackers(track),
     )
     _check_target(experiment)
@@ -199,6 +203,7 @@ def simulate(
     server: Any = None,
     robust: Any = None,
     validation: int = 0,
+    privacy: TrainingPrivacy | None = None,
     seed: int = 0,
 ) -> Iterator[Round]:
     """Run a federation and yield its rounds without end.
@@ -223,6 +228,7 @@ def simulate(
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
         validation=validation,
+        privacy=parts.instance(privacy, TrainingPrivacy, "privacy"),
         seed=seed,
     )
 

@@ -23,6 +23,7 @@ from fedpace.report.comparison import Comparison, SchemeSummary, summarise
 from fedpace.report.figures import looks
 from fedpace.report.files import member_rows, report_files, round_rows, seed_rows, write_reports
 from fedpace.report.page import html_table
+from fedpace.report.privacy import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import caption, cost_table, scheme_table, terminal
 
@@ -137,10 +138,10 @@ class Results:
         return target
 
     def __str__(self) -> str:
-        """Return both tables, the summary, and a sentence on bounded influence if clients were bounded."""
+        """Return both tables, the summary, and sentences on bounded influence and on privacy where they apply."""
         said = (
             textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-            for text in (self.summary, influence_sentence(self.records))
+            for text in (self.summary, influence_sentence(self.records), privacy_sentence(self.records))
         )
         return "\n".join(filter(None, [self.table(), self.costs(), *said]))
 

@@ -18,12 +18,14 @@ from fedpace.testing.datasets import check_dataset
 from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy
 from fedpace.testing.selectors import ContractError, ToyFleet, check_delay_model, check_selector
+from fedpace.testing.sums import SumSupport, sum_support
 
 if TYPE_CHECKING:
     from fedpace.testing.models import check_model
 
 __all__ = [
     "ContractError",
+    "SumSupport",
     "ToyFleet",
     "check_dataset",
     "check_delay_model",
@@ -31,6 +33,7 @@ __all__ = [
     "check_model",
     "check_policy",
     "check_selector",
+    "sum_support",
 ]
 
 

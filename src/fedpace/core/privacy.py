@@ -1,0 +1,60 @@
+"""The options of private training: what the server sees of updates, and the noise that protects each client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from fedpace._base.errors import InputError
+from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
+from fedpace.core.settings import MINIMUM, Aggregation
+
+
+@dataclass(frozen=True)
+class TrainingPrivacy(Options):
+    """What the server sees of the clients' updates.
+
+    Args:
+        aggregation: `individual`: every update. `sums`: only sums over groups of clients, as under secure aggregation.
+        minimum: fewest clients in a sum.
+        round_trips: messages that a client and the server exchange for a sum, beyond a plain upload: key exchange,
+            shares, unmasking. A simulation charges `trip_seconds` for each.
+        trip_seconds: seconds per such exchange.
+        client_bytes: bytes that the protocol adds to each upload, such as keys and shares.
+        epsilon: differential privacy of each client over the whole run; 0 = no noise. A client whose budget is spent
+            gets no task any more.
+        delta: probability with which epsilon may be exceeded.
+        clip: longest update; clients scale longer ones down to it.
+        releases: number of sums, with the largest weight in each, after which a client has spent its budget. More
+            releases need more noise in each.
+    """
+
+    options_of: ClassVar[str] = "privacy"
+
+    aggregation: Aggregation = "individual"
+    minimum: Annotated[int, AtLeast(1)] = MINIMUM
+    round_trips: Annotated[int, AtLeast(0)] = 0
+    trip_seconds: Annotated[float, AtLeast(0), FINITE] = 0.0
+    client_bytes: Annotated[int, AtLeast(0)] = 0
+    epsilon: Annotated[float, AtLeast(0), FINITE] = 0.0
+    delta: Annotated[float, Between(0, 0.5, "(]")] = 1e-5
+    clip: Annotated[float, Above(0), FINITE] = 1.0
+    releases: Annotated[int, AtLeast(1)] = 100
+
+    def __post_init__(self) -> None:
+        """Raise InputError if noise is wanted where the server sees single updates."""
+        super().__post_init__()
+        if self.epsilon and self.aggregation != "sums":
+            raise InputError(
+                "epsilon of privacy adds noise to sums, but the server sees single updates: set aggregation = 'sums'"
+            )
+
+    @property
+    def sums(self) -> bool:
+        """Whether the server sees sums only."""
+        return self.aggregation == "sums"
+
+    @property
+    def opening_seconds(self) -> float:
+        """Seconds that the protocol takes in each step."""
+        return self.round_trips * self.trip_seconds if self.sums else 0.0
