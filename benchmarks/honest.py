@@ -66,7 +66,7 @@ def simulated(federation: Simulated, scheme: str, seed: int, defence: str, steps
         DELAYS,
         selectors[scheme](**options_of(scheme, federation.clients)),
         training=federation.training,
-        clock=Clock(charge_warmup=True),
+        clock=Clock(),
         seed=seed,
         **defended(defence, LIVE),
     )

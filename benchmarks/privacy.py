@@ -145,7 +145,7 @@ def cost(experiment: Experiment, scheme: str, epsilon: float | None, rank: int, 
         selectors[scheme](**({"ridge": 1.0} if scheme == "delayhet-submodular" else {})),
         training=replace(experiment.training, **protected),
         fleet=Fleet(),
-        clock=Clock(),
+        clock=Clock(charge_warmup=False),
         seed=seed,
     )
     delays = simulation.expected_delays.tolist()

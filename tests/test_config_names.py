@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from fedpace import make_selector
+from fedpace import Clock, Fleet, make_selector
 from fedpace._base.errors import InputError
-from fedpace.config import CHARGED, WARMUP_WAIT, Overrides, load_experiment, parse_experiment
+from fedpace.config import Overrides, load_experiment, parse_experiment
 from fedpace.records.run import plain
 
 BASE = {
@@ -81,14 +81,13 @@ def test_an_accuracy_beyond_one_is_refused():
 
 def test_the_warmup_is_charged_unless_told_otherwise():
     """In TOML as in Python and in the demo; a free warm-up waits for all, since that costs nothing."""
-    found = parse_experiment(BASE, "my.toml")
-    assert found.clock == CHARGED
-    assert found.fleet.warmup_wait == WARMUP_WAIT
-    demo = load_experiment(None)
-    assert (demo.clock.charge_warmup, demo.fleet.warmup_wait) == (True, WARMUP_WAIT)
+    assert Clock(deadline=9.0).charge_warmup, "an option beside it changes nothing"
+    for found in (parse_experiment(BASE, "my.toml"), load_experiment(None)):
+        assert (found.clock, found.fleet.warmup_wait) == (Clock(), Fleet().warmup_wait)
+        assert found.fleet.waits_for(found.clock) == 0.25
     free = parse_experiment({**BASE, "clock": {"charge_warmup": False}}, "my.toml")
     assert not free.clock.charge_warmup
-    assert free.fleet.warmup_wait == 1.0
+    assert free.fleet.waits_for(free.clock) == 1.0
     assert parse_experiment(free.as_table(), "my.toml") == free
     kept = parse_experiment({**BASE, "fleet": {"warmup_wait": 1.0}, "clock": {"deadline": 9.0}}, "my.toml")
     assert (kept.fleet.warmup_wait, kept.clock.deadline, kept.clock.charge_warmup) == (1.0, 9.0, True)

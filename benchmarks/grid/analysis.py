@@ -187,12 +187,15 @@ def _fastest(times: Mapping[str, Times]) -> str | None:
 
 
 def _standing(ours: Times, best: str | None, over: Mapping[str, float] | None) -> str:
-    """`fastest`; `tied`: slower than the fastest, but the interval of the paired ratio holds 1; `slower`; `failed`."""
+    """`fastest`; `tied`: slower than the fastest, but the interval of the paired ratio holds 1; `slower`; `failed`.
+
+    Behind lower bounds, of runs that were given up, nothing is known to be slower: that is `tied` too.
+    """
     if not all(math.isfinite(value) for value in ours.values()):
         return "failed"
     if best is None or (over is not None and over["mean"] >= 1):
         return "fastest"
-    return "tied" if over is not None and over["high"] >= 1 else "slower"
+    return "tied" if over is not None and (over["high"] >= 1 or "at_least" in over) else "slower"
 
 
 def _verdict(cells: list[dict[str, Any]], flagship: str) -> dict[str, Any]:

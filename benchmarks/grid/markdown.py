@@ -196,7 +196,9 @@ def _described(cell: Mapping[str, Any], label: str | None) -> str:
 def _interval(ratio: Mapping[str, float] | None) -> str:
     if ratio is None:
         return NOTHING
-    return f"{_least([ratio])}{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    if "at_least" in ratio:  # an interval of lower bounds says nothing about the factor
+        return f"{AT_LEAST}{ratio['mean']:.2f}"
+    return f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:

@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from scipy import stats
+
 from grid import economy
 from grid.analysis import Measure, ratio
 from grid.cells import LEVELS
 from grid.markdown import AT_LEAST, NOTHING, table
 from grid.runs import Row
 from grid.schemes import BASELINE, Camp, camp
+
+SIGN = 0.05
+"""One-sided level of the sign test, for pairs with runs that were given up: five of five seeds have 0.031."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Factor:
     """Seeds under which the other missed the target."""
     bound: bool
     """Whether some of its runs were given up: the factor is at least this."""
+    ahead: int
+    """Seeds under which the judged scheme is certainly ahead: given-up runs count if their bound says so."""
     seconds: float
     """Geometric mean of the other's time, over the same seeds."""
 
@@ -48,8 +55,18 @@ class Factor:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval does not contain 1; one seed has no interval."""
-        return self.seeds > 1 and not self.low <= 1 <= self.high
+        """Whether the factor differs from 1 by more than chance; one seed has no interval.
+
+        Without given-up runs, the 95 % interval decides. A given-up run may have taken any time beyond its bound, so
+        that no interval of the mean is valid: bounds at one multiple of our own times even make it look narrow. The
+        signs of such pairs are known, so the sign test decides (one-sided, 5 %: ahead under all of five seeds), and the
+        interval of the bounds must exclude 1 too. Behind a rival with given-up runs nobody is clearly.
+        """
+        if self.seeds < 2 or self.low <= 1 <= self.high:
+            return False
+        if not self.bound:
+            return True
+        return self.mean > 1 and bool(stats.binomtest(self.ahead, self.seeds, alternative="greater").pvalue <= SIGN)
 
     @property
     def text(self) -> str:
@@ -57,6 +74,8 @@ class Factor:
         mark = AT_LEAST if self.bound else ""
         missed = f", missed in {self.missed}" if self.missed else ""
         spread = f" ({self.low:.2f} to {self.high:.2f})" if self.seeds > 1 else ""
+        if self.bound:  # an interval of lower bounds says nothing about the factor
+            spread = f", ahead under {self.ahead} of {self.seeds}"
         return f"{mark}{self.mean:.2f}{spread}{missed}"
 
 
@@ -107,6 +126,7 @@ class Judged:
                 seeds=len(times),
                 missed=len(known) - len(times),
                 bound=any(by[seed][level][measure] is None for seed in times),
+                ahead=sum(times[seed] > held[seed] for seed in times),
                 seconds=_mean(times.values()),
             )
 

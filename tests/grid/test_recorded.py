@@ -133,3 +133,35 @@ def test_the_tables_of_a_sceptic(grid):
     assert "| `flanp+steps` | 0.61x | 5 | 2 | 2 | 2 | 0 |" in by_scheme
     assert by_scheme.endswith("| `fed-cs` | \N{EN DASH} | 5 | 2 | 0 | 0 | 2 |")
     assert f"| {CELL}/easy | 13 s | fedbuff (k 10) 19 s | 1.50 (1.50 to 1.50), missed in 2 |" in every_cell
+
+
+def bounded(times, beyond):
+    """Rows of a rival that held the target after `times`, and of one that was given up beyond `beyond`, by seed."""
+    ours = [row("pace-async", seed, 10.0) for seed in range(len(times))]
+    return [*ours, *(row("refl", seed, t, beyond=b) for seed, (t, b) in enumerate(zip(times, beyond, strict=True)))]
+
+
+@pytest.mark.parametrize(
+    ("times", "beyond", "clear"),
+    [
+        # Whole runs: the interval decides.
+        ([30.0, 31.0, 29.0, 30.0, 30.5], [None] * 5, True),
+        ([30.0, 9.0, 12.0, 9.0, 11.0], [None] * 5, False),
+        # All given up at three times our time: the interval is a point, and what is known are five signs.
+        ([None] * 5, [30.0] * 5, True),
+        # Four signs are too few, however narrow the interval of their bounds is.
+        ([None] * 4, [30.0] * 4, False),
+        # Of one seed it is not known who is ahead.
+        ([None] * 5, [30.0, 31.0, 29.0, 30.0, 9.9], False),
+        # Some given up: the interval of their bounds must exclude 1 as well.
+        ([10.1, 10.1, 400.0, 10.1, None], [None] * 4 + [11.0], False),
+        # Given up early: nobody knows how much later it would have been, so nobody is behind it.
+        ([None] * 5, [5.0] * 5, False),
+        ([5.0] * 4 + [None], [None] * 4 + [5.1], False),
+    ],
+)
+def test_clearly_is_said_of_given_up_runs_only_where_their_signs_say_so(grid, times, beyond, clear):
+    judged = grid.sceptic.Judged(bounded(times, beyond), "pace-async")
+    factor = judged.over("refl", f"{CELL}/easy")
+    assert factor.clear is clear
+    assert (" to " in factor.text) == (None not in times), "an interval of bounds is not shown"

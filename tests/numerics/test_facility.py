@@ -1,7 +1,8 @@
-"""facility_location against a plain greedy written here, brute force, and apricot where it is installed."""
+"""facility_location against a plain greedy written here, brute force, and apricot."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import numpy as np
@@ -113,9 +114,15 @@ def test_stochastic_looks_at_a_part_only():
     assert facility_location(distance, 5, method="stochastic", sample=1.0, rng=rng) == facility_location(distance, 5)
 
 
+@pytest.fixture(scope="module")
+def apricot():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("numba").config, "DISABLE_JIT", True)  # it would compile for every fit
+        yield importlib.import_module("apricot")
+
+
 @pytest.mark.parametrize("seed", range(10))
-def test_against_apricot(seed):
-    apricot = pytest.importorskip("apricot")
+def test_against_apricot(seed, apricot):
     distance = points(seed, 60)
     similarity = distance.max() - distance
     theirs = apricot.FacilityLocationSelection(8, metric="precomputed", optimizer="naive").fit(similarity)

@@ -13,10 +13,12 @@ from resuming import check_resumes
 
 from fedpace import make_selector
 from fedpace._base.errors import InputError
+from fedpace.core.types import InFlight
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.records.holding import held_from
+from fedpace.selectors._buffered import buffered
 from fedpace.selectors.fedbuff import Fedbuff
 from fedpace.sim.stopping import Stop, StopRule, run_until
 
@@ -136,3 +138,20 @@ def test_targets_are_held_over_seconds_however_short_the_steps(evaluate_every):
 def test_senseless_options_are_refused(options, said):
     with pytest.raises(InputError, match=said):
         Fedbuff(**options)
+
+
+def test_only_answers_in_the_buffer_count_in_a_step(view):
+    """Four answers are in hand and three make a step: the fourth, which is the stalest, is no part of it."""
+    hand = InFlight(np.arange(4), np.arange(4), np.zeros(4), np.array([5, 4, 2, 0]), np.zeros(4))
+    seen = []
+    move = buffered(
+        view(6, step=6, in_hand=hand, available=np.zeros(6, dtype=np.bool_)),
+        np.random.default_rng(0),
+        buffer=3,
+        in_flight=0,
+        weigh=lambda lag, counted: seen.append(lag.tolist()) or counted,
+    )
+    assert seen == [[1, 2, 4]], "lags are not cut at the size of the buffer"
+    assert move.apply.ids.tolist() == [0, 1, 2]
+    assert move.why.facts == {"mean lag": pytest.approx(7 / 3), "largest lag": 4}
+    assert move.wait.answers == 2, "one answer is left in hand"

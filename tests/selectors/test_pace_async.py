@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -159,3 +160,42 @@ def test_a_wait_never_vanishes_in_the_precision_of_the_clock():
     move, _ = scheme.decide(scheme.init(), view, np.random.default_rng(0))
     assert move.apply is None
     assert now + move.wait.seconds > now
+
+
+def waiting_view(clients, **changes):
+    """Return a view at step 9 in which nobody works."""
+    return View(
+        9,
+        100.0,
+        np.ones(clients, dtype=np.bool_),
+        np.full(clients, 1 / clients),
+        **{
+            "delay": np.ones(clients),
+            "loss": np.zeros(clients),
+            "loss_step": np.zeros(clients, dtype=np.int64),
+            "participations": np.ones(clients, dtype=np.int64),
+            **changes,
+        },
+    )
+
+
+def test_clients_take_turns_by_overdue_answers_per_second_of_delay():
+    """Client 0 was heard two steps ago and takes 1 s; client 1 five steps ago, and takes 10 s; client 2 is new."""
+    view = waiting_view(3, delay=np.array([1.0, 10.0, np.nan]), update_step=np.array([7, 4, -1]))
+    scheme = make_selector("pace-async", in_flight=2)
+    move, _ = scheme.decide(scheme.init(), view, np.random.default_rng(0))
+    assert move.start.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(("answers", "more"), [(2, 1), (10, 2), (20, 4)])
+def test_where_no_number_of_answers_would_do_it_plans_again_after_a_fifth_more(answers, more):
+    clients, rows = 30, np.arange(answers)
+    held = InFlight(rows, rows, np.full(answers, 99.0), np.full(answers, 9), np.zeros(answers))
+    others = np.arange(answers, clients)
+    flying = InFlight(others, others, np.full(others.size, 99.0), np.full(others.size, 9), np.zeros(others.size))
+    view = waiting_view(clients, delay=np.full(clients, 50.0), in_hand=held, in_flight=flying)
+    view = replace(view, available=np.zeros(clients, dtype=np.bool_))
+    scheme = make_selector("pace-async")
+    move, state = scheme.decide(replace(scheme.init(), disagreement=1e5), view, np.random.default_rng(0))
+    assert move.apply is None
+    assert state.plan_at_answers == answers + more

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -268,3 +270,94 @@ def test_a_client_that_weighs_nothing_is_still_known():
     shares = dict.fromkeys(range(CLIENTS), 1 / CLIENTS) | {5: 0.0}
     _, state = stepped(state, model, 1, [(0, model, 1, 1.0)], share_of=shares.get)
     assert set(state.remembered_clients) == set(range(CLIENTS))
+
+
+# -- what the memory measures, on numbers worked out by hand ---------------------------------------------------------
+
+
+def heard(state, model, version, updates, late=()):
+    """Make a step of fresh updates, a dictionary from clients, and of late ones: (client, version, update)."""
+    rule = MemoryCorrected(0.0)
+    gather = Gather(rule, np.zeros(WIDTH), mean=False)
+    for client, update in updates.items():
+        gather.add(model + update, model, 1 / len(updates), Source(client, version, 1 / CLIENTS))
+    for client, of, update in late:
+        gather.add(model + update, model, 0.0, Source(client, of, 1 / CLIENTS))
+    return rule.apply(state, model, gather.answers(version, frozenset(range(99))))
+
+
+def first_step(offsets=OWN):
+    start = np.zeros(WIDTH)
+    updates = {client: np.ones(WIDTH) + offsets[client] for client in range(CLIENTS)}
+    return heard(MemoryCorrected(0.0).init(start), start, 0, updates)
+
+
+@pytest.mark.parametrize(("slope", "noise", "b"), [(0.4, 1.0, 0.4), (0.4, 0.0, 0.4), (2.0, 0.0, 1.0), (-0.5, 1.0, 0.0)])
+def test_b_is_the_slope_of_new_offsets_against_remembered_ones(slope, noise, b):
+    """New offsets are `slope` times the old ones plus noise that is orthogonal to them; b stays within [0, 1]."""
+    offsets, rest = OWN.copy(), np.random.default_rng(3).normal(size=OWN.shape)
+    rest -= rest.mean(axis=0)
+    rest -= np.vdot(rest, offsets) / np.vdot(offsets, offsets) * offsets
+    model, state = first_step(offsets)
+    now = slope * offsets + noise * rest
+    _, state = heard(state, model, 1, {client: np.ones(WIDTH) + now[client] for client in range(CLIENTS)})
+    assert state.predicted == pytest.approx(b, abs=1e-6)
+    left = np.vdot(now - b * offsets, now - b * offsets) / np.vdot(now, now)
+    assert state.disagreement_left == pytest.approx(min(left, 1.0), abs=1e-6)
+
+
+def test_shrinking_is_counted_per_step():
+    """Clients 1 to 5 are heard three steps later; their offsets are 0.8^3 of what they were."""
+    model, state = first_step()
+    for version in (1, 2):
+        model, state = heard(state, model, version, {0: np.ones(WIDTH)})
+        assert state.shrinking == 1.0, "one client shows no shrinking"
+    _, state = heard(state, model, 3, {client: np.ones(WIDTH) + 0.8**3 * OWN[client] for client in range(1, CLIENTS)})
+    assert state.shrinking == pytest.approx(0.8, abs=1e-6)
+    assert state.log_scale == pytest.approx(np.log(0.8), abs=1e-6)
+
+
+@pytest.mark.parametrize("b", [1.0, 0.5])
+@pytest.mark.parametrize(("before", "kept"), [(-1.0, 0.0), (0.0, 0.0), (1000.0, 0.7)])
+def test_drift_is_b_times_the_change_per_distance_and_falls_slowly(b, before, kept):
+    """A larger drift than before is taken over at once; of a larger one that was shown before, 0.7 is kept."""
+    model, state = first_step()
+    model, state = heard(state, model, 1, {0: np.ones(WIDTH)})
+    distance = state.reference_paths[1] - state.reference_paths[0]
+    assert distance > 0
+    state = replace(
+        state,
+        predicted=b,
+        remembered_drifts=tuple(before if client == 4 else -1.0 for client in state.remembered_clients),
+    )
+    change = np.array([0.0, 3.0, 0.0, 4.0])
+    reference = np.asarray(state.references.rows[1])
+    known = np.asarray(state.offsets.rows[state.remembered_clients.index(4)])
+    _, state = heard(state, model, 2, {0: np.ones(WIDTH)}, [(4, 1, reference + known + change)])
+    shown = b * 5.0 / distance
+    drift = state.remembered_drifts[state.remembered_clients.index(4)]
+    assert drift == pytest.approx(kept * before + (1 - kept) * shown, rel=1e-5)
+
+
+def test_changes_that_cancel_leave_no_error_in_the_memory():
+    """Clients 4 and 5 change by the same length: once in the same direction, and once in opposite ones."""
+    found = {}
+    for sign in (1.0, -1.0):
+        model, state = first_step()
+        model, state = heard(state, model, 1, {0: np.ones(WIDTH)})
+        reference = np.asarray(state.references.rows[1])
+        late = []
+        for client, factor in ((4, 1.0), (5, sign)):
+            known = np.asarray(state.offsets.rows[state.remembered_clients.index(client)])
+            late.append((client, 1, reference + known + factor * np.array([0.0, 3.0, 0.0, 4.0])))
+        _, found[sign] = heard(state, model, 2, {0: np.ones(WIDTH)}, late)
+    assert found[1.0].common_change == pytest.approx(found[1.0].total_change)
+    assert found[-1.0].common_change == pytest.approx(0.0, abs=1e-9)
+    assert found[1.0].total_change == pytest.approx(found[-1.0].total_change)
+    for sign, coherence in ((1.0, 1.0), (-1.0, 0.0)):
+        state = found[sign]
+        unknown = min(state.curvature, 1.0)  # of clients that have never been late
+        drifts = [coherence * drift if drift >= 0 else unknown for drift in state.remembered_drifts]
+        paths = [state.path - path for path in state.remembered_paths]
+        error = np.mean(np.multiply(drifts, paths))
+        assert state.memory_error == pytest.approx(error**2 / state.mean_square, rel=1e-4)

@@ -161,3 +161,10 @@ def test_a_metric_that_equals_the_target_holds_it_however_sums_are_rounded():
     for hold in range(1, 60):
         target = 1 / 49
         assert held_from([(0.0, target), (math.inf, target)], target, "up", hold=hold, every=1.0) == (0, 0)
+
+
+def test_the_evaluation_itself_is_the_first_of_the_instants():
+    """The mean is over 1.0, 0.625 and 0.625. Without the first of them it is below the target; a later one is too."""
+    rounds = [(0.0, 0.0), (10.0, 1.0), (20.0, 0.625), (30.0, 0.625), (40.0, 0.0), (90.0, 0.0)]
+    for looks in ("rounds", "grid"):
+        assert held_from(rounds, 0.75, "up", hold=3, every=10.0, looks=looks) == (1, 1)

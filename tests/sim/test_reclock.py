@@ -86,6 +86,18 @@ def test_clocked_is_trained(name, options):
     assert [current.clock for current in trained] != [current.clock for current in direct]
 
 
+def test_a_warm_up_that_only_measures_lasts_as_long_as_its_slowest_client():
+    changes = {"fleet": {"warmup_trains": False}, "clock": {"charge_warmup": True}}
+    there, here = experiment("nycmesh", "divfl", **changes), experiment("synthetic", "divfl", **changes)
+    _, trained = played(there)
+    simulation, direct = played(here)
+    assert len(direct[1].warmed) == 8
+    clocked = list(reclock(trained, time_of(here, simulation)))
+    assert [round_line(current) for current in clocked] == lines(direct)
+    took = time_of(here, simulation).delays_at(0)[list(direct[1].warmed)]
+    assert clocked[1].overhead == took.max() > took.min()
+
+
 def test_a_recorded_run_is_clocked(tmp_path):
     here, there = experiment("nycmesh"), experiment("synthetic", clock={"charge_warmup": True})
     record = run_one(here, here.schemes[0], 0, tmp_path / "here")

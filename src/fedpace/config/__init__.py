@@ -1,9 +1,7 @@
 """Experiments: they are read from TOML, changed by command-line options, and built into typed objects."""
 
 from fedpace.config.experiment import (
-    CHARGED,
     TRACK,
-    WARMUP_WAIT,
     Experiment,
     Overrides,
     Scheme,
@@ -15,9 +13,7 @@ from fedpace.config.experiment import (
 from fedpace.config.options import build
 
 __all__ = [
-    "CHARGED",
     "TRACK",
-    "WARMUP_WAIT",
     "Experiment",
     "Overrides",
     "Scheme",

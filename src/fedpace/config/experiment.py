@@ -42,10 +42,6 @@ PATHS = (("data", "path"), ("delays", "file"))
 """Tables and keys that name a file."""
 DEFAULT = "default.toml"
 """The embedded experiment, which `fedpace compare` runs without arguments."""
-CHARGED = Clock(charge_warmup=True)
-"""Default clock of every experiment, in TOML and in Python: the warm-up takes virtual time."""
-WARMUP_WAIT = 0.25
-"""Default share of the clients that a charged warm-up waits for; the others join when they have answered."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +219,6 @@ def parse_experiment(table: TomlTable, source: str, overrides: Overrides | None 
             raise InputError(f"{source} lacks {part!r}: an experiment names its {', '.join(['selectors', *_PARTS])}")
     parts = {part: _component(catalogue, table[part], where[part]) for part, catalogue in _PARTS.items()}
     sections = {section: _section(table, section, where[section]) for section in _SECTIONS}
-    sections |= _warmup(table, sections)
     target = sections["stop"].target
     # Ask for the metric last: for data set `table` it reads the data file, which reports may not have.
     if target is not None and not 0 < target <= 1 and parts["data"].metric == "accuracy":
@@ -246,16 +241,6 @@ def parse_experiment(table: TomlTable, source: str, overrides: Overrides | None 
 
 def _section(table: TomlTable, section: str, where: str) -> Any:
     return build(_SECTIONS[section], as_table(table.get(section, {}), where), where)
-
-
-def _warmup(table: TomlTable, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `clock` and `fleet` with the defaults of the warm-up, where the table does not set them."""
-    clock, fleet = sections["clock"], sections["fleet"]
-    if "charge_warmup" not in table.get("clock", {}):
-        clock = replace(clock, charge_warmup=CHARGED.charge_warmup)
-    if "warmup_wait" not in table.get("fleet", {}) and clock.charge_warmup and fleet.warmup == "full":
-        fleet = replace(fleet, warmup_wait=WARMUP_WAIT)
-    return {"clock": clock, "fleet": fleet}
 
 
 def _component(catalogue: Catalogue, table: Any, where: str) -> Any:

@@ -57,18 +57,6 @@ def time_estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(float(np.mean(values)), None, None, len(values)) if values else None
 
 
-def positive_estimate(values: Sequence[float]) -> Estimate | None:
-    """Return mean and interval of values that cannot be negative, such as times, which vary by factors.
-
-    Student's interval is computed for the logarithm of the mean (delta method), so it never reaches 0.
-    """
-    found = estimate(values)
-    if found is None or found.high is None or found.mean <= 0:
-        return found
-    factor = math.exp(min((found.high - found.mean) / found.mean, 700.0))
-    return Estimate(found.mean, found.mean / factor, found.mean * factor, found.count)
-
-
 def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
     """Return geometric mean and interval of positive `ratios`.
 

@@ -13,7 +13,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, read_json, write_atomically
 from fedpace.records.holding import meets
 from fedpace.records.run import RunRecord
-from fedpace.report.estimates import Estimate, positive_estimate
+from fedpace.report.estimates import Estimate, time_estimate
 from fedpace.reproduce.runs import Wanted
 
 FORMAT = 1
@@ -81,12 +81,12 @@ class Entry:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Mean and interval of the seconds, where every seed reached the target."""
-        return positive_estimate(self.times) if self.reached else None
+        """Geometric mean and interval of the seconds, where every seed reached the target."""
+        return time_estimate(self.times) if self.reached else None
 
     @property
     def seconds(self) -> float | None:
-        """The mean, where every seed reached the target."""
+        """The geometric mean, where every seed reached the target."""
         found = self.estimate
         return None if found is None else found.mean
 

@@ -187,8 +187,8 @@ def _notes(request: Request) -> tuple[str, ...]:
     within = counted(most, "round") if least == most else f"{least} to {most} rounds, by data set"
     seeds = ", ".join(map(str, request.seeds))
     return (
-        f"Profile {request.profile}, seeds {seeds}. Means over seeds with 95 % intervals, which need three seeds; the "
-        "fastest of a row in bold, ours and the paper's.",
+        f"Profile {request.profile}, seeds {seeds}. Geometric means over seeds with 95 % intervals, which need three "
+        "seeds; the fastest of a row in bold, ours and the paper's.",
         f"{NOT_REACHED}: not reached within {within}; five times as many steps of schemes without rounds.",
     )
 

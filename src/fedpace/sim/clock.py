@@ -32,18 +32,16 @@ MAX_CACHED_DRAWS = 256
 class Clock(Options):
     """What costs virtual time besides training rounds.
 
-    By default warm-up and probes are free, as in the paper's tables: its full warm-up rounds take longer than some of
-    its totals.
-
     Args:
-        charge_warmup: whether rounds that only measure take virtual time.
+        charge_warmup: whether the warm-up takes virtual time. False = it is free, as in the paper's tables: its full
+            warm-up rounds take longer than some of its totals.
         probe_fraction: time to answer a probe, as a fraction of the client's delay in that round; 0 = free.
         deadline: seconds after which the server continues without the missing clients, under every scheme.
     """
 
     options_of: ClassVar[str] = "clock"
 
-    charge_warmup: bool = False
+    charge_warmup: bool = True
     probe_fraction: Annotated[float, AtLeast(0), FINITE] = 0.0
     deadline: Annotated[float, Above(0)] = math.inf
 

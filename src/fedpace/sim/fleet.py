@@ -30,7 +30,7 @@ class Fleet(Options):
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.settings.Settings`.
         warmup_quota: clients not seen before that measure beside each cohort when warm-up is lazy.
         warmup_wait: share of the clients that a full warm-up waits for, if warm-up is charged. The other clients can be
-            selected once they have answered.
+            selected once they have answered. Other warm-ups wait for all their clients.
         warmup_trains: whether the updates of a full warm-up that is charged move the model, as its first round. The
             updates of a free warm-up never do.
         delays: what selectors see: the `expected` delays (the paper), or estimates from `observed` delays.
@@ -48,7 +48,7 @@ class Fleet(Options):
     shares: ShareRule = "uniform"
     warmup: Warmup = "full"
     warmup_quota: int = 5
-    warmup_wait: float = 1.0
+    warmup_wait: Annotated[float, Between(0, 1, "(]")] = 0.25
     warmup_trains: bool = True
     delays: DelayKnowledge = "expected"
     slow_rare: Annotated[float, Between(0, 1)] = 0.0
@@ -61,6 +61,10 @@ class Fleet(Options):
         super().__post_init__()
         if self.slow_rare and self.slow_large:
             raise InputError("slow_rare and slow_large of fleet both say who is slow: leave one of them out")
+
+    def waits_for(self, clock: Clock) -> float:
+        """Return the share of the clients that a warm-up waits for under this clock."""
+        return self.warmup_wait if self.warmup == "full" and clock.charge_warmup else 1.0
 
 
 def virtual_time(

@@ -101,7 +101,7 @@ def depends_on_delays(selector: Selector[Any], *, fleet: Fleet, clock: Clock, st
         return "delays are estimated from those observed, and recorded as predictions"
     if fleet.warmup == "lazy" and selector.needs - {Need.LABELS}:
         return "clients that ride along in a lazy warm-up are no part of the scheme's prediction"
-    if fleet.warmup_wait < 1 and selector.needs - {Need.LABELS}:
+    if fleet.waits_for(clock) < 1 and selector.needs - {Need.LABELS}:
         return "delays decide when those are known that the warm-up does not wait for"
     return None
 

@@ -417,7 +417,7 @@ def settings(
         fleet.shares,
         fleet.warmup,
         fleet.warmup_quota,
-        fleet.warmup_wait,
+        fleet.waits_for(time.clock),
         learn_delays=fleet.delays == "observed",
         deadline=time.clock.deadline,
         moments_every=int(trainer.moving_features and not selector.first_moments),

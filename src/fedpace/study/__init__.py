@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from fedpace import runner
 from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
-from fedpace.config import CHARGED, TRACK, WARMUP_WAIT, Experiment, folder_name
+from fedpace.config import TRACK, Experiment, folder_name
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.data.arrays import Problem
 from fedpace.delays.availability import Availability
@@ -43,9 +43,6 @@ from fedpace.study.results import Page, Results
 from fedpace.tracking import make_trackers
 
 __all__ = ["Page", "Results", "compare", "simulate"]
-
-QUARTER = Fleet(warmup_wait=WARMUP_WAIT)
-"""The default fleet, as in the demo: a full warm-up ends when a quarter of the clients have answered."""
 
 
 def compare(
@@ -152,9 +149,9 @@ def compare(
         schemes=parts.schemes(schemes),
         seeds=chosen,
         training=parts.on_device(parts.training(training, epochs=epochs, batch=batch, lr=lr), device, precision),
-        fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
+        fleet=parts.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
+        clock=parts.instance(Clock() if clock is None else clock, Clock, "clock"),
         stop=parts.instance(Stop(target=target, max_rounds=rounds) if stop is None else stop, Stop, "stop"),
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
@@ -221,9 +218,9 @@ def simulate(
         parts.delay_model(delays),
         scheme.selector,
         training=parts.on_device(parts.instance(training, Training, "training"), device, precision),
-        fleet=parts.instance(QUARTER if fleet is None else fleet, Fleet, "fleet"),
+        fleet=parts.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
         availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(CHARGED if clock is None else clock, Clock, "clock"),
+        clock=parts.instance(Clock() if clock is None else clock, Clock, "clock"),
         engine=parts.engine_options("auto" if engine is None else engine, ground.model),
         server=parts.server_step(server),
         robust=parts.robust_rule(robust),
