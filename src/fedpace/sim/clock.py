@@ -157,6 +157,6 @@ def draw_completion_times(
     when = (time.now + counted * seconds).tolist()
     compute = [-1.0] * len(work)
     if split and isinstance(time.delays, WorkDelays):
-        each = zip(clients.tolist(), ticks, work, strict=True)
-        compute = [amount * time.compute_at(turn, client) for client, turn, amount in each]
+        trained = zip(clients.tolist(), ticks, work, strict=True)
+        compute = [amount * time.compute_at(turn, client) for client, turn, amount in trained]
     return list(map(Event, when, [task.id for task in due.tasks], seconds.tolist(), crashed, compute))
