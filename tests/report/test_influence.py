@@ -157,3 +157,18 @@ def test_a_robust_rule_is_named_among_the_conditions(make_run):
     setting = {"clock": {}, "fleet": {}}
     assert "combined by krum" in conditions(make_run("a", 0, [], experiment=setting, robust={"name": "krum"}).info)
     assert not any("combined" in said for said in conditions(make_run("a", 0, [], experiment=setting).info))
+
+
+def test_how_much_a_client_trained_is_explained(make_run):
+    run = make_run("a", 0, [(1, 0.5)] * 2, expected_delays=(1.0, 2.0))
+    rounds = [
+        replace(current, clients=(0, 1), weights=(0.5, 0.5), facts={"work": {"1": 0.25}} if number else {})
+        for number, current in enumerate(run.rounds)
+    ]
+    run = RunRecord(run.info, tuple(rounds))
+    slow, fast = explain_client(run, "1"), explain_client(run, "0")
+    assert slow.mean_work == 0.25
+    assert any("It trained 0.25 times as much as usual on average" in said for said in slow.sentences())
+    assert all("it trained 0.25 times as much as usual" in turn.reason for turn in slow.turns)
+    assert fast.mean_work == 1.0
+    assert not any("as much as usual" in said for said in fast.sentences())

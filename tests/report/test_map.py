@@ -91,3 +91,11 @@ def test_the_figures_of_costs_hold_the_numbers(make_run):
     assert (mean.x.tolist(), mean.y.tolist(), mean.name) == ([pytest.approx(20.0)], [pytest.approx(200**0.5)], "a")
     (line,) = speed_chart(known, summarise(known), of="metric").series
     assert line.y == pytest.approx([0.9, 0.75])
+
+
+def test_work_is_told_with_the_reason(make_run):
+    run = make_run("a", 0, [(1, 0.5)])
+    told = {"reasons": {"0": "rare data"}, "work": {"0": 0.25, "1": 2.0}}
+    found = cohort_map(chosen(run, {0: 0.4, 1: 0.4, 2: 0.2}, facts=told))
+    assert found.reasons == ["rare data; trained 0.25 times as much as usual", "trained 2 times as much as usual"]
+    assert sorted(found.why) == [-1, 0, 1]

@@ -287,9 +287,14 @@ def test_pace_async_chooses_work_by_the_parts_of_delays(rest, compute, work):
 
 
 def test_pace_async_leaves_unknown_clients_at_1():
-    delay = np.array([10.0, np.nan, 10.0])
-    move, _ = moved(make_selector("pace-async", work="adaptive"), shown(np.zeros(3), delay))
-    assert move.work.tolist() == [0.5, 1.0, 0.5]
+    delay = np.full(20, 10.0)
+    delay[3] = np.nan
+    scheme = make_selector("pace-async", work="adaptive")
+    move, _ = moved(scheme, shown(np.zeros(20), delay))
+    assert move.work.tolist() == [1.0 if row == 3 else 0.5 for row in range(20)]
+    delay[:4] = np.nan  # too many: the known ones may be the fast ones
+    move, _ = moved(scheme, shown(np.zeros(20), delay))
+    assert move.work.tolist() == [1.0] * 20
 
 
 def test_pace_async_with_fixed_work_is_as_before():

@@ -62,6 +62,8 @@ LATE = 2.0
 ELASTICITY = 0.3
 """By how many percent an update becomes longer with one percent more local steps. Measured: 0.2 to 0.5
 (docs/theory.md)."""
+KNOWN_SHARE = 0.9
+"""Share of the clients whose delays must be known before `work = "adaptive"` changes the work."""
 LEAST_WORK, MOST_WORK = 0.5, 1.0
 """Bounds of the work that `work = "adaptive"` chooses. With less, single minibatches dominate updates, and the memory
 cannot predict them. More did not pay even where work is nearly free (docs/theory.md)."""
@@ -391,6 +393,8 @@ def _expected(view: View) -> FloatArray:
 def work_of(view: View, rows: IntArray) -> FloatArray:
     """Return the work of the clients `rows`: the same for all with a known delay, and 1 for the others.
 
+    It is 1 for all until most clients are known: the first that answer are the fast ones, and mislead.
+
     A task takes rest + work x compute seconds, and its update is about work^elasticity as long. The work that
     maximises progress per second is rest / compute x elasticity / (1 - elasticity). Rest and compute are means over
     all clients by their shares: how often clients answer limits the steps as much as how soon the first do.
@@ -399,6 +403,8 @@ def work_of(view: View, rows: IntArray) -> FloatArray:
     compute = float(view.share[known] @ view.growing[known])
     rest = float(view.share[known] @ (view.delay - view.growing)[known])
     best = rest / compute * ELASTICITY / (1 - ELASTICITY) if compute > 0 else MOST_WORK
+    if float(view.share[known].sum()) < KNOWN_SHARE:
+        return np.ones(rows.size)
     return np.where(known[rows], min(max(best, LEAST_WORK), MOST_WORK), 1.0)
 
 
