@@ -136,6 +136,16 @@ def best_options(done: dict[str, Any], scheme: str, group: str) -> dict[str, Any
     return min(found)[2] if found else OPTIONS[scheme][0]
 
 
+def summaries(done: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of the grid's cells, and that of images if they were run."""
+    sets = {"grid": EMBEDDED, "images": PUBLIC}
+    found = {
+        name: summary({run: result for run, result in done.items() if run.startswith(tuple(t.name for t in tasks))})
+        for name, tasks in sets.items()
+    }
+    return {name: each for name, each in found.items() if each}
+
+
 def summary(done: dict[str, Any], against: str = "fixed") -> dict[str, Any]:
     """Return geometric means of the ratios to `fixed`, by scheme and delay model, and the worst cell."""
     by: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -172,8 +182,10 @@ def summary(done: dict[str, Any], against: str = "fixed") -> dict[str, Any]:
     return found
 
 
-def _mean(values: Sequence[float]) -> float:
-    return round(math.exp(float(np.mean(np.log(values)))), 3) if len(values) else math.nan
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the geometric mean; None without values."""
+    known = [value for value in values if value is not None]
+    return round(math.exp(float(np.mean(np.log(known)))), 3) if known else None
 
 
 def main() -> None:
@@ -197,7 +209,7 @@ def main() -> None:
             print(json.dumps(row), flush=True)
         return
     if options.source:
-        print(json.dumps(summary(json.loads(Path(options.source).read_text())["runs"]), indent=1))
+        print(json.dumps(summaries(json.loads(Path(options.source).read_text())["runs"]), indent=1))
         return
     tuned, runs = Tuned(FILE), Runs(options.out, options.part)
     seeds = [100] if options.tune else [int(seed) for seed in options.seeds.split(",")]
@@ -218,7 +230,7 @@ def main() -> None:
         "command": "python benchmarks/work.py " + " ".join(sys.argv[1:]),
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
-        "summary": summary(runs.done),
+        "summary": summaries(runs.done),
         "runs": dict(sorted(runs.done.items())),
     }
     print(json.dumps(found["summary"], indent=1))
