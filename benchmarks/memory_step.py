@@ -8,7 +8,8 @@
 Every pair of sizes is measured in a process of its own. The memory is filled with random rows for all clients, as far
 as `--memory-gib` has room. Then `--steps` steps are made, each with `--answers` fresh answers in single precision and
 `--late` late ones. The time of a step is the median over the steps; both times include the reading of the answers. The
-plain average is `fedpace.server.average` with the same answers, part of the same process, between the steps.
+plain average is `fedpace.server.average` with the same answers, part of the same process, between the steps. It runs in
+one thread, the rule in as many as there are cores, up to four. `cpu_` is processor time, of all threads together.
 
 `peak` is the most memory that the process had, `before` what it had when the rows, the answers and the models were
 there. `beyond` is the difference, in models of 4 bytes per parameter: what the rule's own vectors and its temporary
@@ -90,19 +91,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     state = filled(rule, store, length, min(clients, store.room))
     rng = np.random.default_rng(0)
     count = options.answers + options.late
-    sent = [np.zeros(length, np.float32), np.full(length, 0.1, np.float32)]
+    sent = [np.zeros(length, np.float32), np.full(length, 0.001, np.float32)]
     answers = [some(rng, length) for _ in range(count)]
     model = np.zeros(length)
     before = peak()
-    ours, plain = [], []
+    ours, plain, work, plain_work = [], [], [], []
     for step in range(options.steps):
         places = [(step * options.answers + place) % clients for place in range(count)]
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         average(Average(), None, model, answers, sent, places, options, step)
         plain.append(time.perf_counter() - began)
-        began = time.perf_counter()
+        plain_work.append(time.process_time() - worked)
+        began, worked = time.perf_counter(), time.process_time()
         model, state = average(rule, state, model, answers, sent, places, options, step)
         ours.append(time.perf_counter() - began)
+        work.append(time.process_time() - worked)
     seconds, other = statistics.median(ours), statistics.median(plain)
     return {
         "parameters": length,
@@ -114,6 +117,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(seconds, 4),
         "plain_seconds": round(other, 4),
         "times": round(seconds / other, 2),
+        "cpu_seconds": round(statistics.median(work), 4),
+        "cpu_times": round(statistics.median(work) / statistics.median(plain_work), 2),
         "memory_mib": round(state.memory_bytes / MIB),
         "answers_mib": round(4 * length * (count + 2) / MIB),
         "before_mib": round(before / MIB),

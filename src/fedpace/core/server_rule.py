@@ -257,7 +257,7 @@ def like(vector: Vector, values: FloatArray) -> Vector:
     return vector.new_tensor(values) if hasattr(vector, "new_tensor") else np.asarray(values, dtype=np.float64)
 
 
-def same(vector: Vector, values: FloatArray) -> Vector:
+def same(vector: Vector, values: NDArray[Any]) -> Vector:
     """Return `values` as the array type of `vector` (NumPy or torch), without a copy; they share their memory."""
     return sys.modules["torch"].from_numpy(values) if hasattr(vector, "new_tensor") else values
 

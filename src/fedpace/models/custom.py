@@ -18,21 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from fedpace._base.checks import IntArray, is_number, shortened
 from fedpace._base.errors import InputError
-from fedpace.data.federated import DataConfig, FederatedData
 from fedpace.models.base import ModelConfig
 
 if TYPE_CHECKING:
     import torch
 
     from fedpace.models.base import FeatureModel
-
-Better = Literal["higher", "lower"]
 
 
 class TrainReport(NamedTuple):
@@ -79,7 +76,7 @@ class Work:
     @property
     def epochs(self) -> int:
         """Epochs to train: those of `training` times `part`, at least 1."""
-        return max(1, round(self.part * self.training.epochs))
+        return int(max(1, round(self.part * self.training.epochs)))
 
 
 class Functions(NamedTuple):
@@ -163,26 +160,3 @@ def with_functions(model: ModelConfig, functions: Functions) -> ModelConfig:
     found = CustomModel(str(described), *map(named, functions))
     found.__dict__.update(inner=model, functions=functions)
     return found
-
-
-class MeasuredData:
-    """A data set whose runs are judged by a user's metric.
-
-    Args:
-        config: the data set.
-        metric: name of the metric.
-        better: whether `higher` or `lower` is better.
-    """
-
-    def __init__(self, config: DataConfig, metric: str, better: Better) -> None:
-        self.config, self.metric = config, metric
-        self.direction: Literal["up", "down"] = "up" if better == "higher" else "down"
-
-    @property
-    def name(self) -> str:
-        """Registered name of the data set."""
-        return self.config.name
-
-    def build(self, *, seed: int) -> FederatedData:
-        """Return the data of `seed`."""
-        return self.config.build(seed=seed)

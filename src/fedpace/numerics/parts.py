@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 LARGE = 2**18
 """Most values of a vector that is handled in one part."""
-PART = 2**14
+PART = 2**15
 """Values per part of longer vectors; a multiple of the block of `fedpace.numerics.quantised`."""
-RUN = 64
+RUN = 32
 """Parts that a thread takes at a time."""
 
 

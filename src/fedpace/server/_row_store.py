@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.numerics import quantised
+from fedpace.numerics.parts import in_parts
 
 Precision = Literal["auto", "float32", "8bit", "4bit"]
 """How rows are stored. `auto`: in float32 if every client has room then, else in 4 bits."""
@@ -103,7 +104,11 @@ class RowStore:
         if _bits_of(vector, self.length) == bits:
             return vector if self.folder is None or _is_mapped(vector) else self._mapped(vector)
         row = self.blank(bits)
-        self.put(row, self.values(vector))
+
+        def put(part: slice) -> None:
+            self.put(row, self.values(vector, part), part.start)
+
+        in_parts(put, self.length)
         return row
 
     def blank(self, bits: int | None = None) -> Row:

@@ -25,8 +25,9 @@ from fedpace._base.errors import InputError
 from fedpace.config import TRACK, Experiment, folder_name
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.data.arrays import Problem
+from fedpace.data.measured import Better
 from fedpace.delays.availability import Availability
-from fedpace.models.custom import Better, Functions
+from fedpace.models.custom import Functions
 from fedpace.progress import RunProgress
 from fedpace.records.round import Round
 from fedpace.records.run import RunRecord, in_order

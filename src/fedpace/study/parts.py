@@ -18,10 +18,11 @@ from fedpace.config import Scheme, build
 from fedpace.core.types import DelayConfig
 from fedpace.data.arrays import ArrayData, Problem, data_from_arrays, listed, number_names, pair_of, task_of
 from fedpace.data.federated import DataConfig
+from fedpace.data.measured import Better, MeasuredData
 from fedpace.delays.trace import delays_from_array
 from fedpace.models._own import UserModel
 from fedpace.models.base import ModelConfig
-from fedpace.models.custom import Better, CustomModel, Functions, MeasuredData, named, with_functions
+from fedpace.models.custom import CustomModel, Functions, named, with_functions
 from fedpace.sim.engines import EngineName
 from fedpace.sim.engines.choice import EngineOptions
 from fedpace.sim.training import Training
@@ -161,8 +162,8 @@ def training(given: Any, **options: float | None) -> Training:
 
 def on_device(training: Training, device: str | None, precision: str | None) -> Training:
     """Return the options of local training with this device and precision; None = as they are."""
-    named = {"device": device, "precision": precision}
-    return replace(training, **{name: value for name, value in named.items() if value is not None})
+    given: dict[str, Any] = {"device": device, "precision": precision}
+    return replace(training, **{name: value for name, value in given.items() if value is not None})
 
 
 def instance(given: Any, kind: type[T], what: str) -> T:
