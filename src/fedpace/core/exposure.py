@@ -109,4 +109,4 @@ class Exposure:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restore the result of `saved`."""
         self.owners, self._last = list(saved["owners"]), dict(map(tuple, saved["last"]))
-        self.basis = np.array(saved["basis"], dtype=np.float64).reshape(-1, len(self.owners))
+        self.basis = np.array(saved["basis"], dtype=np.float64).reshape(len(saved["basis"]), len(self.owners))

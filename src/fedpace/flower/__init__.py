@@ -10,6 +10,7 @@ Only this package imports flwr. See docs/flower.md.
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from fedpace._base.errors import MissingExtraError
 
@@ -25,4 +26,25 @@ from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import local_steps, reported_seconds
 from fedpace.hosting.client_facts import Privacy
 
-__all__ = ["PacedServer", "PacedStrategy", "Privacy", "local_steps", "report_mod", "reported_seconds"]
+if TYPE_CHECKING:
+    from fedpace.flower.secure import SecureRounds, secure_mod
+
+__all__ = [
+    "PacedServer",
+    "PacedStrategy",
+    "Privacy",
+    "SecureRounds",
+    "local_steps",
+    "report_mod",
+    "reported_seconds",
+    "secure_mod",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what uses SecAgg+ at first use: it needs parts of Flower that the rest does not."""
+    if name not in ("SecureRounds", "secure_mod"):
+        raise AttributeError(f"module 'fedpace.flower' has no attribute {name!r}")
+    from fedpace.flower import secure
+
+    return getattr(secure, name)

@@ -202,6 +202,11 @@ class Server:
         settings = live_settings(settings, {})
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
+        if settings.aggregation == "sums":
+            raise InputError(
+                "this server gets the update of every client, but aggregation = 'sums' was asked for: use "
+                "fedpace.flower.SecureRounds, or fedpace.SumAggregator in a server of your own"
+            )
         self.rule = server_step(scheme, rule)
         self._robust = make_robust(robust) if isinstance(robust, str) else robust
         self._validation = validation

@@ -446,7 +446,7 @@ class _Spoken(NamedTuple):
     offsets: FloatArray
     """(3, d) the same for offsets; zeros for new clients."""
     scalars: Mapping[str, float]
-    count: float
+    number: float
     """Sum of the weighting that stands for ones."""
 
     def total(self, which: int) -> float:
@@ -525,7 +525,7 @@ class SumMemory:
 
     def learn(self) -> None:
         """Measure b, the disagreement, its unexplained part and the shrinking, as `Memory.learn` does from rows."""
-        count = sum(each.count for each in self._spoken.values())
+        count = sum(each.number for each in self._spoken.values())
         if count > 1:
             mean = sum(each.updates[0] for each in self._spoken.values())
             squares = sum(each.scalars["uu"] for each in self._spoken.values())
@@ -533,7 +533,7 @@ class SumMemory:
         told = self._spoken.get("fresh")
         if told is None or len(told.members) < 2:
             return
-        number, update, offset = told.count, told.updates[0], told.offsets[0]
+        number, update, offset = told.number, told.updates[0], told.offsets[0]
         were = told.scalars["oo"] - float(offset @ offset) / number
         are = told.scalars["uu"] - float(update @ update) / number
         both = told.scalars["uo"] - float(update @ offset) / number
