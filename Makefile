@@ -31,7 +31,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image evidence bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -98,6 +98,9 @@ image:           ## the server's image, with docker or podman; without them only
 	@builder=`command -v docker || command -v podman || true`; \
 	if [ -n "$$builder" ] && $$builder info >/dev/null 2>&1; then $$builder build -f deploy/Dockerfile -t fedpace:0.1.0 .; \
 	else echo "no docker or podman runs here: checking deploy/ only"; $(BIN)/python -m pytest -q tests/test_deployment.py; fi
+
+evidence: setup  ## measure again what is out of date, resumably; CHECK=1 only checks, ONLY=NAMES chooses
+	$(ONE_THREAD) $(BIN)/python benchmarks/evidence.py $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 
 bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in startup heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
