@@ -1,6 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Each sets everything up first.
 PYTHON ?= python3
 VENV   := .venv
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # The demo alone needs a small part of what the tests do; where those are installed, it needs nothing more.
@@ -31,7 +32,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image dist evidence bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -96,8 +97,20 @@ docs: setup      ## the documents as a site, into site/; strict: a broken link i
 
 image:           ## the server's image, with docker or podman; without them only what it is made of is checked
 	@builder=`command -v docker || command -v podman || true`; \
-	if [ -n "$$builder" ] && $$builder info >/dev/null 2>&1; then $$builder build -f deploy/Dockerfile -t fedpace:0.1.0 .; \
+	if [ -n "$$builder" ] && $$builder info >/dev/null 2>&1; then $$builder build -f deploy/Dockerfile -t fedpace:$(VERSION) .; \
 	else echo "no docker or podman runs here: checking deploy/ only"; $(BIN)/python -m pytest -q tests/test_deployment.py; fi
+
+evidence: setup  ## measure again what is out of date, resumably; CHECK=1 only checks, ONLY=NAMES chooses
+	$(ONE_THREAD) $(BIN)/python benchmarks/evidence.py $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
+
+dist: setup      ## wheel and sdist into dist/, checked, and the wheel installed and run in a clean environment
+	@$(PIP) --quiet build twine
+	rm -rf dist && $(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	@scratch=`mktemp -d` && trap 'rm -rf '$$scratch EXIT && $(PYTHON) -m venv $$scratch/venv && \
+		$$scratch/venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+			"`ls dist/*.whl`[demo]" && \
+		cd $$scratch && venv/bin/fedpace --version && venv/bin/fedpace compare --seeds 1 --selectors random,pace-async
 
 bench: setup     ## speed and memory, one JSON object per benchmark
 	@set -e; for name in startup heterogeneity scale delays selectors; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done

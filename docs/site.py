@@ -1,4 +1,4 @@
-"""What the site needs beside mkdocs: links that leave docs/, and pictures that lie elsewhere in the repository."""
+"""What the site needs beside mkdocs: formulas, links that leave docs/, and pictures from elsewhere in the repository."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+FORMULA = re.compile(r"^( *)\$\$\n(.*?)\n *\$\$$", re.DOTALL | re.MULTILINE)
+"""A displayed formula in LaTeX, which GitHub renders as it is."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)\s]+)\)")
 
 
@@ -34,4 +37,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             return f"![{text}]({posixpath.relpath(path, here or '.')})"
         return f"{text} (`{path}`)"
 
-    return LINK.sub(named, markdown)
+    return LINK.sub(named, FORMULA.sub(_mathml, markdown))
+
+
+def _mathml(found: re.Match[str]) -> str:
+    """Return a formula as MathML, which browsers render without a script."""
+    return f'{found[1]}<div class="formula">{convert(found[2].strip(), display="block")}</div>'

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from fedpace.tracking import Tracker, Tracking
     from fedpace.trust.robust import make_robust
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "FINITE",

@@ -95,7 +95,7 @@ def test_over_commitment_ends_the_round_early():
 def test_observed_delays_are_learnt_and_expected_ones_are_given():
     given, _ = simulate(DelayhetSubmodular(), 3)
     np.testing.assert_array_equal(given.coordinator.view().delay, given.expected_delays)
-    learnt, _ = simulate(DelayhetSubmodular(), 3, fleet=Fleet(delays="observed"))
+    learnt, _ = simulate(DelayhetSubmodular(), 3, fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=False))
     estimate = learnt.coordinator.view().delay
     assert np.isfinite(estimate).all()
     assert not np.allclose(estimate, learnt.expected_delays)

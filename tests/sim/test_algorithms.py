@@ -18,6 +18,7 @@ from fedpace.models.softmax import Softmax
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clients import UpdateSketch
+from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.torch_trainer import TorchTrainer, Training
@@ -27,7 +28,10 @@ SMALL = Quadratic(clients=6, samples=8, test_samples=8, dimension=5)
 
 def simulation(selector, *, data=SMALL, model=None, **training):
     training = {"epochs": 2, "batch": 4, "lr": 0.01, **training}
-    return Simulation(data, model or Linear(), ConstantDelays(), selector, training=Training(**training), seed=1)
+    clock = Clock(charge_warmup=False)  # rounds begin with what the warm-up measured
+    return Simulation(
+        data, model or Linear(), ConstantDelays(), selector, training=Training(**training), clock=clock, seed=1
+    )
 
 
 def play(sim, rounds):

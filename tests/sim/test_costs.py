@@ -105,12 +105,9 @@ def test_nobody_works_past_the_deadline():
 
 
 def test_a_warm_up_that_is_free_on_the_clock_is_work_all_the_same():
+    measuring = Fleet(warmup_trains=False, warmup_wait=1.0)
     free, charged = (
-        list(
-            islice(
-                simulation("moment-match", fleet=Fleet(warmup_trains=False), clock=Clock(charge_warmup=on)).rounds(), 3
-            )
-        )
+        list(islice(simulation("moment-match", fleet=measuring, clock=Clock(charge_warmup=on)).rounds(), 3))
         for on in (False, True)
     )
     assert free[1].warmed == charged[1].warmed != ()

@@ -174,8 +174,11 @@ def test_a_deadline_in_delta_mode_drops_the_step_of_the_late():
 # -- warm-up and probes ------------------------------------------------------------------------------------
 
 
-def test_a_warm_up_is_free_by_default_and_leaves_the_model_alone():
-    rounds = play(make(NeedsDelay(), fleet=Fleet(delays="observed")), 1)
+FREE = Clock(charge_warmup=False)
+
+
+def test_a_warm_up_can_be_free_and_leaves_the_model_alone_then():
+    rounds = play(make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=FREE), 1)
     plain = play(make(Fixed()), 1)
     assert rounds[0] == plain[0]
     assert rounds[1].overhead == 0.0
@@ -183,9 +186,9 @@ def test_a_warm_up_is_free_by_default_and_leaves_the_model_alone():
     assert rounds[1].metric == plain[1].metric, "the warm-up did not change the model"
 
 
-def test_a_warm_up_is_charged_on_demand():
-    measuring = Fleet(delays="observed", warmup_trains=False)
-    rounds = play(make(NeedsDelay(), fleet=measuring, clock=Clock(charge_warmup=True)), 2)
+def test_a_warm_up_is_charged_by_default():
+    measuring = Fleet(delays="observed", warmup_trains=False, warmup_wait=1.0)
+    rounds = play(make(NeedsDelay(), fleet=measuring), 2)
     assert rounds[1].overhead == pytest.approx(draw_initial_weights(0).max())
     assert rounds[1].clock == pytest.approx(rounds[1].overhead + rounds[1].seconds)
     assert rounds[2].overhead == 0.0
@@ -193,7 +196,7 @@ def test_a_warm_up_is_charged_on_demand():
 
 
 def test_a_warm_up_that_is_charged_is_the_first_round():
-    simulation = make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=Clock(charge_warmup=True))
+    simulation = make(NeedsDelay(), fleet=Fleet(delays="observed", warmup_wait=1.0))
     rounds = play(simulation, 2)
     everybody = tuple(range(simulation.trainer.data.clients))
     assert rounds[1].clients == everybody
@@ -264,7 +267,7 @@ def test_what_is_known_of_delays():
     np.testing.assert_array_equal(expected.coordinator.view().delay, expected.expected_delays)
     play(expected, 3)
     np.testing.assert_array_equal(expected.coordinator.view().delay, expected.expected_delays)
-    observed = make(NeedsDelay(), fleet=Fleet(delays="observed"))
+    observed = make(NeedsDelay(), fleet=Fleet(delays="observed"), clock=FREE)
     assert np.isnan(observed.coordinator.view().delay).all()
     play(observed, 1)
     learnt = observed.coordinator.view().delay
@@ -288,7 +291,7 @@ def test_shares():
 
 @pytest.mark.parametrize(("model", "moving"), [(Linear(), False), (Mlp(hidden=3), True)])
 def test_moments_are_measured_anew_only_where_features_move(model, moving, monkeypatch):
-    simulation = make(DelayhetSubmodular(ridge=1.0), model=model)
+    simulation = make(DelayhetSubmodular(ridge=1.0), model=model, clock=FREE)
     measured = []
     moment = simulation.trainer.moment
     monkeypatch.setattr(

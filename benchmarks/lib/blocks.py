@@ -1,0 +1,83 @@
+"""What documents quote of recorded results: tables, and the sentences that say what made them.
+
+    <!-- table: NAME/FLAGSHIP/PART -->      a table of a grid: front, tasks, schemes or cells
+    <!-- table: demo/readme -->             the table of README
+    <!-- made: NAME -->                     what made the record
+
+Each block ends with `<!-- end -->`. `filled` writes what is between from the records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lib.records import ROOT, Record, Stamp
+
+from grid import recorded, sceptic
+
+BLOCK = re.compile(r"(<!-- (table|made): ([\w/.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PARTS = {
+    "front": sceptic.front,
+    "tasks": sceptic.by_task,
+    "schemes": sceptic.by_scheme,
+    "cells": sceptic.every_cell,
+}
+README = {"pace-async": "`pace-async`", "pace": "`pace`, in rounds", "fedbuff": "`fedbuff`"}
+README_BASELINE = "`random`, ten clients per round"
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Return kind and name of every block of a document."""
+    return [(found[2], found[3]) for found in BLOCK.finditer(text)]
+
+
+def filled(text: str, records: Mapping[str, Record], stamps: Mapping[str, Stamp]) -> str:
+    """Return a document with every block as the records have it."""
+
+    def content(found: re.Match[str]) -> str:
+        begin, kind, name, end = found.groups()
+        record = records[name.partition("/")[0]]
+        inside = record.note(stamps[record.name]) if kind == "made" else table(record, name)
+        return f"{begin}{inside}\n{end}"
+
+    return BLOCK.sub(content, text)
+
+
+def table(record: Record, name: str) -> str:
+    """Return the table of this name in Markdown."""
+    if name == "demo/readme":
+        return demo_table(json.loads((ROOT / record.file).read_text(encoding="utf-8")))
+    _, flagship, part = name.split("/")
+    return PARTS[part](judged(ROOT / record.file, flagship))
+
+
+@cache
+def judged(path: Path, flagship: str) -> sceptic.Judged:
+    """Return a grid as the sceptic judges it."""
+    return sceptic.Judged(recorded.read(path), flagship)
+
+
+def demo_table(comparison: Mapping[str, Any]) -> str:
+    """Return the table of README: times, speed-ups and final accuracy of four schemes."""
+    schemes = {scheme["label"]: scheme for scheme in comparison["schemes"]}
+    held = f"virtual seconds to hold accuracy {comparison['target']:g}"
+    lines = [
+        f"| scheme | {held} | times as fast as random | final accuracy |",
+        "|---|---|---|---|",
+    ]
+    for label, title in {**README, comparison["baseline"]: README_BASELINE}.items():
+        scheme = schemes[label]
+        ratio = "1" if label == comparison["baseline"] else _interval(scheme["speed_up"], 0)
+        lines.append(
+            f"| {title} | {_interval(scheme['time_to_target'], 0)} | {ratio} | {scheme['final']['mean']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def _interval(found: Mapping[str, float], digits: int) -> str:
+    return f"{found['mean']:,.{digits}f} ({found['low']:,.{digits}f} to {found['high']:,.{digits}f})"

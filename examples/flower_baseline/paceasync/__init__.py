@@ -1,0 +1,1 @@
+"""pace-async as a Flower baseline."""

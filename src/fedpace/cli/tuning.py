@@ -1,0 +1,80 @@
+"""`fedpace tune`: it searches the options of a scheme for the least time to the target."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpace._base.errors import InputError
+from fedpace.cli.options import AsJson, ExperimentFile, print_json
+
+
+def tune(
+    experiment: ExperimentFile = None,
+    scheme: Annotated[str, typer.Option("--scheme", "--selector", help="The scheme whose options are searched.")] = "",
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help='What to search: "buffer=2:40,variant=md|uniform" (default: all options with declared ranges).',
+            show_default=False,
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Settings to try, the defaults included.")] = 20,
+    seeds: Annotated[int, typer.Option(help="Seeds of each trial: 100, 101, ...; comparisons use 0, 1, ...")] = 3,
+    target: Annotated[float | None, typer.Option(help="Accuracy (or loss) to hold.", show_default=False)] = None,
+    delays: Annotated[str | None, typer.Option(help="Another delay model.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the trials; a second call with it continues.")] = Path(
+        "runs/tune"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Search the options of a scheme for the least time to the target (needs optuna).
+
+    The first trial has the defaults. The best of many trials is partly luck, so compare it with the defaults on other
+    seeds: the command is printed.
+    """
+    if not scheme:
+        raise InputError("--scheme names the scheme to tune, such as --scheme fedbuff")
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, but {seeds} came")
+    from fedpace._base import registry
+    from fedpace.config import Overrides, load_experiment
+    from fedpace.sim.engines.threads import limit_to_one_thread
+    from fedpace.study.tuning import SEEDS, Trial, parse_space
+    from fedpace.study.tuning import tune as search_options
+
+    limit_to_one_thread()
+    overrides = Overrides(target=target, delays=delays, selectors=[scheme], option="--scheme")
+    chosen = load_experiment(experiment, overrides)
+
+    def told(trial: Trial) -> None:
+        if not as_json:
+            options = ", ".join(f"{name}={_short(value)}" for name, value in trial.options.items())
+            missed = f", target missed under {trial.missed} of {seeds} seeds" if trial.missed else ""
+            typer.echo(f"trial {trial.number}: {trial.seconds:,.4g} s{missed}; {options}")
+
+    found = search_options(
+        chosen,
+        scheme,
+        None if search is None else parse_space(search, registry.selectors[scheme]),
+        folder=out,
+        trials=trials,
+        seeds=range(SEEDS[0], SEEDS[0] + seeds),
+        watch=told,
+    )
+    if as_json:
+        print_json(dataclasses.asdict(found) | {"best": dataclasses.asdict(found.best), "selector": found.text})
+        return
+    gain = found.default.seconds / found.best.seconds
+    typer.echo(f"best of {len(found.trials)}: {found.text}, {gain:.3g} times as fast as the first trial on these seeds")
+    file = f" {shlex.quote(str(experiment))}" if experiment else ""
+    both = f"{found.text},{scheme}" if found.options else scheme
+    typer.echo(f"now on other seeds: fedpace compare{file} --selectors {shlex.quote(both)} --seeds 5")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,277 @@
+"""`tune` searches the options of a scheme for the least time to the target, with optuna.
+
+    found = tune(experiment, "fedbuff", {"buffer": Range(2, 40)}, folder=Path("runs/tune"), trials=30)
+    found.options, found.seconds
+
+The first trial has the defaults, so that the result is never worse than they are on the seeds of the search. On other
+seeds it may be: the best of many trials is partly luck. Compare it with the defaults on seeds that the search did not
+use.
+
+A trial is the geometric mean of the times to hold the target, over the seeds. A run that misses the target counts
+`MISSED` times as long as it went on. Every trial is on disk before the next begins, and a second call continues.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedpace._base import registry
+from fedpace._base.errors import InputError, MissingExtraError
+from fedpace._base.options import Above, AtLeast, Between, constrained
+from fedpace.config import Experiment
+from fedpace.config.experiment import Scheme
+from fedpace.core.types import Selector
+from fedpace.records.run import RunRecord
+from fedpace.runner import Execution, run_one
+
+MISSED = 10.0
+"""A run that misses the target counts so many times as long as it went on."""
+WIDE = 5.0
+"""Where an option has no upper limit, the search goes from its default over this factor to its default times it."""
+SEEDS = (100, 101, 102)
+"""Seeds of the search; comparisons have 0, 1, ..."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; whole numbers if `whole`. Positive ranges are searched by factors."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    @property
+    def log(self) -> bool:
+        """Whether the range is searched by factors."""
+        return self.low > 0 and self.high / self.low > WIDE
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+
+Space = Mapping[str, Range | Choice]
+"""What to search: option -> range or choice."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried."""
+
+    number: int
+    options: dict[str, Any]
+    seconds: float
+    """Geometric mean over the seeds, with missed targets as `MISSED` says."""
+    missed: int
+    """Seeds under which the target was missed."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search."""
+
+    scheme: str
+    options: dict[str, Any]
+    """The best setting that was tried; empty = the defaults."""
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the least time."""
+        return min(self.trials, key=lambda trial: trial.seconds)
+
+    @property
+    def default(self) -> Trial:
+        """The trial with the default options."""
+        return self.trials[0]
+
+    @property
+    def text(self) -> str:
+        """The scheme with its options, as `--selectors` takes it."""
+        inside = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.scheme}({inside})" if inside else self.scheme
+
+
+def tune(
+    experiment: Experiment,
+    scheme: str,
+    space: Space | None = None,
+    *,
+    folder: Path,
+    trials: int = 20,
+    seeds: Sequence[int] = SEEDS,
+    execution: Execution | None = None,
+    watch: Callable[[Trial], None] | None = None,
+) -> Tuned:
+    """Search the options of a scheme, and return the best setting.
+
+    Args:
+        experiment: data, model, delays and target; its schemes and seeds do not count.
+        scheme: name of the scheme.
+        space: what to search; None = what the options' declarations allow (`default_space`).
+        folder: where trials and their runs are kept; a second call with this folder continues.
+        trials: number of settings to try, the defaults included.
+        seeds: seeds of each trial. Do not report results on them.
+        execution: how runs are carried out.
+        watch: called after every trial.
+    """
+    optuna = _optuna()
+    if experiment.stop.target is None:
+        raise InputError("tuning needs a target to reach: set target of [stop], or give --target")
+    if trials < 1:
+        raise InputError(f"trials must be at least 1, but {trials} came")
+    cls = registry.selectors[scheme]
+    wanted = default_space(cls) if space is None else dict(space)
+    _check(cls, wanted)
+    if not wanted:
+        raise InputError(f"{scheme} has no options to search: give some with --search, or use it as it is")
+    folder.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "trials.log")))
+    study = optuna.create_study(storage=storage, study_name=scheme, load_if_exists=True)
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # a second call draws other settings
+    if not study.trials:
+        study.enqueue_trial(_defaults(cls, wanted))
+
+    def objective(current: Any) -> float:
+        options = {name: _suggest(current, name, each) for name, each in wanted.items()}
+        try:
+            selector = cls(**options)
+        except InputError as refused:  # two options that do not go together
+            current.set_user_attr("refused", str(refused))
+            raise optuna.TrialPruned from refused
+        records = [
+            _run(experiment, scheme, selector, seed, folder / f"trial-{current.number}" / f"seed-{seed}", execution)
+            for seed in seeds
+        ]
+        missed = sum(record.reached is None for record in records)
+        current.set_user_attr("missed", missed)
+        seconds = geometric_seconds(records)
+        if watch is not None:
+            watch(Trial(current.number, options, seconds, missed))
+        return seconds
+
+    study.optimize(objective, n_trials=max(0, trials - sum(trial.state.is_finished() for trial in study.trials)))
+    done = tuple(
+        Trial(trial.number, dict(trial.params), float(trial.value), int(trial.user_attrs["missed"]))
+        for trial in study.trials
+        if trial.value is not None
+    )
+    best = min(done, key=lambda trial: trial.seconds)
+    return Tuned(scheme, {} if best.number == done[0].number else best.options, done)
+
+
+def geometric_seconds(records: Sequence[RunRecord]) -> float:
+    """Return the geometric mean of the times to the target; a missed one counts `MISSED` times as long as it ran."""
+    times = [MISSED * record.rounds[-1].clock if record.reached is None else record.reached.clock for record in records]
+    return math.exp(sum(math.log(max(time, 1e-3)) for time in times) / len(times))
+
+
+def default_space(cls: type[Selector[Any]]) -> dict[str, Range | Choice]:
+    """Return what the declared constraints of a scheme's options allow.
+
+    Options without declared constraints, and options whose default is 0 or infinite and so has a meaning of its own,
+    are left out: name them if you want to search them.
+    """
+    found: dict[str, Range | Choice] = {}
+    values = {item.name: item.default for item in fields(typing.cast(Any, cls))}
+    for name, hint in constrained(cls).items():
+        default = values[name]
+        kind, *rules = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else [hint]
+        if typing.get_origin(kind) is typing.Literal:
+            found[name] = Choice(typing.get_args(kind))
+        elif kind is bool:
+            found[name] = Choice((False, True))
+        elif kind in (int, float) and isinstance(default, int | float) and default and math.isfinite(default):
+            between = next((rule for rule in rules if isinstance(rule, Between)), None)
+            low = max([rule.low for rule in rules if isinstance(rule, AtLeast | Above)], default=-math.inf)
+            if between is not None:
+                margin = 0.01 * (between.high - between.low)
+                found[name] = Range(between.low + margin, between.high - margin * (between.ends[1] == ")"))
+            elif default > 0:
+                found[name] = Range(max(default / WIDE, low + (low == 0 and kind is int)), default * WIDE)
+            if kind is int and isinstance(each := found.get(name), Range):
+                found[name] = Range(max(1, math.ceil(each.low)), math.floor(each.high), whole=True)
+    return found
+
+
+def parse_space(text: str, cls: type[Selector[Any]]) -> dict[str, Range | Choice]:
+    """Return the space that a text names: `k=2:40,epsilon=0.1:0.9,variant=md|uniform`."""
+    found: dict[str, Range | Choice] = {}
+    kinds = {item.name: item.default for item in fields(typing.cast(Any, cls))}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, values = (piece.strip() for piece in part.partition("="))
+        low, colon, high = values.partition(":")
+        try:
+            if colon:
+                whole = isinstance(kinds.get(name), int) and not isinstance(kinds.get(name), bool)
+                found[name] = Range(float(low), float(high), whole)
+            else:
+                found[name] = Choice(tuple(_value(word.strip()) for word in values.split("|")))
+        except ValueError as wrong:
+            raise InputError(f"--search takes NAME=LOW:HIGH or NAME=A|B, but {part!r} came") from wrong
+    return found
+
+
+def _value(word: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(word)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(word.lower(), word)
+
+
+def _check(cls: type[Selector[Any]], space: Space) -> None:
+    known = [item.name for item in fields(typing.cast(Any, cls))]
+    for name, each in space.items():
+        if name not in known:
+            raise InputError(f"{cls.name} has no option {name!r} to search: it has {', '.join(known) or 'none'}")
+        if isinstance(each, Range) and not each.low < each.high:
+            raise InputError(f"expected a range with low < high for {name}, but {each.low:g} to {each.high:g} came")
+        if isinstance(each, Choice) and not each.values:
+            raise InputError(f"expected values to choose from for {name}, but there are none")
+
+
+def _defaults(cls: type[Selector[Any]], space: Space) -> dict[str, Any]:
+    """Return the defaults of the options in the space, where the space contains them."""
+    values = {item.name: item.default for item in fields(typing.cast(Any, cls))}
+    found = {}
+    for name, each in space.items():
+        value = values[name]
+        inside = value in each.values if isinstance(each, Choice) else each.low <= value <= each.high
+        if inside:
+            found[name] = value
+    return found
+
+
+def _suggest(current: Any, name: str, each: Range | Choice) -> Any:
+    if isinstance(each, Choice):
+        return current.suggest_categorical(name, list(each.values))
+    if each.whole:
+        return current.suggest_int(name, int(each.low), int(each.high), log=each.log)
+    return current.suggest_float(name, each.low, each.high, log=each.log)
+
+
+def _run(
+    experiment: Experiment, label: str, selector: Selector[Any], seed: int, folder: Path, execution: Execution | None
+) -> RunRecord:
+    scheme = Scheme(label, selector)
+    chosen = replace(experiment, schemes=(scheme,), seeds=(seed,))
+    return run_one(chosen, scheme, seed, folder, execution=execution, overwrite=folder.exists())
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as missing:
+        raise MissingExtraError("fedpace tune", "tune", "optuna") from missing
+    return optuna
