@@ -1,4 +1,4 @@
-"""What the site needs beside mkdocs: formulas, links that leave docs/, and pictures from elsewhere in the repository."""
+"""What the site needs beside mkdocs: formulas, links that leave docs/, and pictures from elsewhere in the project."""
 
 from __future__ import annotations
 
