@@ -4,9 +4,10 @@
     python benchmarks/secure.py --picture docs/secure.png benchmarks/secure.json
     python benchmarks/secure.py --cells even --schemes fedbuff --seeds 901 --modes plain "sums 8" out.json
 
-Virtual seconds until an accuracy is held, on digits with 60 clients; noise on the first cell only. Sums are charged with three round trips of 0.2 s
-per step (key exchange, shares, unmasking) and 2 kB per upload; `pace-async` also with a second vector down and up per
-task. A run that does not hold the target within `LIMIT` steps or seconds, or runs out of privacy budget, has missed it.
+Virtual seconds until an accuracy is held, on digits with 60 clients; noise on the first cell only. Sums are charged
+with three round trips of 0.2 s per step (key exchange, shares, unmasking) and 2 kB per upload; `pace-async` also with a
+second vector down and up per task. A run that does not hold the target within `LIMIT` steps or seconds, or runs out of
+privacy budget, has missed it.
 
 `exposed`: number of clients about whom alone some combination of all sums of a run tells something
 (`fedpace.core.exposure`), counted over the whole run, also where the server starts its own count anew.

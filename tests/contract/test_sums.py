@@ -35,7 +35,7 @@ REFUSED = {
     "optimal-client-sampling",
     "rescaled-asgd",
     "ringleader",
-}
+} | {name for name in registry.selectors.names() if make_selector(name).sets_work}
 SLOW_CHOICE = {"delayhet-sampling": {"max_iter": 4}, "delayhet-transport": {}}
 
 

@@ -79,6 +79,8 @@ def test_a_round_of_everybody_is_the_mean_of_all_models():
     assert np.allclose(found["w0"].numpy(), start + 0.3 * (mean - start), atol=1e-4)
     assert np.allclose(found["w1"].numpy(), 0.5 + 0.3 * (mean - 0.5), atol=1e-4)
     assert secure.history[0]["failed"] == []
+    secure.start(grid, found, rounds=2)
+    assert len(secure.history) == 2
 
 
 def test_pace_runs_and_the_server_sees_no_model_of_a_node():

@@ -329,6 +329,8 @@ def check_sum_rule(rule: ServerRule[Any]) -> None:
 
 def why_not_sums(policy: Any) -> str:
     """Return why a scheme cannot work with sums, and what to use instead; empty if it can."""
+    if getattr(policy, "sets_work", False):
+        return "it sets how much each client trains, and sums take no account of that. Use fedbuff, or pace-async"
     return str(getattr(policy, "not_with_sums", ""))
 
 

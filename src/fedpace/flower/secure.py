@@ -145,19 +145,20 @@ class SecureRounds:
             )
         self.rule = sum_rule(server_step(scheme, rule))
         self._protocol = (threshold, clipping_range, timeout)
+        self._aggregator: SumAggregator | None = None
         self._rests: dict[int, int] = {}
         """Node -> the round until which it gets no task, because it stopped a round."""
         self.history: list[dict[str, Any]] = []
         """One entry per round: nodes, nodes that failed, and whether the model moved."""
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *, rounds: int) -> ArrayRecord:
-        """Train for `rounds` rounds and return the shared model."""
+        """Train until `rounds` rounds are made, those of earlier calls included, and return the shared model."""
         check(grid)
         current: dict[str, NDArray[Any]] = unpacked(initial_arrays)
         learned = [name for name, array in current.items() if not is_buffer(name, array)]
         size = flat(current, learned).size
-        aggregator = SumAggregator(self.rule, lambda: np.zeros(size))
-        began, unit = time.monotonic(), 1.0
+        aggregator = self._aggregator = self._aggregator or SumAggregator(self.rule, lambda: np.zeros(size))
+        began, unit = time.monotonic() - self.coordinator.now, 1.0
         while self.coordinator.step < rounds:
             nodes = sorted(int(node) for node in grid.get_node_ids())
             if new := [node for node in nodes if node not in self.coordinator.ledger]:

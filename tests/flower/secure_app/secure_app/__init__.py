@@ -1,0 +1,1 @@
+"""What tests/flower/test_secure_real.py runs on a real federation."""
