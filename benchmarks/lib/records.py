@@ -79,7 +79,7 @@ class Record:
         return tuple(group.golden for group in self.groups if group.golden)
 
     def changed(self, stamp: Stamp, read: Read | None = None) -> list[str]:
-        """Return the sources that have changed since the record was made, without those whose golden runs are the same."""
+        """Return the sources that have changed since then, without groups whose golden runs are the same."""
         read = read or present
         now = digests((*self.code, *self.golden), read)
         then = stamp.code | stamp.golden
