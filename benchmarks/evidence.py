@@ -7,7 +7,8 @@
     python benchmarks/evidence.py --stamp NAME            take over a file that you made by its commands
 
 A record is out of date when sources that decide its figures have changed since it was made (`evidence.toml` lists
-them). Documents that quote it then say so, in a sentence that this script writes.
+them), and golden runs do not show that its schemes decide as they did. Documents that quote it then say so, in a
+sentence that this script writes.
 """
 
 from __future__ import annotations

@@ -27,7 +27,11 @@ def test_every_record_is_stamped_and_every_document_says_what_made_its_figures()
 
 def test_a_document_that_does_not_say_that_its_figures_are_old_is_found():
     """As if a source had changed since the demo was run: README must then say so."""
-    changed = replace(STAMPS["demo"], code={**STAMPS["demo"].code, "src/fedpace/selectors/pace_async.py": "other"})
+    source, golden = "src/fedpace/selectors/pace_async.py", "tests/golden/rounds/pace-async.json"
+    current = records.stamped(RECORDS["demo"], release="1", commit="abcdef0")
+    assert RECORDS["demo"].changed(replace(current, code={**current.code, source: "other"})) == [], "golden runs say so"
+    changed = replace(current, code={**current.code, source: "other"}, golden={**current.golden, golden: "other"})
+    assert RECORDS["demo"].changed(changed) == [source]
     (problem,) = evidence.problems(RECORDS, {**STAMPS, "demo": changed})
     assert problem.startswith("README.md is not what the records say")
     note = RECORDS["demo"].note(changed)
@@ -63,7 +67,7 @@ def place(tmp_path, monkeypatch):
         "import pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\nfolder.mkdir(exist_ok=True)\n"
         "print('part of it')\nseen = folder / 'seen'\nif not seen.exists():\n    seen.touch()\n    sys.exit(3)\n"
     )
-    return records.Record("one", "one.json", ("python make.py runs/evidence/one",), ("rule.py",), ())
+    return records.Record("one", "one.json", ("python make.py runs/evidence/one",), (records.Group(("rule.py",)),), ())
 
 
 def test_a_command_that_fails_leaves_the_record_as_it_was_and_goes_on_later(place, tmp_path):

@@ -1,8 +1,9 @@
 """Recorded results: what made each of them, and whether the code that decides its figures has changed since.
 
 `evidence.toml` declares the records, `evidence.json` has a stamp for each: release, commit, date, and a digest of every
-source that decides its figures. A record is current as long as these sources are the same. Comments, docstrings and
-blank lines do not count.
+source that decides its figures and of its golden runs. A record is current as long as these sources are the same;
+comments, docstrings and blank lines do not count. It is also current if the sources changed but all golden runs are the
+same: then the schemes decide as they did (tests/golden).
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ class Stamp:
     """Of the recorded file."""
     code: dict[str, str]
     """Digest of each source that decides the figures."""
+    golden: dict[str, str]
+    """Digest of each file of golden runs of its schemes."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sources that belong together."""
+
+    sources: tuple[str, ...]
+    golden: str = ""
+    """File of golden runs that show whether they decide as they did; empty = there is none."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +60,32 @@ class Record:
     name: str
     file: str
     commands: tuple[str, ...]
-    code: tuple[str, ...]
-    """Sources that decide its figures."""
+    groups: tuple[Group, ...]
+    """Sources that decide its figures, with their golden runs."""
     quoted: tuple[str, ...]
     """Documents that quote it."""
     needs: str = ""
     writes: bool = False
     """Whether the last command writes the file, rather than its standard output being it."""
 
+    @property
+    def code(self) -> tuple[str, ...]:
+        """All sources that decide its figures."""
+        return tuple(dict.fromkeys(source for group in self.groups for source in group.sources))
+
+    @property
+    def golden(self) -> tuple[str, ...]:
+        """All files of golden runs."""
+        return tuple(group.golden for group in self.groups if group.golden)
+
     def changed(self, stamp: Stamp, read: Read | None = None) -> list[str]:
-        """Return the sources that have changed since the record was made."""
-        now = digests(self.code, read or present)
-        return [path for path, digest in now.items() if stamp.code.get(path) != digest]
+        """Return the sources that have changed since then, without groups whose golden runs are the same."""
+        read = read or present
+        now = digests((*self.code, *self.golden), read)
+        then = stamp.code | stamp.golden
+        moved = [group for group in self.groups if not group.golden or then.get(group.golden) != now[group.golden]]
+        sources = dict.fromkeys(source for group in moved for source in group.sources)
+        return [path for path in sources if then.get(path) != now[path]]
 
     def note(self, stamp: Stamp) -> str:
         """Return the sentence that a document has beside the figures."""
@@ -77,13 +103,13 @@ class Record:
 def declared(path: Path = DECLARED) -> dict[str, Record]:
     """Return all records by name."""
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    groups = table.pop("code")
+    groups, golden = table.pop("code"), table.pop("golden")
     return {
         name: Record(
             name,
             entry["file"],
             tuple(entry["commands"]),
-            tuple(dict.fromkeys(source for group in entry["code"] for source in groups[group])),
+            tuple(Group(tuple(groups[group]), golden.get(group, "")) for group in entry["code"]),
             tuple(entry["quoted"]),
             entry.get("needs", ""),
             entry.get("writes", False),
@@ -106,7 +132,15 @@ def save(found: dict[str, Stamp], path: Path = STAMPS) -> None:
 def stamped(record: Record, *, release: str, commit: str, date: str = "", read: Read | None = None) -> Stamp:
     """Return the stamp of a record that was just made, or made at a commit whose sources `read` returns."""
     when = date or datetime.now(UTC).date().isoformat()
-    return Stamp(release, commit, when, file_digest(ROOT / record.file), digests(record.code, read or present))
+    read = read or present
+    return Stamp(
+        release,
+        commit,
+        when,
+        file_digest(ROOT / record.file),
+        digests(record.code, read),
+        digests(record.golden, read),
+    )
 
 
 def present(path: str) -> str | None:
@@ -128,8 +162,18 @@ def at_commit(commit: str) -> Read:
 
 
 def digests(paths: Iterable[str], read: Read) -> dict[str, str]:
-    """Return a digest of each source."""
-    return {path: ABSENT if (text := read(path)) is None else code_digest(text) for path in paths}
+    """Return a digest of each file: of its code, if it is Python."""
+    found = {}
+    for path in paths:
+        text = read(path)
+        digest = code_digest if path.endswith(".py") else text_digest
+        found[path] = ABSENT if text is None else digest(text)
+    return found
+
+
+def text_digest(text: str) -> str:
+    """Return a digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def code_digest(text: str) -> str:
@@ -140,7 +184,7 @@ def code_digest(text: str) -> str:
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     kept = [line.rstrip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return hashlib.sha256("\n".join(kept).encode()).hexdigest()[:16]
+    return text_digest("\n".join(kept))
 
 
 def file_digest(path: Path) -> str:

@@ -243,7 +243,7 @@ def _check(cls: type[Selector[Any]], space: Space) -> None:
 
 def _defaults(cls: type[Selector[Any]], space: Space) -> dict[str, Any]:
     """Return the defaults of the options in the space, where the space contains them."""
-    values = {item.name: item.default for item in fields(typing.cast(Any, cls))}
+    values: dict[str, Any] = {item.name: item.default for item in fields(typing.cast(Any, cls))}
     found = {}
     for name, each in space.items():
         value = values[name]
