@@ -269,3 +269,14 @@ def test_a_missing_package_is_named_with_its_extra(write, module, missing, three
     with pytest.raises(MissingExtraError, match=rf"needs '{missing}'.*fedpace\[report\]"):
         write(three_schemes, summarise(three_schemes), tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_names_of_curves_stand_near_their_ends_and_within_the_axes():
+    """Two curves begin together and part; the names must not stand where they are one line."""
+    along = np.linspace(0.0, 1.0, 200)
+    paths = [np.column_stack([along, np.where(along < 0.5, 0.1, high)]) for high in (0.4, 0.9)]
+    for path, place in zip(paths, figures.line_names(paths, ["slow", "fast"], 0.01), strict=True):
+        assert place is not None
+        anchor, side = place
+        assert path[anchor, 0] > 0.8
+        assert side in ("top", "bottom", "left")

@@ -516,12 +516,15 @@ def line_names(paths: Sequence[FloatArray], names: Sequence[str], letter: float)
     for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         others = np.vstack([np.empty((0, 2)), *(other for place, other in enumerate(paths) if place != number)])
         best: tuple[float, int, Side, _Box] | None = None
-        for place in range(0, len(path), max(1, len(path) // MAX_ANCHORS)):
+        # From the end on: readers look for a name there, and curves are apart there that began together.
+        for place in range(len(path) - 1, -1, -max(1, len(path) // MAX_ANCHORS)):
             x, y = float(path[place, 0]), float(path[place, 1])
             # Where curves are close to each other, a name could belong to any of them.
             close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
             for side, box in _name_boxes(x, y, letter * len(name), 0.008).items():
                 left, low, right, high = box
+                if min(left, low) < 0 or max(right, high) > 1:  # not beyond the axes
+                    continue
                 inside = (every > (left, low)).all(axis=1) & (every < (right, high)).all(axis=1)
                 cost = 0.01 * (close + int(inside.sum())) + 100 * _covered(box, taken)
                 if best is None or cost < best[0]:
