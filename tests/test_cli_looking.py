@@ -411,3 +411,20 @@ def test_report_of_a_folder_of_comparisons_reports_each(folder, tmp_path):
     assert str(tmp_path / "one") in shown
     found = json.loads(call("report", tmp_path, "--json"))["comparisons"]
     assert [Path(each["folder"]).name for each in found] == ["one", "two"]
+
+
+def test_explain_says_how_clients_are_remembered_and_when_one_was_forgotten(tmp_path):
+    room = 5 * 374 / 2**30  # 5 of 12 clients of 650 parameters in 4 bits
+    options = ["--selectors", f"pace-async(memory_gib={room})", "--seeds", "1", "--rounds", "8", "--device", "cpu"]
+    experiment = tmp_path / "small.toml"
+    experiment.write_text(
+        'name = "small"\nselectors = [{name = "pace-async"}]\ndata = {name = "digits", clients = 12}\n'
+        'model = {name = "softmax"}\ndelays = {name = "lognormal"}\n'
+    )
+    done = CliRunner().invoke(app, ["compare", str(experiment), *options, "--out", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    said = CliRunner().invoke(app, ["explain", str(tmp_path / "runs"), "--client", "1"]).output
+    assert "in 4 bits per value" in " ".join(said.split())
+    assert "forgot what it remembered of it" in " ".join(said.split())
+    wrong = CliRunner().invoke(app, ["compare", str(experiment), "--device", "cuda:99", "--out", str(tmp_path / "no")])
+    assert wrong.exit_code != 0

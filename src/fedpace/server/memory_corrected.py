@@ -244,7 +244,8 @@ class MemoryCorrected(Options):
             log.info("fedpace: the server remembers clients %s", after.told)
         if after.forgotten_clients:
             level = logging.INFO if state.forgotten_clients else logging.WARNING  # once, while it goes on
-            log.log(level, "fedpace: the server forgot %s; memory_gib is the room", shortened(after.notes["forgotten"]))
+            why = "memory_gib has no room for them, or they were silent for too long"
+            log.log(level, "fedpace: the server forgot the clients %s: %s", shortened(after.notes["forgotten"]), why)
         return model, after
 
     def _store(self, state: MemoryState, answers: Answers) -> RowStore:
