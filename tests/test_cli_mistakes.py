@@ -35,6 +35,15 @@ def test_runs_are_overwritten_only_on_demand(call, tiny, tmp_path):
     assert len(find_runs(out)) == 1, "the runs that were there are gone"
 
 
+def test_reports_of_another_question_are_overwritten_too(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    call("compare", tiny, "--out", out, "--seeds", 1)
+    assert call("report", out, "--target", 0.5, "--at", 2)[0] == 0
+    assert any("-target-0.5" in name for name in map(str, everything(out)))
+    assert call("run", tiny, "--out", out, "--overwrite")[0] == 0
+    assert not any("-target-0.5" in name for name in map(str, everything(out)))
+
+
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
 def test_a_folder_of_somebody_else_is_left_alone(call, tiny, tmp_path, overwrite):
     out = tmp_path / "out"

@@ -24,7 +24,7 @@ PROGRAMS = (
 PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\.\.\.|\||…")
 """Names that the reader replaces: such a line says how a command looks, and is none."""
 NOT_RUN = {
-    r"docs/results\.md: .*experiments/": "hours; tests/test_documents.py reads these, tests/golden runs schemes",
+    r"docs/appendix/.*\.md: .*experiments/": "hours; tests/test_documents.py reads these, tests/golden runs schemes",
     r".*: fedpace data \w+ (mnist|femnist)": "needs the Hub, or a folder of data; tests/data/test_hub.py plays the Hub",
     r".*: fedpace reproduce": "hours; tests/data/test_reproduce.py runs a miniature of everything that it has",
     r".*--engine ray": "needs a cluster; tests/sim/test_ray_engine.py starts one (make test-ray)",
@@ -33,6 +33,7 @@ NOT_RUN = {
     r".*: pip install": "installs; `make demo` and `make test` do it",
     r".*: make \w": "sets up an environment; that there is such a target is looked up below",
     r".*: python benchmarks/": "minutes to hours; that there is such a file with such options is looked up below",
+    r".*: python examples/lora": "minutes, and needs the extra lora; tests/examples runs it in small",
     r".*: python -m pytest": "a part of these tests",
     r".*: (flwr|flower-|nvflare|ray|tensorboard)": "a server of another program; make test-flower and test-nvflare",
 }

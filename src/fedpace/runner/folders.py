@@ -12,8 +12,11 @@ from fedpace.sim.checkpoint import STATE, TENSORS, is_checkpoint
 
 MODEL = "model.safetensors"
 
-OURS = frozenset({INFO, ROUNDS, TRACKING, MODEL, PLAN, "comparison.json", "report.html", "report.png"})
-"""Names of the files that fedpace writes into a folder of runs; `overwrite` removes only these."""
+OURS = frozenset({INFO, ROUNDS, TRACKING, MODEL, PLAN})
+"""Names of the files that fedpace writes into a folder of runs; `overwrite` removes only these and reports."""
+ASKED = r"(?:-(?:target|hold|at|looks)-.+)?"
+REPORTS = re.compile(rf"report{ASKED}\.(?:html|png)|comparison{ASKED}\.json")
+"""Names of reports; those of `fedpace report --target 0.9` and the like end in what was asked for."""
 IN_CHECKPOINTS = re.compile(rf"{re.escape(STATE)}|{re.escape(TENSORS)}|session\.json|arrays-[0-9a-f]{{16}}\.npz")
 """Names of the files that fedpace writes into the folder of a checkpoint."""
 UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}")
@@ -67,4 +70,6 @@ def _our_files(folder: Path) -> list[Path]:
 def _is_ours(path: Path) -> bool:
     unfinished = UNFINISHED.fullmatch(path.name)
     name = unfinished.group(1) if unfinished else path.name
-    return name in OURS or (is_checkpoint(path.parent) and IN_CHECKPOINTS.fullmatch(name) is not None)
+    if name in OURS or REPORTS.fullmatch(name) is not None:
+        return True
+    return is_checkpoint(path.parent) and IN_CHECKPOINTS.fullmatch(name) is not None
