@@ -73,9 +73,10 @@ def tune(
         return
     typer.echo(_verdict(found, seeds))
     typer.echo(f"the runs are in {found.folder}")
-    if not found.options:
+    if not found.options or found.best.missed == seeds:
         return
-    words = ["fedpace", "compare", *([str(experiment)] if experiment else []), "--selectors", f"{found.text},{scheme}"]
+    schemes = found.text if found.default is None else f"{found.text},{scheme}"
+    words = ["fedpace", "compare", *([str(experiment)] if experiment else []), "--selectors", schemes]
     words += [] if target is None else ["--target", str(target)]
     words += [] if delays is None else ["--delays", delays]
     typer.echo(f"now on other seeds: {shlex.join([*words, '--seeds', '5'])}")
@@ -91,9 +92,9 @@ def _verdict(found: Tuned, seeds: int) -> str:
         return f"the defaults are the best of {tried}: {found.text}, {best.seconds:,.4g} s on these seeds{also}"
     line = f"best of {tried}: {found.text}, "
     if best.missed:
-        return (
-            f"{line}which missed the target under {best.missed} of {seeds} seeds; the defaults under {default.missed}"
-        )
+        return f"{line}which missed the target under {best.missed} of {seeds} seeds"
+    if default is None:
+        return f"{line}{best.seconds:,.4g} s on these seeds; the defaults cannot be run in this experiment"
     if default.missed == seeds:
         return f"{line}{best.seconds:,.4g} s on these seeds; the defaults never reached the target"
     if default.missed:

@@ -83,6 +83,8 @@ class Trial:
     """Geometric mean over the seeds, with missed targets as `MISSED` says."""
     missed: int
     """Seeds under which the target was missed."""
+    defaults: bool = False
+    """Whether this is the trial with the default options."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Tuned:
     options: dict[str, Any]
     """The best setting that was tried; empty = the defaults."""
     trials: tuple[Trial, ...]
-    """What was tried; the first trial has the defaults."""
+    """What was tried; the first trial has the defaults, unless they cannot be run in this experiment."""
     folder: Path
     """Where the runs of this search are."""
 
@@ -103,9 +105,9 @@ class Tuned:
         return min(self.trials, key=lambda trial: trial.seconds)
 
     @property
-    def default(self) -> Trial:
-        """The trial with the default options."""
-        return self.trials[0]
+    def default(self) -> Trial | None:
+        """The trial with the default options; None if they cannot be run, such as k = 10 of 8 clients."""
+        return next((trial for trial in self.trials if trial.defaults), None)
 
     @property
     def text(self) -> str:
@@ -157,7 +159,8 @@ def tune(
     left = _enqueue(study, wanted, defaults, trials)
 
     def objective(current: Any) -> float:
-        if current.user_attrs.get("defaults"):
+        standard_options = bool(current.user_attrs.get("defaults"))
+        if standard_options:
             options = dict(defaults)
             for name, each in wanted.items():
                 if _inside(defaults[name], each):  # so that the sampler learns from it
@@ -166,18 +169,18 @@ def tune(
             options = {name: _suggest(current, name, each) for name, each in wanted.items()}
         try:
             selector = cls(**options)
-        except InputError as refused:  # two options that do not go together
+            records = [
+                _run(experiment, scheme, selector, seed, folder / f"trial-{current.number}" / f"seed-{seed}", execution)
+                for seed in seeds
+            ]
+        except InputError as refused:  # options that do not go together, or not with the experiment
             current.set_user_attr("refused", str(refused))
             raise optuna.TrialPruned from refused
-        records = [
-            _run(experiment, scheme, selector, seed, folder / f"trial-{current.number}" / f"seed-{seed}", execution)
-            for seed in seeds
-        ]
         missed = sum(record.reached is None for record in records)
         current.set_user_attr("missed", missed)
         seconds = geometric_seconds(records)
         if watch is not None:
-            watch(Trial(current.number, options, seconds, missed))
+            watch(Trial(current.number, options, seconds, missed, standard_options))
         return seconds
 
     study.optimize(objective, n_trials=left)
@@ -187,12 +190,16 @@ def tune(
             dict(defaults if trial.user_attrs.get("defaults") else trial.params),
             float(trial.value),
             int(trial.user_attrs["missed"]),
+            bool(trial.user_attrs.get("defaults")),
         )
         for trial in study.trials
         if trial.value is not None
     )
+    if not done:
+        reasons = [trial.user_attrs["refused"] for trial in study.trials if "refused" in trial.user_attrs]
+        raise InputError(f"no setting of {scheme} that was tried can be run; the last one: {reasons[-1]}")
     best = min(done, key=lambda trial: trial.seconds)
-    return Tuned(scheme, {} if best.number == done[0].number else best.options, done, folder)
+    return Tuned(scheme, {} if best.defaults else best.options, done, folder)
 
 
 def _own_folder(
@@ -215,6 +222,8 @@ def _own_folder(
 def _enqueue(study: Any, space: dict[str, Range | Choice], defaults: dict[str, Any], trials: int) -> int:
     """Put the defaults first, and all settings if there are no more than `trials`; return how many trials to run."""
     ended = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+    if all(trial.state.name == "PRUNED" for trial in ended):
+        ended = []  # what made every setting impossible may be mended
     waiting = [trial for trial in study.trials if trial.state.name == "WAITING"]
     if not any(trial.user_attrs.get("defaults") for trial in ended + waiting):
         known = {name: value for name, value in defaults.items() if _inside(value, space[name])}
@@ -328,13 +337,15 @@ def _checked(cls: type[Selector[Any]], space: Space) -> dict[str, Range | Choice
                 raise InputError(
                     f"expected a range with low < high for {name}, both finite, but {each.low:g} to {each.high:g} came"
                 )
-            ends = (each.low, each.high)
+            values: tuple[Any, ...] = (each.low, each.high)
             if each.whole or _whole(hints[name]):
                 each = replace(each, whole=True)
-                ends = tuple(int(end) if end == int(end) else end for end in ends)
-        elif not each.values:
-            raise InputError(f"expected values to choose from for {name}, but there are none")
-        for value in each.values if isinstance(each, Choice) else ends:
+                values = tuple(int(end) if end == int(end) else end for end in values)
+        else:
+            values = each.values
+            if not values:
+                raise InputError(f"expected values to choose from for {name}, but there are none")
+        for value in values:
             typed(hints[name], value, option_name(cls, name))
             if name in constrained(cls):
                 check_option(constrained(cls)[name], value, option_name(cls, name))
