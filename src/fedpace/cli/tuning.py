@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpace._base.errors import InputError
 from fedpace.cli.options import AsJson, ExperimentFile, print_json
+
+if TYPE_CHECKING:
+    from fedpace.study.tuning import Tuned
 
 
 def tune(
@@ -27,9 +30,7 @@ def tune(
     seeds: Annotated[int, typer.Option(help="Seeds of each trial: 100, 101, ...; comparisons use 0, 1, ...")] = 3,
     target: Annotated[float | None, typer.Option(help="Accuracy (or loss) to hold.", show_default=False)] = None,
     delays: Annotated[str | None, typer.Option(help="Another delay model.", show_default=False)] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the trials; a second call with it continues.")] = Path(
-        "runs/tune"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of searches; the same call again continues.")] = Path("runs/tune"),
     as_json: AsJson = False,
 ) -> None:
     """Search the options of a scheme for the least time to the target (needs optuna).
@@ -67,13 +68,39 @@ def tune(
         watch=told,
     )
     if as_json:
-        print_json(dataclasses.asdict(found) | {"best": dataclasses.asdict(found.best), "selector": found.text})
+        more = {"best": dataclasses.asdict(found.best), "selector": found.text, "folder": str(found.folder)}
+        print_json(dataclasses.asdict(found) | more)
         return
-    gain = found.default.seconds / found.best.seconds
-    typer.echo(f"best of {len(found.trials)}: {found.text}, {gain:.3g} times as fast as the first trial on these seeds")
-    file = f" {shlex.quote(str(experiment))}" if experiment else ""
-    both = f"{found.text},{scheme}" if found.options else scheme
-    typer.echo(f"now on other seeds: fedpace compare{file} --selectors {shlex.quote(both)} --seeds 5")
+    typer.echo(_verdict(found, seeds))
+    typer.echo(f"the runs are in {found.folder}")
+    if not found.options or found.best.missed == seeds:
+        return
+    schemes = found.text if found.default is None else f"{found.text},{scheme}"
+    words = ["fedpace", "compare", *([str(experiment)] if experiment else []), "--selectors", schemes]
+    words += [] if target is None else ["--target", str(target)]
+    words += [] if delays is None else ["--delays", delays]
+    typer.echo(f"now on other seeds: {shlex.join([*words, '--seeds', '5'])}")
+
+
+def _verdict(found: Tuned, seeds: int) -> str:
+    """Return the line that says what is best, and how much better than the defaults, if that can be said."""
+    best, default, tried = found.best, found.default, len(found.trials)
+    if all(trial.missed == seeds for trial in found.trials):
+        return f"none of {tried} settings reached the target: take an easier target, or more rounds (max_rounds)"
+    if not found.options:
+        also = f"; they missed the target under {best.missed} of {seeds} seeds" if best.missed else ""
+        return f"the defaults are the best of {tried}: {found.text}, {best.seconds:,.4g} s on these seeds{also}"
+    line = f"best of {tried}: {found.text}, "
+    if best.missed:
+        return f"{line}which missed the target under {best.missed} of {seeds} seeds"
+    if default is None:
+        return f"{line}{best.seconds:,.4g} s on these seeds; the defaults cannot be run in this experiment"
+    if default.missed == seeds:
+        return f"{line}{best.seconds:,.4g} s on these seeds; the defaults never reached the target"
+    if default.missed:
+        missed = f"the defaults missed the target under {default.missed} of {seeds} seeds"
+        return f"{line}{best.seconds:,.4g} s on these seeds; {missed}"
+    return f"{line}{default.seconds / best.seconds:.3g} times as fast as the defaults on these seeds"
 
 
 def _short(value: object) -> str:

@@ -1,7 +1,7 @@
 """`tune` searches the options of a scheme for the least time to the target, with optuna.
 
     found = tune(experiment, "fedbuff", {"buffer": Range(2, 40)}, folder=Path("runs/tune"), trials=30)
-    found.options, found.seconds
+    found.options, found.best.seconds
 
 The first trial has the defaults, so that the result is never worse than they are on the seeds of the search. On other
 seeds it may be: the best of many trials is partly luck. Compare it with the defaults on seeds that the search did not
@@ -9,22 +9,29 @@ use.
 
 A trial is the geometric mean of the times to hold the target, over the seeds. A run that misses the target counts
 `MISSED` times as long as it went on. Every trial is on disk before the next begins, and a second call continues.
+
+A search has its own folder, named after the scheme and after everything that its times depend on: the experiment with
+its target, delays and limits, the seeds, and what is searched. Another search never reuses its trials.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedpace._base import registry
 from fedpace._base.errors import InputError, MissingExtraError
-from fedpace._base.options import Above, AtLeast, Between, constrained
+from fedpace._base.options import Above, AtLeast, Between, check_option, constrained, option_name
 from fedpace.config import Experiment
 from fedpace.config.experiment import Scheme
+from fedpace.config.options import typed
 from fedpace.core.types import Selector
 from fedpace.records.run import RunRecord
 from fedpace.runner import Execution, run_one
@@ -35,6 +42,10 @@ WIDE = 5.0
 """Where an option has no upper limit, the search goes from its default over this factor to its default times it."""
 SEEDS = (100, 101, 102)
 """Seeds of the search; comparisons have 0, 1, ..."""
+SEARCH = "search.json"
+"""File that says what a search is about; a hash of it is in the name of the folder."""
+_APART = ("seeds", "selectors", "track")
+"""Keys of an experiment that do not count in a search."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class Trial:
     """Geometric mean over the seeds, with missed targets as `MISSED` says."""
     missed: int
     """Seeds under which the target was missed."""
+    defaults: bool = False
+    """Whether this is the trial with the default options."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,9 @@ class Tuned:
     options: dict[str, Any]
     """The best setting that was tried; empty = the defaults."""
     trials: tuple[Trial, ...]
+    """What was tried; the first trial has the defaults, unless they cannot be run in this experiment."""
+    folder: Path
+    """Where the runs of this search are."""
 
     @property
     def best(self) -> Trial:
@@ -89,9 +105,9 @@ class Tuned:
         return min(self.trials, key=lambda trial: trial.seconds)
 
     @property
-    def default(self) -> Trial:
-        """The trial with the default options."""
-        return self.trials[0]
+    def default(self) -> Trial | None:
+        """The trial with the default options; None if they cannot be run, such as k = 10 of 8 clients."""
+        return next((trial for trial in self.trials if trial.defaults), None)
 
     @property
     def text(self) -> str:
@@ -117,8 +133,9 @@ def tune(
         experiment: data, model, delays and target; its schemes and seeds do not count.
         scheme: name of the scheme.
         space: what to search; None = what the options' declarations allow (`default_space`).
-        folder: where trials and their runs are kept; a second call with this folder continues.
-        trials: number of settings to try, the defaults included.
+        folder: where searches are kept, each in a folder of its own; a second call with the same question continues.
+        trials: number of settings to try, the defaults included. If there are no more settings than that, each is
+            tried once.
         seeds: seeds of each trial. Do not report results on them.
         execution: how runs are carried out.
         watch: called after every trial.
@@ -129,44 +146,110 @@ def tune(
     if trials < 1:
         raise InputError(f"trials must be at least 1, but {trials} came")
     cls = registry.selectors[scheme]
-    wanted = default_space(cls) if space is None else dict(space)
-    _check(cls, wanted)
+    wanted = default_space(cls) if space is None else _checked(cls, space)
     if not wanted:
         raise InputError(f"{scheme} has no options to search: give some with --search, or use it as it is")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _own_folder(folder, experiment, scheme, seeds, wanted)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "trials.log")))
     study = optuna.create_study(storage=storage, study_name=scheme, load_if_exists=True)
     study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))  # a second call draws other settings
-    if not study.trials:
-        study.enqueue_trial(_defaults(cls, wanted))
+    standard = cls()
+    defaults = {name: getattr(standard, name) for name in wanted}
+    left = _enqueue(study, wanted, defaults, trials)
 
     def objective(current: Any) -> float:
-        options = {name: _suggest(current, name, each) for name, each in wanted.items()}
+        standard_options = bool(current.user_attrs.get("defaults"))
+        if standard_options:
+            options = dict(defaults)
+            for name, each in wanted.items():
+                if _inside(defaults[name], each):  # so that the sampler learns from it
+                    _suggest(current, name, each)
+        else:
+            options = {name: _suggest(current, name, each) for name, each in wanted.items()}
         try:
             selector = cls(**options)
-        except InputError as refused:  # two options that do not go together
+            records = [
+                _run(experiment, scheme, selector, seed, folder / f"trial-{current.number}" / f"seed-{seed}", execution)
+                for seed in seeds
+            ]
+        except InputError as refused:  # options that do not go together, or not with the experiment
             current.set_user_attr("refused", str(refused))
             raise optuna.TrialPruned from refused
-        records = [
-            _run(experiment, scheme, selector, seed, folder / f"trial-{current.number}" / f"seed-{seed}", execution)
-            for seed in seeds
-        ]
         missed = sum(record.reached is None for record in records)
         current.set_user_attr("missed", missed)
         seconds = geometric_seconds(records)
         if watch is not None:
-            watch(Trial(current.number, options, seconds, missed))
+            watch(Trial(current.number, options, seconds, missed, standard_options))
         return seconds
 
-    study.optimize(objective, n_trials=max(0, trials - sum(trial.state.is_finished() for trial in study.trials)))
+    study.optimize(objective, n_trials=left)
     done = tuple(
-        Trial(trial.number, dict(trial.params), float(trial.value), int(trial.user_attrs["missed"]))
+        Trial(
+            trial.number,
+            dict(defaults if trial.user_attrs.get("defaults") else trial.params),
+            float(trial.value),
+            int(trial.user_attrs["missed"]),
+            bool(trial.user_attrs.get("defaults")),
+        )
         for trial in study.trials
         if trial.value is not None
     )
+    if not done:
+        reasons = [trial.user_attrs["refused"] for trial in study.trials if "refused" in trial.user_attrs]
+        raise InputError(f"no setting of {scheme} that was tried can be run; the last one: {reasons[-1]}")
     best = min(done, key=lambda trial: trial.seconds)
-    return Tuned(scheme, {} if best.number == done[0].number else best.options, done)
+    return Tuned(scheme, {} if best.defaults else best.options, done, folder)
+
+
+def _own_folder(
+    parent: Path, experiment: Experiment, scheme: str, seeds: Sequence[int], space: dict[str, Range | Choice]
+) -> Path:
+    """Return the folder of a search; it differs for every experiment, target, delay model, scheme, seeds and space."""
+    about = {
+        "scheme": scheme,
+        "seeds": list(seeds),
+        "space": {name: asdict(each) for name, each in space.items()},
+        "experiment": {key: value for key, value in experiment.as_table().items() if key not in _APART},
+    }
+    text = json.dumps(about, indent=1, sort_keys=True, default=str) + "\n"
+    folder = parent / f"{scheme}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SEARCH).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _enqueue(study: Any, space: dict[str, Range | Choice], defaults: dict[str, Any], trials: int) -> int:
+    """Put the defaults first, and all settings if there are no more than `trials`; return how many trials to run."""
+    ended = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+    if all(trial.state.name == "PRUNED" for trial in ended):
+        ended = []  # what made every setting impossible may be mended
+    waiting = [trial for trial in study.trials if trial.state.name == "WAITING"]
+    if not any(trial.user_attrs.get("defaults") for trial in ended + waiting):
+        known = {name: value for name, value in defaults.items() if _inside(value, space[name])}
+        study.enqueue_trial(known, user_attrs={"defaults": True})
+    every = _every_setting(space, trials)
+    others = [setting for setting in every or () if setting != defaults]
+    if every is None or len(others) + 1 > trials:
+        return max(0, trials - len(ended))
+    tried = [trial.params for trial in ended] + [trial.system_attrs["fixed_params"] for trial in waiting]
+    for setting in others:
+        if setting not in tried:
+            study.enqueue_trial(setting)
+    return sum(trial.state.name == "WAITING" for trial in study.trials)
+
+
+def _every_setting(space: Space, most: int) -> list[dict[str, Any]] | None:
+    """Return all settings of a space; None if there are more than `most`."""
+    if any(isinstance(each, Range) and not each.whole for each in space.values()):
+        return None
+    values = [
+        dict.fromkeys(each.values) if isinstance(each, Choice) else range(int(each.low), int(each.high) + 1)
+        for each in space.values()
+    ]
+    if math.prod(len(each) for each in values) > most:
+        return None
+    return [dict(zip(space, setting, strict=True)) for setting in itertools.product(*values)]
 
 
 def geometric_seconds(records: Sequence[RunRecord]) -> float:
@@ -206,18 +289,23 @@ def default_space(cls: type[Selector[Any]]) -> dict[str, Range | Choice]:
 def parse_space(text: str, cls: type[Selector[Any]]) -> dict[str, Range | Choice]:
     """Return the space that a text names: `k=2:40,epsilon=0.1:0.9,variant=md|uniform`."""
     found: dict[str, Range | Choice] = {}
-    kinds = {item.name: item.default for item in fields(typing.cast(Any, cls))}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    hints = typing.get_type_hints(cls)
+    for part in [piece.strip() for piece in text.split(",") if piece.strip()] or [text]:
         name, _, values = (piece.strip() for piece in part.partition("="))
         low, colon, high = values.partition(":")
+        words = [word.strip() for word in values.split("|")]
         try:
+            if not name or name in found or not all(words):
+                raise ValueError
             if colon:
-                whole = isinstance(kinds.get(name), int) and not isinstance(kinds.get(name), bool)
-                found[name] = Range(float(low), float(high), whole)
+                found[name] = Range(float(low), float(high), _whole(hints.get(name)))
             else:
-                found[name] = Choice(tuple(_value(word.strip()) for word in values.split("|")))
+                found[name] = Choice(tuple(dict.fromkeys(_value(word) for word in words)))
         except ValueError as wrong:
-            raise InputError(f"--search takes NAME=LOW:HIGH or NAME=A|B, but {part!r} came") from wrong
+            raise InputError(
+                "--search takes NAME=LOW:HIGH or NAME=A|B, separated by commas and each name once, such as "
+                f'"buffer=2:40,variant=md|uniform", but {part!r} came'
+            ) from wrong
     return found
 
 
@@ -230,27 +318,46 @@ def _value(word: str) -> Any:
     return {"true": True, "false": False}.get(word.lower(), word)
 
 
-def _check(cls: type[Selector[Any]], space: Space) -> None:
+def _whole(hint: Any) -> bool:
+    """Return whether an option with this type takes whole numbers only."""
+    kinds = typing.get_args(hint) or (hint,)
+    return int in kinds and float not in kinds
+
+
+def _checked(cls: type[Selector[Any]], space: Space) -> dict[str, Range | Choice]:
+    """Return the space, with whole ranges for options that are whole; raise if it has a value that is not allowed."""
     known = [item.name for item in fields(typing.cast(Any, cls))]
+    hints = typing.get_type_hints(cls)
+    found: dict[str, Range | Choice] = {}
     for name, each in space.items():
         if name not in known:
             raise InputError(f"{cls.name} has no option {name!r} to search: it has {', '.join(known) or 'none'}")
-        if isinstance(each, Range) and not each.low < each.high:
-            raise InputError(f"expected a range with low < high for {name}, but {each.low:g} to {each.high:g} came")
-        if isinstance(each, Choice) and not each.values:
-            raise InputError(f"expected values to choose from for {name}, but there are none")
-
-
-def _defaults(cls: type[Selector[Any]], space: Space) -> dict[str, Any]:
-    """Return the defaults of the options in the space, where the space contains them."""
-    values: dict[str, Any] = {item.name: item.default for item in fields(typing.cast(Any, cls))}
-    found = {}
-    for name, each in space.items():
-        value = values[name]
-        inside = value in each.values if isinstance(each, Choice) else each.low <= value <= each.high
-        if inside:
-            found[name] = value
+        if isinstance(each, Range):
+            if not (each.low < each.high and math.isfinite(each.high - each.low)):
+                raise InputError(
+                    f"expected a range with low < high for {name}, both finite, but {each.low:g} to {each.high:g} came"
+                )
+            values: tuple[Any, ...] = (each.low, each.high)
+            if each.whole or _whole(hints[name]):
+                each = replace(each, whole=True)
+                values = tuple(int(end) if end == int(end) else end for end in values)
+        else:
+            values = each.values
+            if not values:
+                raise InputError(f"expected values to choose from for {name}, but there are none")
+        for value in values:
+            typed(hints[name], value, option_name(cls, name))
+            if name in constrained(cls):
+                check_option(constrained(cls)[name], value, option_name(cls, name))
+        found[name] = each
     return found
+
+
+def _inside(value: Any, each: Range | Choice) -> bool:
+    """Return whether a range or choice contains a value."""
+    if isinstance(each, Choice):
+        return value in each.values
+    return isinstance(value, int | float) and each.low <= value <= each.high
 
 
 def _suggest(current: Any, name: str, each: Range | Choice) -> Any:
