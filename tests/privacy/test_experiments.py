@@ -20,11 +20,11 @@ from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 
 
-def simulation(scheme, privacy, **options):
+def simulation(scheme, privacy, *, clients=14, jitter=0.5, **options):
     return Simulation(
-        Digits(clients=14, alpha=0.5),
+        Digits(clients=clients, alpha=0.5),
         Softmax(),
-        LognormalDelays(jitter=0.5),
+        LognormalDelays(jitter=jitter),
         make_selector(scheme, **options),
         training=Training(epochs=1, batch=32, lr=0.2),
         privacy=privacy,
@@ -121,7 +121,7 @@ def test_a_minimum_needs_sums():
 
 def test_pace_does_not_end_rounds_that_no_sum_could_open():
     """Its deadline alone would end rounds before the eighth answer, and all of their work would be lost."""
-    rounds = simulation("pace", TrainingPrivacy("sums", minimum=8)).rounds()
+    rounds = simulation("pace", TrainingPrivacy("sums", minimum=8), clients=30, jitter=1.0).rounds()
     played = [found for _, found in zip(range(13), rounds, strict=False)][1:]
     assert any(found.failed for found in played), "some rounds end at a deadline"
     assert all(len(set(found.clients) - set(found.failed)) >= 8 for found in played)

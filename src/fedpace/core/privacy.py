@@ -51,7 +51,9 @@ class TrainingPrivacy(Options):
             raise InputError(
                 "epsilon of privacy adds noise to sums, but the server sees single updates: set aggregation = 'sums'"
             )
-        if not self.epsilon and (changed := [name for name in NOISE if getattr(self, name) != getattr(type(self), name)]):
+        if not self.epsilon and (
+            changed := [name for name in NOISE if getattr(self, name) != getattr(type(self), name)]
+        ):
             raise InputError(
                 f"{' and '.join(changed)} of privacy is about noise, which needs an epsilon above 0: set epsilon, or "
                 f"leave {' and '.join(changed)} out"
