@@ -51,12 +51,11 @@ class TrainingPrivacy(Options):
             raise InputError(
                 "epsilon of privacy adds noise to sums, but the server sees single updates: set aggregation = 'sums'"
             )
-        if not self.epsilon and (
-            changed := [name for name in NOISE if getattr(self, name) != getattr(type(self), name)]
-        ):
+        changed = " and ".join(name for name in NOISE if getattr(self, name) != getattr(type(self), name))
+        if changed and not self.epsilon:
             raise InputError(
-                f"{' and '.join(changed)} of privacy is about noise, which needs an epsilon above 0: set epsilon, or "
-                f"leave {' and '.join(changed)} out"
+                f"{changed} of privacy has no effect without noise, which needs an epsilon above 0: set epsilon, or leave "
+                f"{changed} out"
             )
 
     @property
