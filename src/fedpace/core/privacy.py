@@ -54,8 +54,8 @@ class TrainingPrivacy(Options):
         changed = " and ".join(name for name in NOISE if getattr(self, name) != getattr(type(self), name))
         if changed and not self.epsilon:
             raise InputError(
-                f"{changed} of privacy has no effect without noise, which needs an epsilon above 0: set epsilon, or leave "
-                f"{changed} out"
+                f"{changed} of privacy has no effect without noise, which needs an epsilon above 0: set epsilon, or "
+                f"leave {changed} out"
             )
 
     @property
