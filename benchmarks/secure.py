@@ -2,7 +2,7 @@
 
     nice -n 10 python benchmarks/secure.py benchmarks/secure.json          about 20 minutes on one core
     python benchmarks/secure.py --picture docs/secure.png benchmarks/secure.json
-    python benchmarks/secure.py --cells even --schemes fedbuff --seeds 901 --modes plain "sums 8" out.json
+    python benchmarks/secure.py out.json --cells even --schemes fedbuff --seeds 901 --modes plain "sums 8"
 
 Virtual seconds until an accuracy is held, on digits with 60 clients; noise on the first cell only. Sums are charged
 with three round trips of 0.2 s per step (key exchange, shares, unmasking) and 2 kB per upload; `pace-async` also with a

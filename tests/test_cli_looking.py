@@ -165,6 +165,9 @@ def test_explain_without_rounds_speaks_of_replies(folder):
     assert [turn.weight for turn in found.turns] == pytest.approx([2 / 3, 0.0, None, 0.5])
     assert found.influence == pytest.approx((2 / 3) / 4)
     assert (found.chosen, found.failed, found.in_rounds) == (3, 1, False)
+    assert "older model: it has no weight in this step, but changes the memory" in found.turns[1].reason
+    plain = replace(record, info=replace(record.info, server={"name": "nesterov"}))
+    assert explain_client(plain, "0").turns[1].reason == "to an older model: it has no weight in this step"
     said = " ".join(found.sentences())
     assert "had a reply in 3 of 4 steps" in said
     assert "chosen" not in said.replace("clients are not chosen", "")

@@ -114,6 +114,18 @@ class TestHowRoundsEnd:
         step, waited = play(one, [4.0, 9.0, 6.0], crashed=[0])
         assert (ended(step), waited) == (([2], [1]), 6.0), "a crash is no answer"
 
+    @pytest.mark.parametrize("early", [{"deadline": 4.0}, {"quorum": 1}], ids=["deadline", "quorum"])
+    def test_with_sums_not_before_a_sum_can_be_opened(self, early):
+        seconds, sums = [3.0, 9.0, 5.0, 7.0], {"aggregation": "sums", "minimum": 3}
+        one = coordinator(Everybody(**early), **sums)
+        step, waited = play(one, seconds)
+        assert (ended(step), waited) == (([0, 2, 3], [1]), 7.0)
+        assert one.stepped().seconds == 7.0
+        step, waited = play(coordinator(Everybody(**early), **sums), seconds, crashed=[2])
+        assert (ended(step), waited) == (([0, 1, 3], []), 9.0), "a crash is no answer"
+        step, waited = play(coordinator(Everybody(**early), **sums), seconds, crashed=[2, 3])
+        assert (ended(step), waited) == (([0], [1]), 7.0), "the two that are left cannot make a sum"
+
     def test_where_all_crash_there_is_nothing_to_wait_for(self):
         one = coordinator(Everybody(deadline=1.0), 2)
         step, _ = play(one, [4.0, 9.0], crashed=[0, 1])

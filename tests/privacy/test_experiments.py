@@ -20,11 +20,11 @@ from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 
 
-def simulation(scheme, privacy, **options):
+def simulation(scheme, privacy, *, clients=14, jitter=0.5, **options):
     return Simulation(
-        Digits(clients=14, alpha=0.5),
+        Digits(clients=clients, alpha=0.5),
         Softmax(),
-        LognormalDelays(jitter=0.5),
+        LognormalDelays(jitter=jitter),
         make_selector(scheme, **options),
         training=Training(epochs=1, batch=32, lr=0.2),
         privacy=privacy,
@@ -98,6 +98,33 @@ def test_options_change_the_privacy_of_an_experiment():
     assert not parse_experiment(open_again, "here", Overrides(secure=False)).privacy.sums
     with pytest.raises(InputError, match=r"--dp.*epsilon"):
         parse_experiment(TABLE, "here", Overrides(dp={"epsilon": -1.0}))
+
+
+@pytest.mark.parametrize("noise", [{"clip": 0.5}, {"epsilon": 0}, {"epsilon": 0.0, "clip": 1.0}])
+def test_noise_needs_an_epsilon(noise):
+    with pytest.raises(InputError, match=r"--dp.*epsilon above 0"):
+        parse_experiment(TABLE, "here", Overrides(dp=noise))
+    stated = {**TABLE, "privacy": {"aggregation": "sums", "epsilon": 3.0}}
+    assert parse_experiment(stated, "here", Overrides(dp={"clip": 0.5})).privacy.epsilon == 3.0
+    with pytest.raises(InputError, match=r"here, \[privacy\].*clip.*epsilon above 0"):
+        parse_experiment({**TABLE, "privacy": {"aggregation": "sums", "clip": 0.5}}, "here")
+
+
+def test_a_minimum_needs_sums():
+    for secure in (None, False):
+        with pytest.raises(InputError, match=r"--minimum.*add --secure"):
+            parse_experiment(TABLE, "here", Overrides(secure=secure, minimum=5))
+    stated = {**TABLE, "privacy": {"aggregation": "sums"}}
+    assert parse_experiment(stated, "here", Overrides(minimum=5)).privacy.minimum == 5
+    assert parse_experiment(TABLE, "here", Overrides(minimum=5, dp={"epsilon": 3.0})).privacy.minimum == 5
+
+
+def test_pace_does_not_end_rounds_that_no_sum_could_open():
+    """Its deadline alone would end rounds before the eighth answer, and all of their work would be lost."""
+    rounds = simulation("pace", TrainingPrivacy("sums", minimum=8), clients=30, jitter=1.0).rounds()
+    played = [found for _, found in zip(range(13), rounds, strict=False)][1:]
+    assert any(found.failed for found in played), "some rounds end at a deadline"
+    assert all(len(set(found.clients) - set(found.failed)) >= 8 for found in played)
 
 
 def test_robust_rules_scaffold_and_small_fleets_are_refused():

@@ -386,6 +386,7 @@ class Overrides:
         before = changed.get(PRIVACY, {})
         if (private := self._privacy()) and isinstance(before, dict):
             changed[PRIVACY] = {**before, **private}
+            self._check_privacy(changed[PRIVACY])
         if self.robust is not None or self.validation is not None:
             changed["robust"] = self._robust(table)
         if self.delays is not None and self._other_delays(table):
@@ -454,6 +455,16 @@ class Overrides:
         if self.minimum is not None:
             changed["minimum"] = self.minimum
         return changed if self.dp is None else {**changed, "aggregation": "sums", **self.dp}
+
+    def _check_privacy(self, table: TomlTable) -> None:
+        """Raise InputError if `--dp` would add no noise, or `--minimum` would change nothing."""
+        if self.dp is not None and table.get("epsilon", 0) == 0:
+            raise InputError("--dp adds no noise without an epsilon above 0: give one, such as --dp epsilon=3,clip=0.5")
+        if self.minimum is not None and table.get("aggregation") != "sums":
+            raise InputError(
+                "--minimum is the fewest clients in a sum, but the server sees single updates: add --secure, or leave "
+                "--minimum out"
+            )
 
     def _robust(self, table: TomlTable) -> Any:
         """Return the table of the robust rule: the option's rule, or the experiment's rule with another validation."""

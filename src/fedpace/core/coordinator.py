@@ -208,7 +208,9 @@ class Coordinator:
     def wake_at(self) -> float:
         """Time at which to call `due` even if no answer arrives; infinity = only an answer or a new client matters."""
         wait = self.progress.wait
-        return self.progress.until if wait is not None and self._counted(wait)[1] else math.inf
+        if wait is None or not self._counted(wait)[1] or self._too_few():
+            return math.inf
+        return self.progress.until
 
     @property
     def excluded(self) -> set[ClientId]:
@@ -488,11 +490,24 @@ class Coordinator:
     def _over(self, wait: Wait) -> bool:
         """Return whether the wait is over.
 
-        It is over when no task is in flight. With at least one answer, it is also over at the quorum or the deadline.
+        It is over when no task is in flight. With at least one answer, it is also over at the quorum or the deadline,
+        unless a sum needs more answers.
         """
         flying, held = self._counted(wait)
         quorum = 0 < wait.answers <= held
-        return not flying or (held > 0 and (quorum or self.now >= self.progress.until))
+        ended = held > 0 and (quorum or self.now >= self.progress.until)
+        return not flying or (ended and not self._too_few())
+
+    def _too_few(self) -> bool:
+        """Return whether a round with sums must go on: its answers cannot be opened yet, but they can with more.
+
+        A round that ended with fewer than `minimum` answers would be lost. Where too many clients failed, waiting does
+        not help. Policies without rounds decide for themselves (`_enough`).
+        """
+        if not (self.sums and self.policy.rounds):
+            return False
+        flying, held = (sum(task.weight != 0 for task in tasks) for tasks in self.task_table.policy_tasks())
+        return held < self.settings.minimum <= held + flying
 
     def _counted(self, wait: Wait) -> tuple[int, int]:
         """Return how many tasks of the wait are in flight, and how many are answered but not yet used."""

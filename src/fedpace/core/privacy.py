@@ -9,6 +9,9 @@ from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace.core.settings import MINIMUM, Aggregation
 
+NOISE = ("delta", "clip", "releases")
+"""Options that have no effect without an epsilon."""
+
 
 @dataclass(frozen=True)
 class TrainingPrivacy(Options):
@@ -42,11 +45,17 @@ class TrainingPrivacy(Options):
     releases: Annotated[int, AtLeast(1)] = 100
 
     def __post_init__(self) -> None:
-        """Raise InputError if noise is wanted where the server sees single updates."""
+        """Raise InputError if noise is wanted where the server sees single updates, or without an epsilon."""
         super().__post_init__()
         if self.epsilon and self.aggregation != "sums":
             raise InputError(
                 "epsilon of privacy adds noise to sums, but the server sees single updates: set aggregation = 'sums'"
+            )
+        changed = " and ".join(name for name in NOISE if getattr(self, name) != getattr(type(self), name))
+        if changed and not self.epsilon:
+            raise InputError(
+                f"{changed} of privacy has no effect without noise, which needs an epsilon above 0: set epsilon, or "
+                f"leave {changed} out"
             )
 
     @property

@@ -13,6 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,10 @@ NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 CHANCE = frozenset({"random"})
 """Schemes that use no facts about clients: chance is the only reason for their choices."""
 EXCLUDED = "excluded for a while: the server's validation set refused its updates"
+MEMORIES = frozenset({"memory-corrected", "client-memory"})
+"""Server steps in which a late answer of weight 0 changes what is remembered of its client."""
+LATE = "to an older model: it has no weight in this step"
+REMEMBERED = f"{LATE}, but changes the memory, and counts in later steps through it"
 COMMON = 5
 """Reasons that the summary names; others are counted together."""
 
@@ -187,7 +192,9 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
     if chance:
         turns = tuple(_drawn(current, client, len(known)) for current in played)
     else:
-        turns = tuple((_turn if in_rounds else _step)(current, client, place, stated) for current in played)
+        late = REMEMBERED if record.info.server.get("name") in MEMORIES else LATE
+        told = _turn if in_rounds else partial(_step, late=late)
+        turns = tuple(told(current, client, place, stated) for current in played)
     turns = tuple(_bounded(turn, current, client) for turn, current in zip(turns, played, strict=True))
     turns = _excluded(turns, played, client)
     bounded = Influence(played)
@@ -282,8 +289,8 @@ def _drawn(current: Round, client: str, clients: int) -> ClientRound:
     return replace(turn, reason=said.get(turn.part, f"not among the {len(current.clients)} of {clients} drawn"))
 
 
-def _step(current: Round, client: str, place: int, expected: FloatArray | None) -> ClientRound:
-    """Return the part of a client in a step of an asynchronous scheme."""
+def _step(current: Round, client: str, place: int, expected: FloatArray | None, *, late: str) -> ClientRound:
+    """Return the part of a client in a step of an asynchronous scheme; `late` is said of answers without weight."""
     recorded = current.facts.get("reasons", {}).get(client)
     part: Part
     if client not in map(str, current.clients):
@@ -294,7 +301,7 @@ def _step(current: Round, client: str, place: int, expected: FloatArray | None) 
         part, weight, said = "failed", _weight(current, client), _failure(current, client)
     else:
         part, weight = "replied", _weight(current, client)
-        said = "to an older model: it weighs nothing itself" if weight == 0 else "in time for the step"
+        said = late if weight == 0 else "in time for the step"
     whole = "; ".join(filter(None, [said, recorded]))
     return ClientRound(current.number, current.clock, part, weight, whole, said)
 

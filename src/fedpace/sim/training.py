@@ -18,6 +18,8 @@ Arithmetic = Literal["torch", "numpy"]
 
 DEVICES = r"auto|cpu|cuda(:\d{1,3})?|mps"
 """What the option `device` may be."""
+TORCH = "take arithmetic torch (--arithmetic torch)"
+"""What to do where NumPy cannot compute as asked."""
 MAX_OPTION = 1e30
 """Largest step size and similar option: models have single precision, whose largest number is 3e38."""
 MAX_LOSS_GROWTH = 1000.0
@@ -84,9 +86,9 @@ class Training(Options):
         if self.device is not None and not re.fullmatch(DEVICES, self.device):
             raise InputError(f"device must be auto, cpu, cuda, cuda:1 or mps, but {shortened(self.device)} came")
         if self.arithmetic == "numpy" and self.device not in (None, "auto", "cpu"):
-            raise InputError(f"arithmetic numpy computes on the CPU, but device = {self.device!r} came")
+            raise InputError(f"arithmetic numpy computes on the CPU, but device = {self.device!r} came: {TORCH}")
         if self.arithmetic == "numpy" and self.precision not in (None, "float32"):
-            raise InputError(f"arithmetic numpy computes in float32, but precision = {self.precision!r} came")
+            raise InputError(f"arithmetic numpy computes in float32, but precision = {self.precision!r} came: {TORCH}")
         if self.algorithm == "scaffold" and self.momentum:
             raise InputError("scaffold is defined for plain SGD: set momentum = 0")
 
