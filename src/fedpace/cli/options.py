@@ -52,9 +52,10 @@ class Changes:
         int | None,
         described("Instants over which the mean must meet the target (default 10); 1 = the first crossing counts."),
     ] = None
-    max_rounds: Annotated[int | None, typer.Option("--max-rounds", "--rounds", help="Stop after this many rounds.")] = (
-        None
-    )
+    max_rounds: Annotated[
+        int | None,
+        typer.Option("--max-rounds", "--rounds", help="Rounds or server steps; a target met by then is followed up."),
+    ] = None
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")] = (
         None
     )
