@@ -18,6 +18,7 @@ def run(*options):
     return json.loads(finished.stdout)
 
 
+@pytest.mark.slow
 def test_plain_loops_and_fedpace_take_turns():
     result = run("--only", "images,memory", "--without", "flower,ray,sequential")
     assert set(result["images"]["rounds"]) == {"plain-processes", "fedpace-processes"}

@@ -209,6 +209,7 @@ def test_a_setting_runs_until_it_holds_or_is_far_behind_the_yardstick(grid, task
     assert any({**one, "lr": 0} == {**chosen, "lr": 0} for one in near), "the easy target decides, not the order"
 
 
+@pytest.mark.slow
 def test_step_sizes_are_extended_while_the_largest_is_the_best(grid, task, tmp_path):
     small = dataclasses.replace(task, rates=(0.01, 0.03), larger=(0.1, 0.3), full_rounds=25, easy=0.2, hard=0.1)
     cells = grid.cells.cells([small])[:1]
@@ -219,6 +220,7 @@ def test_step_sizes_are_extended_while_the_largest_is_the_best(grid, task, tmp_p
     assert grid.tuning.Tuned(tmp_path / "tuned.json").rate(cells[0]) == found["cells"][cells[0].name]
 
 
+@pytest.mark.slow
 def test_a_column_that_comes_later_leaves_targets_and_step_sizes_of_the_others(grid, task, tmp_path):
     small = dataclasses.replace(task, rates=(0.1, 0.3), full_rounds=25, easy=0.2, hard=0.1)
     first = grid.cells.cells([small])[:1]
