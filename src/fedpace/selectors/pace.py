@@ -114,7 +114,6 @@ class Pace(Scheme):
     """
 
     name: ClassVar[str] = "pace"
-    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.MOMENT})
     uses: ClassVar[frozenset[Need]] = frozenset({Need.TARGETS, Need.UPDATE})
     """Without targets, the cohort matches the population's curvature, but not its optimum. Without updates, s = 1, nu =

@@ -145,7 +145,6 @@ class PaceAsync(Scheme):
     """
 
     name: ClassVar[str] = "pace-async"
-    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY, Need.UPDATE})
     """Without sketches of updates, the first step assumes that clients disagree by as much as they agree."""

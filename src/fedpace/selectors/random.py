@@ -47,7 +47,6 @@ class Random(Stateless):
     """
 
     name: ClassVar[str] = "random"
-    """Former names of options: older experiments and records still use them."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: Annotated[int, AtLeast(0)] = 10
