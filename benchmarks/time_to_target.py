@@ -11,6 +11,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
     python benchmarks/time_to_target.py --delays devices               real phones: a column beside the two
     python benchmarks/time_to_target.py --natural --delays devices     writers and speaking roles, where present
     python benchmarks/time_to_target.py --held                         slow clients alone hold two classes of digits
+    python benchmarks/time_to_target.py --held-out                     17 federations that nothing was tuned on
     python benchmarks/time_to_target.py --give-up 4                    a run ends 4 times as late as pace-async holds
     python benchmarks/time_to_target.py --recorded FILE                rows of a result file, in place of running again
     python benchmarks/time_to_target.py --tables DIR                   federations with natural clients: grid/tables.py
@@ -48,6 +49,7 @@ from grid.runs import FullJob, Job, Row, full_participation, run
 from grid.schemes import BASELINE, MODES, Mode, Scheme
 from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key, key
+from lib import held_out
 
 from grid import cells as grid_cells
 from grid import markdown, picture, racing, recorded, sceptic, schemes, tables, tuning
@@ -60,6 +62,9 @@ def main() -> None:
     default = "runs/grid-images" if options.images else "runs/grid"
     if options.held:
         tasks, default = grid_cells.HELD, "runs/grid-held"
+    if options.held_out:
+        tasks, default = grid_cells.HELD_OUT, "runs/grid-held-out"
+        options.variant += held_out.RIVALS
     if options.natural:
         tasks, default = grid_cells.NATURAL, "runs/grid-natural"
     if options.tables:
@@ -280,6 +285,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
     parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
     parser.add_argument("--held", action="store_true", help="slow clients alone hold two classes of digits instead")
+    parser.add_argument("--held-out", action="store_true", help="federations that nothing was tuned on instead")
     parser.add_argument("--natural", action="store_true", help="FEMNIST by writer, Shakespeare by role instead")
     parser.add_argument("--tables", default="", metavar="DIR", help="the tables of a folder instead")
     return parser.parse_args()

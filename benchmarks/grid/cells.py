@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from lib import held_out
 from lib.slow_holders import HeldDigits, HoldersDelays
 
 from fedpace._base.errors import InputError
@@ -56,6 +57,7 @@ class Task:
         easy_loss: the easy target itself, where the paper names it.
         rare: what makes data rare where slow clients hold them.
         own_delays: the only delay model of the task, if its data say which clients are slow.
+        shares: how clients count in the objective: `uniform`, or by their `samples`.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Task:
     easy_loss: float | None = None
     rare: Literal["classes", "features"] = "classes"
     own_delays: Any = None
+    shares: Literal["uniform", "samples"] = "uniform"
 
     def at(self, rate: float) -> Training:
         """Return the training with another step size."""
@@ -120,7 +123,7 @@ class Cell:
 
     def fleet(self, wait: float = 1.0) -> Fleet:
         """How the session meets the clients; `wait`: share of them that a warm-up waits for."""
-        return Fleet(slow_rare=float(self.rare), rare=self.task.rare, warmup_wait=wait)
+        return Fleet(slow_rare=float(self.rare), rare=self.task.rare, warmup_wait=wait, shares=self.task.shares)
 
 
 DIGITS = Training(epochs=5, batch=16, lr=0.3)
@@ -217,6 +220,12 @@ NATURAL = (
         easy=0.03,
         hard=0.01,
     ),
+)
+
+# Nothing is tuned on these: schemes and step sizes are as they are given.
+HELD_OUT = (
+    *(Task(rates=(), **{**held_out.DEFAULTS, **task}) for task in held_out.TASKS),
+    dataclasses.replace(HELD[0], name="held"),
 )
 
 DELAYS = (SyntheticDelays(), NycmeshDelays())

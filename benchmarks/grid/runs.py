@@ -126,10 +126,12 @@ def run(job: Job) -> list[Row]:
     )
     clocked = [_Clocked(job, cell, first) for cell in job.cells]
     sizes: list[int] = []
+    losses: list[float] = []
     diverged = False
     try:
         for current in first.rounds():
             sizes.append(len(current.clients))
+            losses += [] if current.loss is None else [current.loss]
             for each in clocked:
                 if not each.status:
                     each.add(current)
@@ -154,6 +156,7 @@ def run(job: Job) -> list[Row]:
             "every": each.every,
             "clients": float(np.mean(sizes[1 : each.rounds + 1])) if each.rounds else 0.0,
             **{level: each.met(level) for level in LEVELS},
+            "highest_loss": round(max(losses) / losses[0], 3) if losses and losses[0] else None,
             "cpu_seconds": round(spent / len(clocked), 2),
         }
         for each in clocked
