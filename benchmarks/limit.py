@@ -103,7 +103,9 @@ def main() -> None:
                 "oracle_seconds": float(np.mean([row[level]["seconds"] for row in mine])) if mine else None,
                 "ratio": round(float(np.exp(np.mean(logs))), 2) if logs else None,
             }
-    print(json.dumps({"benchmark": "limit", "seeds": options.seeds, "scheme": options.scheme, "cells": found}, indent=1))
+    print(
+        json.dumps({"benchmark": "limit", "seeds": options.seeds, "scheme": options.scheme, "cells": found}, indent=1)
+    )
 
 
 if __name__ == "__main__":

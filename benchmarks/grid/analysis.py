@@ -86,6 +86,7 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
     found = {
         label: {
             "camp": camps[label],
+            **({"selector": first[label]["selector"]} if first[label]["selector"] != label else {}),
             "options": first[label]["options"],
             "factor": first[label]["factor"],
             "seconds": {str(seed): _plain(value) for seed, value in sorted(by.items())},
@@ -95,6 +96,7 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
             "geometric_mean": _plain(geometric_mean(by)),
             "speed_up": ratio(given_up.get(BASELINE, {}), by),
             "clients": _plain(float(np.mean([row["clients"] for row in schemes[label].values()]))),
+            **({"highest_loss": max(highs)} if (highs := _highest(schemes[label])) else {}),
         }
         for label, by in times.items()
     }
@@ -130,6 +132,11 @@ def _cell(name: str, level: str, schemes: Schemes, flagship: str, measure: Measu
         ),
         "schemes": dict(sorted(found.items(), key=lambda item: _place(item[1]))),
     }
+
+
+def _highest(by: Mapping[int, Row]) -> list[float]:
+    """Return the highest loss of each run over its first one, where that is known."""
+    return [row["highest_loss"] for row in by.values() if row.get("highest_loss") is not None]
 
 
 def _given_up(times: Times, at_least: Times) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _row(facts: Mapping[str, Any], cell: str, label: str, seed: int, entry: dict
     return {
         "cell": cell,
         "scheme": label,
-        "selector": schemes.chosen(label, [])[0].name,
+        "selector": entry.get("selector") or schemes.chosen(label, [])[0].name,
         "options": entry["options"],
         "factor": entry["factor"],
         "seed": seed,
@@ -84,6 +84,7 @@ def _row(facts: Mapping[str, Any], cell: str, label: str, seed: int, entry: dict
         "status": "reached",
         "clock": 0.0,
         "clients": entry.get("clients", math.nan),
+        "highest_loss": entry.get("highest_loss"),
         "cpu_seconds": 0.0,
         "recorded": True,
     }

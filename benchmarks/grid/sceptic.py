@@ -25,6 +25,8 @@ from grid.markdown import AT_LEAST, NOTHING, table
 from grid.runs import Row
 from grid.schemes import BASELINE, Camp, camp
 
+CLOSE = 1.1
+"""A scheme that takes at most this many times as long as the first counts as being with it."""
 SIGN = 0.05
 """One-sided level of the sign test, for pairs with runs that were given up: five of five seeds have 0.031."""
 
@@ -93,12 +95,16 @@ class Judged:
         """Seeds under which it missed the target itself, by cell."""
         self.factors: dict[str, dict[str, Factor]] = {}
         """By cell and label."""
+        self.highest: dict[str, float] = {}
+        """Highest loss of any run of the judged scheme over its first loss, by cell without its level."""
         table: dict[str, dict[str, dict[int, Row]]] = {}
         for row in rows:
             if row["mode"] == "charged":
                 table.setdefault(row["cell"], {}).setdefault(row["scheme"], {})[row["seed"]] = row
                 self.camps[row["scheme"]] = camp(row["scheme"], row["selector"])
                 self.options[row["cell"], row["scheme"]] = row["options"]
+                if row["scheme"] == flagship and row.get("highest_loss") is not None:
+                    self.highest[row["cell"]] = max(row["highest_loss"], self.highest.get(row["cell"], 0.0))
         for name in sorted(table):
             for level in LEVELS:
                 if flagship in table[name]:
@@ -218,6 +224,50 @@ def by_scheme(judged: Judged) -> str:
         line = [f"`{label}`", *(_overall(some) for some in by), *cells, str(len(every) - len(found))]
         rows.append((_mean(each.mean for each in found) if found else math.inf, line))
     return table(head, [line for _, line in sorted(rows, key=lambda row: row[0])])
+
+
+def by_level(judged: Judged) -> str:
+    """One line per other scheme, the slowest first: how many times as long it takes, to easy and to hard targets."""
+    head = ["", "easy", "hard", "pairs of runs", "missed or given up"]
+    rows = []
+    for label in judged.camps:
+        every = [by[label] for by in judged.factors.values() if label in by]
+        found = {level: [each for each in every if each.cell.endswith(level) and each.seeds] for level in LEVELS}
+        if not any(found.values()):
+            continue
+        pairs = sum(each.seeds + each.missed for each in every)
+        ended = sum(each.missed for each in every), sum(each.bound for each in every)
+        bounds = {level: any(each.bound or each.missed for each in some) for level, some in found.items()}
+        means = {level: _mean(each.mean for each in some) for level, some in found.items()}
+        shown = [f"{AT_LEAST if bounds[level] else ''}{means[level]:.2f}" for level in LEVELS]
+        line = [
+            f"`{label.rpartition(':')[2]}`",
+            *shown,
+            str(pairs),
+            f"{ended[0]} runs; {ended[1]} cells" if any(ended) else "0",
+        ]
+        rows.append((means["hard"], line))
+    return table(head, [line for _, line in sorted(rows, key=lambda row: -row[0])])
+
+
+def by_federation(judged: Judged) -> str:
+    """One line per cell: the first of all schemes, our own other one included, and how the judged scheme compares."""
+    head = ["federation", judged.flagship, "the first of the others", "times as long as it", "highest loss / first"]
+    rows, within = [], 0
+    for cell in judged.factors:
+        name, _, level = cell.rpartition("/")
+        first = judged.best(cell, "baseline", "paper", "ours")
+        missed = f", missed in {judged.missed[cell]}" if judged.missed[cell] else ""
+        rank = NOTHING if first is None else f"{'≤ ' if first.bound else ''}{1 / first.mean:.2f}"
+        within += first is None or 1 / first.mean <= CLOSE
+        described = (
+            NOTHING if first is None else f"{first.label} {AT_LEAST if first.bound else ''}{first.seconds:,.0f} s"
+        )
+        high = f"{judged.highest[name]:.2f}" if name in judged.highest else NOTHING
+        rows.append([f"{name}, {level}", f"{judged.seconds[cell]:,.0f} s{missed}", described, rank, high])
+    missed = sum(judged.missed.values())
+    said = f"First or within 10 % of the first in {within} of {len(rows)}; {missed} targets missed."
+    return f"{table(head, rows)}\n\n{said}"
 
 
 def every_cell(judged: Judged) -> str:

@@ -1,7 +1,8 @@
 """What documents quote of recorded results: tables, and the sentences that say what made them.
 
-    <!-- table: NAME/FLAGSHIP/PART -->      a table of a grid: front, tasks, schemes or cells
+    <!-- table: NAME/FLAGSHIP/PART -->      a table of a grid: front, tasks, schemes, cells, levels or federations
     <!-- table: demo/readme -->             the table of README
+    <!-- table: limit/tasks -->             how far pace-async is from the oracle of limit.py
     <!-- made: NAME -->                     what made the record
 
 Each block ends with `<!-- end -->`. `filled` writes what is between from the records.
@@ -10,6 +11,7 @@ Each block ends with `<!-- end -->`. `filled` writes what is between from the re
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -26,6 +28,8 @@ PARTS = {
     "tasks": sceptic.by_task,
     "schemes": sceptic.by_scheme,
     "cells": sceptic.every_cell,
+    "levels": sceptic.by_level,
+    "federations": sceptic.by_federation,
 }
 README = {"pace-async": "`pace-async`", "pace": "`pace`, in rounds", "fedbuff": "`fedbuff`"}
 README_BASELINE = "`random`, ten clients per round"
@@ -50,8 +54,8 @@ def filled(text: str, records: Mapping[str, Record], stamps: Mapping[str, Stamp]
 
 def table(record: Record, name: str) -> str:
     """Return the table of this name in Markdown."""
-    if name == "demo/readme":
-        return demo_table(json.loads((ROOT / record.file).read_text(encoding="utf-8")))
+    if name in SPECIAL:
+        return SPECIAL[name](json.loads((ROOT / record.file).read_text(encoding="utf-8")))
     _, flagship, part = name.split("/")
     return PARTS[part](judged(ROOT / record.file, flagship))
 
@@ -77,6 +81,29 @@ def demo_table(comparison: Mapping[str, Any]) -> str:
             f"| {title} | {_interval(scheme['time_to_target'], 0)} | {ratio} | {scheme['final']['mean']:.3f} |"
         )
     return "\n".join(lines)
+
+
+def limit_table(limit: Mapping[str, Any]) -> str:
+    """Return how many times as long as the oracle a scheme takes: geometric means over cells, by task and delays."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for name, cell in limit["cells"].items():
+        task, delays, _, level = name.split("/")
+        if cell["ratio"]:
+            groups.setdefault(f"{task}, {delays}", {}).setdefault(level, []).append(cell["ratio"])
+    lines = [f"| cells | `{limit['scheme']}` over the limit: easy | hard |", "|---|---|---|"]
+    every: dict[str, list[float]] = {"easy": [], "hard": []}
+    for name, by in groups.items():
+        lines.append(f"| {name} | {_mean(by.get('easy', []))} | {_mean(by.get('hard', []))} |")
+        for level, ratios in by.items():
+            every[level] += ratios
+    return "\n".join([*lines, f"| all | {_mean(every['easy'])} | {_mean(every['hard'])} |"])
+
+
+def _mean(ratios: list[float]) -> str:
+    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else "–"
+
+
+SPECIAL = {"demo/readme": demo_table, "limit/tasks": limit_table}
 
 
 def _interval(found: Mapping[str, float], digits: int) -> str:

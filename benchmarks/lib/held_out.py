@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from lib.hard_federations import NaturalTable, ThreeSpeeds
+from lib.honest_federations import FEDERATIONS, grouped, quantiles
 from numpy.typing import NDArray
 
 from fedpace._base.rng import stream
@@ -27,8 +29,6 @@ from fedpace.models.linear import Linear
 from fedpace.models.mlp import Mlp
 from fedpace.models.softmax import Softmax
 from fedpace.sim.training import Training
-from lib.hard_federations import NaturalTable, ThreeSpeeds
-from lib.honest_federations import FEDERATIONS, grouped, quantiles
 
 RIVALS = (
     "fedbuff-5=fedbuff:buffer=5",
@@ -90,7 +90,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class SlowestLast:
-    """Log-normal delays in ascending order: where classes are sorted by client, the slowest clients hold the last ones."""
+    """Log-normal delays in ascending order: if classes are sorted by client, the slowest hold the last ones."""
 
     name: str = "slowest-last"
 
