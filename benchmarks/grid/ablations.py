@@ -1,6 +1,5 @@
 """`pace-async` without one of its parts each: `time_to_target.py --schemes pace-async,grid.ablations:NoMemory,...`.
 
-
 Each class switches one part off and leaves all others as they are, so that the time it takes says what the part brings.
 """
 

@@ -100,7 +100,7 @@ def limit_table(limit: Mapping[str, Any]) -> str:
 
 
 def _mean(ratios: list[float]) -> str:
-    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else "–"
+    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else "-"
 
 
 SPECIAL = {"demo/readme": demo_table, "limit/tasks": limit_table}

@@ -1,8 +1,8 @@
 """Federations that no option, constant or step size of `pace` and `pace-async` was chosen on.
 
-They differ in what clients hold (classes, features, sizes, natural tables), in the model, and in how delays arise: drawn,
-measured, growing with the samples, or slow for exactly those clients whose data nobody else has. Schemes run with their
-defaults, as users get them; `RIVALS` has the settings of those whose defaults are for another kind of fleet.
+They differ in what clients hold (classes, features, sizes, natural tables), in the model, and in how delays arise:
+drawn, measured, growing with the samples, or long for exactly those clients whose data nobody else has. Schemes run
+with their defaults, as users get them; `RIVALS` has the settings of those whose defaults are for another kind of fleet.
 """
 
 from __future__ import annotations
