@@ -63,8 +63,9 @@ def test_every_scheme_goes_on_bit_for_bit(name, tmp_path):
             seed=3,
         )
 
-    expected, came = restored_after(make, tmp_path, 3, 3)
-    assert [current.number for current in came] == [4, 5, 6]
+    rounds = 1 if name in {"malenia", "ringleader"} else 3  # their rounds take hundreds of answers
+    expected, came = restored_after(make, tmp_path, rounds, rounds)
+    assert [current.number for current in came] == list(range(rounds + 1, 2 * rounds + 1))
     assert came == expected
 
 
