@@ -6,9 +6,9 @@
 
 Cells, targets, step sizes and options are those of the grid (`benchmarks/grid`); a buffer or cohort that is smaller than
 the minimum of a sum is raised to it. A run goes on until it holds the hard target, or for `LIMIT` times as long as the
-grid recorded for its scheme. Sums are charged with three round trips of 0.2 s per step (key exchange, shares,
-unmasking) and 2 kB per upload; `pace-async` also with a second vector down and up per task. Noise is measured by the best
-accuracy until the budget is spent. Runs that `out` holds already are not made again; `--add` takes those of other files.
+grid recorded for its scheme. Sums are charged with what the protocol costs: with a trusted aggregator, 0.2 s per step
+and 60 bytes per upload; with masks (SecAgg+), three round trips of 0.2 s per step, 2 kB per upload and, for
+`pace-async`, a second vector down and up per task. Noise is measured by the best accuracy until the budget is spent. Runs that `out` holds already are not made again; `--add` takes those of other files.
 
 `exposed`: number of clients about whom alone some combination of all sums of a run tells something
 (`fedpace.core.exposure`), counted over the whole run, also where the server starts its own count anew.
@@ -51,10 +51,14 @@ SCHEMES = {"pace": "pace", "pace-async": "pace-async", "fedbuff": "fedbuff", "ra
 """Scheme -> its label in the grid."""
 STEPS, LIMIT = 1500, 4.0
 """Most steps; most seconds, as a multiple of what the grid recorded for the hard target."""
-COSTS = {"round_trips": 3, "trip_seconds": 0.2, "client_bytes": 2000}
+COSTS: dict[str, Any] = {"round_trips": 1, "trip_seconds": 0.2, "client_bytes": 60}
+"""Of a trusted aggregator: the server asks it for the sums; keys and nonces come with each upload."""
+MASKS: dict[str, Any] = {"protocol": "masks", "round_trips": 3, "trip_seconds": 0.2, "client_bytes": 2000}
+"""Of SecAgg+: key exchange, shares, unmasking; the clients keep their memory."""
 MODES: dict[str, TrainingPrivacy | None] = {
     "plain": None,
     **{f"sums {least}": TrainingPrivacy("sums", minimum=least, **COSTS) for least in (4, 8, 16)},
+    "masks 8": TrainingPrivacy("sums", minimum=8, **MASKS),
     **{
         f"epsilon {epsilon}": TrainingPrivacy("sums", minimum=8, epsilon=float(epsilon), clip=0.5, releases=20, **COSTS)
         for epsilon in (1, 3, 10)
@@ -168,7 +172,7 @@ def picture(path: Path, results: Row) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    modes = [mode for mode in MODES if not mode.startswith("epsilon")]
+    modes = ["plain", "sums 4", "sums 8", "sums 16"]
     noisy = [mode for mode in MODES if mode.startswith("epsilon")]
     for scheme, found in results["summary"].items():
         left.plot(modes, [found.get(mode, {}).get("hard") or math.nan for mode in modes], marker="o", label=scheme)

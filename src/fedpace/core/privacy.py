@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
@@ -20,6 +20,9 @@ class TrainingPrivacy(Options):
     Args:
         aggregation: `individual`: every update. `sums`: only sums over groups of clients, as under secure aggregation.
         minimum: fewest clients in a sum.
+        protocol: what adds the updates up. `aggregator`: a trusted process, which keeps the memory of the clients for
+            schemes such as `pace-async`. `masks`: the clients themselves, as under SecAgg+; they keep their own memory,
+            and a simulation charges two vectors down and two up per task.
         round_trips: messages that a client and the server exchange for a sum, beyond a plain upload: key exchange,
             shares, unmasking. A simulation charges `trip_seconds` for each.
         trip_seconds: seconds per such exchange.
@@ -36,6 +39,7 @@ class TrainingPrivacy(Options):
 
     aggregation: Aggregation = "individual"
     minimum: Annotated[int, AtLeast(1)] = MINIMUM
+    protocol: Literal["aggregator", "masks"] = "aggregator"
     round_trips: Annotated[int, AtLeast(0)] = 0
     trip_seconds: Annotated[float, AtLeast(0), FINITE] = 0.0
     client_bytes: Annotated[int, AtLeast(0)] = 0

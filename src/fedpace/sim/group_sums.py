@@ -102,6 +102,12 @@ class SimulatedGroups:
         known = np.asarray(reference, dtype=np.float64)
         self._own = {client: own.received(version, known) for client, own in self._own.items()}
 
+    lost_memory = False
+
+    def forget(self) -> None:
+        """Forget all clients; they keep nothing of use."""
+        self._own.clear()
+
     def _contribution(
         self,
         group: Group,
@@ -127,7 +133,7 @@ class SimulatedGroups:
         """Yield each member with its numbers, its update, its loss and its buffers."""
         places = {member.task: place for place, member in enumerate(group.members)}
         cut, buffered = self._trainer.trainable, len(self._trainer.initial) > self._trainer.trainable
-        ordered = group.kind in ("late", "late-new")  # several answers of a client follow each other
+        ordered = group.kind == "late"  # several answers of a client follow each other
         found: list[tuple[int, tuple[Member, Mapping[str, float], FloatArray, float, FloatArray | None]]] = []
         for task, result in self._clients.train(self._tasks[member.task] for member in group.members):
             trained, sent = np.asarray(result.parameters)[:cut], np.asarray(self._models[task.step])[:cut]
@@ -147,7 +153,7 @@ class SimulatedGroups:
     def saved(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Return the clients' memories and budgets as name -> numbers and name -> vector."""
         numbers: dict[str, Any] = {
-            str(client): [own.version, own.length, own.drift] for client, own in self._own.items()
+            str(client): own.version for client, own in self._own.items()
         }
         vectors = {str(client): own.offset for client, own in self._own.items() if own.offset is not None}
         spent = {} if self.budget is None else {str(client): cost for client, cost in self.budget.spent.items()}
@@ -162,10 +168,8 @@ class SimulatedGroups:
                 np.asarray(vectors[client], dtype=np.float64) if client in vectors else None,
                 None,
                 int(version),
-                length,
-                drift,
             )
-            for client, (version, length, drift) in private["memories"].items()
+            for client, version in private["memories"].items()
         }
 
 

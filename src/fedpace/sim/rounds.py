@@ -135,7 +135,8 @@ class Simulation:
         if self.privacy.sums:
             budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
             self.groups = SimulatedGroups(self.clients, self.models, trainer, budget, seed)
-            if isinstance(self.server, ClientMemory):  # the reference goes down, and the offset's sum comes up
+            if isinstance(self.server, ClientMemory) and self.privacy.protocol == "masks":
+                # The reference goes down, and the offset's sum comes up.
                 self.vectors = 2
             self.time.transfers = float(self.vectors)
 
