@@ -60,10 +60,14 @@ MODES: dict[str, TrainingPrivacy | None] = {
     **{f"sums {least}": TrainingPrivacy("sums", minimum=least, **COSTS) for least in (4, 8, 16)},
     "masks 8": TrainingPrivacy("sums", minimum=8, **MASKS),
     **{
-        f"epsilon {epsilon}": TrainingPrivacy("sums", minimum=8, epsilon=float(epsilon), clip=0.5, releases=20, **COSTS)
+        f"{mechanism} {epsilon}": TrainingPrivacy(
+            "sums", minimum=8, epsilon=float(epsilon), clip=0.5, releases=20, mechanism=mechanism, **COSTS
+        )
+        for mechanism in ("gaussian", "ftrl")
         for epsilon in (1, 3, 10)
     },
 }
+NOISES = tuple(mode for mode, privacy in MODES.items() if privacy is not None and privacy.epsilon)
 Row = dict[str, Any]
 
 
@@ -158,7 +162,7 @@ def summary(runs: list[Row]) -> dict[str, dict[str, Any]]:
                 )
             exposed = [each["exposed"] for each in some if each["exposed"] is not None]
             entry["most exposed"] = max(exposed) if exposed else None
-            entry["best accuracies"] = [round(each["best"], 3) for each in some] if mode.startswith("epsilon") else None
+            entry["best accuracies"] = [round(each["best"], 3) for each in some] if mode in NOISES else None
             found.setdefault(scheme, {})[mode] = entry
     return found
 
@@ -173,7 +177,7 @@ def picture(path: Path, results: Row) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     modes = ["plain", "sums 4", "sums 8", "sums 16"]
-    noisy = [mode for mode in MODES if mode.startswith("epsilon")]
+    noisy = [mode for mode in NOISES if mode.startswith("gaussian")]
     for scheme, found in results["summary"].items():
         left.plot(modes, [found.get(mode, {}).get("hard") or math.nan for mode in modes], marker="o", label=scheme)
         best = [np.mean((found.get(mode) or {}).get("best accuracies") or [math.nan]) for mode in noisy]
@@ -211,7 +215,7 @@ def main() -> None:
         for seed in given.seeds
         for scheme in given.schemes
         for mode in given.modes
-        if cell == NOISY or not mode.startswith("epsilon")
+        if cell == NOISY or mode not in NOISES
     ]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     for key in [None] if given.add else [key for key in wanted if key not in known]:

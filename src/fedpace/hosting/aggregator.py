@@ -5,12 +5,13 @@
 Three parties take part, each with a file of keys from the folder `keys`:
 
 - A **client** (`PrivateClient`, `client.json`) seals its update for the aggregator. The sealed bytes travel in its
-  ordinary answer, so clients need no connection to the aggregator. It keeps its own memory for `pace-async`.
+  ordinary answer, so clients need no connection to the aggregator. It keeps its last updates: for `pace-async` it sends
+  the newest opened one again if the aggregator has no room for it.
 - The **server** (`TrustedAggregator`, `server.json`) holds sealed bytes that it cannot open. It asks for the sum over a
   group, as it asks any `fedpace.Opener`.
 - The **aggregator** (`AggregatorProcess`, `aggregator.json`) opens the group's updates, adds them up, adds noise where it
-  was told to, and sends the sums. It forgets single updates, except the newest ones of some clients (`CACHED`), which
-  answers that are under way refer to.
+  was told to, and sends the sums. For `pace-async` it keeps the newest update of some clients (`CACHED`), in memory
+  only.
 
 The aggregator does not trust the server. It counts clients by the names inside the sealed answers, opens each answer
 once, refuses a sum in which one client has more than half of the weight, and checks by itself that no combination of
@@ -33,7 +34,7 @@ import socket
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from fedpace._base.checks import FloatArray, above
 from fedpace._base.codec import decode_id, encode_id
@@ -192,7 +194,7 @@ def unpack(message: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dic
 
 
 class PrivateClient:
-    """Seals the updates of one client for the aggregator, and keeps the client's memory.
+    """Seals the updates of one client for the aggregator, and keeps its last updates, which are its memory.
 
     Args:
         keys: the file `client.json`.
@@ -204,26 +206,15 @@ class PrivateClient:
         public, self._secret = _key(keys, "public"), _key(keys, "client")
         self._public = _x25519().X25519PublicKey.from_public_bytes(public)
         self.name = name
-        self.memory = NOTHING
-        self._pending: dict[int, NDArray[Any]] = {}
-        """Task -> update that was sent, and may be opened later."""
+        self._sent: dict[int, NDArray[Any]] = {}
+        """Task -> update; the newest that was opened, and later ones."""
         if state:
-            numbers, vectors, _ = unpack(state)
-            offset = vectors.get("offset")
-            self.memory = OwnMemory(
-                None if offset is None else offset.astype(np.float64), None, *map(float, numbers["memory"])
-            )
-            self.memory = replace(self.memory, version=int(self.memory.version))
-            self._pending = {int(task): vector for task, vector in vectors.items() if task != "offset"}
+            self._sent = {int(task): update for task, update in unpack(state)[1].items()}
 
     @property
     def state(self) -> bytes:
         """The client's memory, to be kept on the client between tasks."""
-        own = self.memory
-        vectors = {str(task): update for task, update in self._pending.items()}
-        if own.offset is not None:
-            vectors["offset"] = own.offset.astype(np.float32)
-        return pack({"memory": [own.version, own.length, own.drift]}, vectors)
+        return pack({}, {str(task): update for task, update in self._sent.items()})
 
     def answer(
         self, parcel: bytes, update: Vector, *, loss: float = math.nan, buffers: FloatArray | None = None
@@ -236,50 +227,22 @@ class PrivateClient:
             loss: the training loss; NaN = do not tell it.
             buffers: arrays beside the parameters, such as statistics of a batch norm, as one vector.
         """
-        told, references, _ = unpack(parcel)
-        self._hear(told["opened"], references)
+        told = unpack(parcel)[0]
         sent = np.asarray(update, dtype=np.float32)
         if not np.isfinite(sent).all():
             raise InputError("the update is not finite: training diverged, and nothing is sent")
         vectors: dict[str, Any] = {"update": sent}
         if buffers is not None:
             vectors["buffers"] = np.asarray(buffers, dtype=np.float32)
-        own = self.memory
-        header = {
-            "client": encode_id(self.name),
-            "task": told["task"],
-            "version": told["version"],
-            "instance": told["instance"],
-            "loss": loss if math.isfinite(loss) else None,
-        }
+        header = {name: told[name] for name in ("task", "version", "instance")}
+        header |= {"client": encode_id(self.name), "loss": loss if math.isfinite(loss) else None}
         if told["memory"]:
-            if own.offset is not None:
-                vectors["offset"] = own.offset.astype(np.float32)
-                header["memory"] = [own.version, own.length, own.drift]
-            self._pending[told["task"]] = sent
-            self._pending = dict(list(self._pending.items())[-PENDING:])
+            opened = told["opened"]
+            if told["resend"] and opened is not None and opened[0] in self._sent:
+                header["old_version"], vectors["old"] = opened[1], self._sent[opened[0]]
+            kept = {task: row for task, row in self._sent.items() if opened is None or task >= opened[0]}
+            self._sent = {**dict(list(kept.items())[-PENDING:]), told["task"]: sent}
         return seal(pack(header, vectors), self._public, self._secret)
-
-    def _hear(self, opened: list[dict[str, Any]], references: Mapping[str, NDArray[Any]]) -> None:
-        """Bring the memory up to the answers that were opened, by the steps that the aggregator made."""
-        for entry in opened:
-            update = self._pending.pop(entry["task"], None)
-            reference = references.get(str(entry["version"]))
-            if update is None or reference is None:  # heard before, or lost: then it drops out, and is new next time
-                continue
-            member = Member(entry["task"], self.name, entry["version"], 0.0, 0.0)
-            found = self.memory.contribution(
-                entry["kind"], update.astype(np.float64), member, entry["ask"], reference.astype(np.float64)
-            )
-            if found is not None:
-                self.memory = _rounded(found[2].received(entry["version"], reference))
-
-
-def _rounded(own: OwnMemory) -> OwnMemory:
-    """Return a memory in the precision in which it is sent, so that what is taken off later is what was added."""
-    if own.offset is None:
-        return own
-    return replace(own, offset=own.offset.astype(np.float32).astype(np.float64))
 
 
 # -- on the server -----------------------------------------------------------------------------------------------------
@@ -298,7 +261,11 @@ class TrustedAggregator:
         above(patience, 0, "patience of TrustedAggregator")
         self._address, self._patience = _address(address), patience
         self._cipher = _cipher(_key(keys, "server"), b"", b"server")
+        self.instance = ""
+        """The current start of the aggregator."""
         hello, _ = self._ask({"what": "hello"})
+        self._known_instance = self.instance
+        """The start of the aggregator that keeps the clients' memory."""
         self.minimum = int(hello["minimum"])
         """Fewest clients in a sum."""
         self.privacy = TrainingPrivacy(**hello["privacy"])
@@ -310,83 +277,79 @@ class TrustedAggregator:
         self.facts: dict[str, float] = {}
         """The largest epsilon spent, and how many clients are out of budget."""
         self._sealed: dict[int, bytes] = {}
-        self._opened: dict[ClientId, list[dict[str, Any]]] = {}
-        """Client -> its opened answers, until it has answered a task that told it of them."""
-        self._told: dict[int, tuple[ClientId, int]] = {}
-        """Task -> its client, and how many opened answers the task told it of."""
+        self._opened: dict[ClientId, tuple[int, int]] = {}
+        """Client -> task and version of its newest opened answer."""
+        self._cached: set[ClientId] = set()
+        """Clients whose newest opened update the aggregator has, so that they need not send it again."""
         self._references: dict[int, NDArray[Any]] = {}
-        self._fresh: list[tuple[ClientId, dict[str, Any]]] = []
 
     def parcel(self, task: Task) -> bytes:
         """Return what the client of a task needs to seal its answer; put it into the task's message."""
-        opened = self._opened.get(task.client, [])
-        self._told[task.id] = (task.client, len(opened))
-        wanted = {entry["version"] for entry in opened}
-        references = {str(version): self._references[version] for version in wanted if version in self._references}
         header = {"task": task.id, "version": task.step, "instance": self.instance, "memory": self.memory}
-        return pack({**header, "opened": opened}, references)
+        resend = task.client not in self._cached
+        return pack({**header, "opened": self._opened.get(task.client), "resend": resend}, {})
 
     def receive(self, task: int, sealed: bytes) -> None:
         """Take the sealed answer to a task."""
         self._sealed[task] = sealed
-        client, heard = self._told.pop(task, (None, 0))
-        if heard:
-            self._opened[client] = self._opened.get(client, [])[heard:]
-            if not self._opened[client]:
-                del self._opened[client]
-            self._discard()
 
-    def keep(self, tasks: Any) -> None:
+    def keep(self, tasks: Collection[int]) -> None:
         """Delete the answers to all other tasks."""
         self._sealed = {task: sealed for task, sealed in self._sealed.items() if task in tasks}
-        self._told = {task: told for task, told in self._told.items() if task in tasks}
 
     def open(self, group: Group, minimum: int) -> GroupSum | None:
         """Return the sums over a group; None if too few clients are in it, or if it would tell about one client."""
         members = [[m.task, encode_id(m.client), m.version, m.share, m.weight] for m in group.members]
         header = {"what": "open", "kind": group.kind, "minimum": minimum, "members": members, "asks": list(group.asks)}
         blobs = {str(m.task): self._sealed[m.task] for m in group.members if m.task in self._sealed}
-        vectors = {str(version): np.asarray(row, dtype=np.float32) for version, row in group.references.items()}
-        found, sums = self._ask(header, vectors, blobs)
+        rows = {version: np.asarray(row, dtype=np.float32) for version, row in group.references.items()}
+        for member, ask in zip(group.members, group.asks, strict=True):
+            if "old_version" in ask and member.client not in self._cached:
+                version = int(ask["old_version"])
+                rows |= {version: self._references[version]} if version in self._references else {}
+        found, sums = self._ask(header, {str(version): row for version, row in rows.items()}, blobs)
         self.spent |= {decode_id(client) for client in found.get("spent", ())}
         self.facts = found.get("facts", {})
         if found.get("refused"):
             log.warning("fedpace: the aggregator did not open a sum of %d answers: %s", len(members), found["refused"])
             return None
         absent = frozenset(found["absent"])
-        for member, ask in zip(group.members, group.asks, strict=True):
+        for member in group.members:
             if self.memory and member.task not in absent:
-                entry = {"task": member.task, "kind": group.kind, "version": member.version, "ask": dict(ask)}
-                self._opened.setdefault(member.client, []).append(entry)
-                self._opened[member.client] = self._opened[member.client][-PENDING:]
-        self._references |= {int(version): vector for version, vector in vectors.items()}
+                self._opened[member.client] = (member.task, member.version)
+                self._cached.add(member.client)
+        self._references |= rows
+        self._cached -= {decode_id(client) for client in found["evicted"]}
         return GroupSum(int(found["clients"]), sums, found["scalars"], absent)
 
     def publish(self, version: int, reference: Vector) -> None:
-        """Send the reference of a model version to the aggregator, and to the clients with their next tasks."""
+        """Send the reference of a model version to the aggregator."""
         row = np.asarray(reference, dtype=np.float32)
-        self._references[version] = row
-        self._discard()
+        wanted = {opened[1] for opened in self._opened.values()}
+        self._references = {each: kept for each, kept in self._references.items() if each in wanted} | {version: row}
         self._ask({"what": "publish", "version": version}, {"reference": row})
+
+    @property
+    def lost_memory(self) -> bool:
+        """Whether the aggregator was restarted: it accepts no memory from before."""
+        return self.memory and self._known_instance != self.instance
 
     def forget(self) -> None:
         """Let the aggregator forget all clients: their memory enters no other sum."""
+        self._opened, self._cached, self._references = {}, set(), {}
         self._ask({"what": "forget"})
-
-    def _discard(self) -> None:
-        """Delete references that no client waits for."""
-        wanted = {entry["version"] for entries in self._opened.values() for entry in entries}
-        wanted |= {max(self._references)} if self._references else set()
-        self._references = {version: row for version, row in self._references.items() if version in wanted}
+        self._known_instance = self.instance
 
     def saved(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a restarted server needs to tell clients, as JSON and vectors."""
-        opened = [[encode_id(client), entries] for client, entries in self._opened.items()]
-        return {"opened": opened}, {f"reference {version}": row for version, row in self._references.items()}
+        """Return what a restarted server needs to go on, as JSON and vectors."""
+        opened = [[encode_id(client), *entry] for client, entry in self._opened.items()]
+        state = {"opened": opened, "cached": [encode_id(c) for c in self._cached], "instance": self._known_instance}
+        return state, {f"reference {version}": row for version, row in self._references.items()}
 
     def load(self, saved: Mapping[str, Any], vectors: Mapping[str, NDArray[Any]]) -> None:
         """Restore what `saved` returned."""
-        self._opened = {decode_id(client): list(entries) for client, entries in saved["opened"]}
+        self._opened = {decode_id(client): (int(task), int(version)) for client, task, version in saved["opened"]}
+        self._cached, self._known_instance = {decode_id(c) for c in saved["cached"]}, str(saved["instance"])
         rows = {name.partition(" ")[2]: row for name, row in vectors.items() if name.startswith("reference ")}
         self._references = {int(version): np.asarray(row, dtype=np.float32) for version, row in rows.items()}
 
@@ -420,7 +383,6 @@ class TrustedAggregator:
         if "error" in found:
             raise InputError(f"the aggregator refused a request: {found['error']}")
         self.instance = str(found["instance"])
-        """The current start of the aggregator."""
         return found, sums
 
 
@@ -471,9 +433,12 @@ class AggregatorProcess:
         keys: folder with keys; they are made if there are none. Budgets of differential privacy are saved there.
         minimum: fewest clients in a sum, whatever the server asks for.
         privacy: noise and budgets; None = no noise.
+        cached: clients whose newest update is kept here; others send it again with their next answer.
     """
 
-    def __init__(self, keys: Path, minimum: int = MINIMUM, privacy: TrainingPrivacy | None = None) -> None:
+    def __init__(
+        self, keys: Path, minimum: int = MINIMUM, privacy: TrainingPrivacy | None = None, *, cached: int = CACHED
+    ) -> None:
         own = make_keys(keys)
         self._private = _x25519().X25519PrivateKey.from_private_bytes(_key(own, "private"))
         self._secret = _key(own, "client")
@@ -481,12 +446,12 @@ class AggregatorProcess:
         if minimum < 2:
             raise InputError(f"a sum of fewer than 2 clients protects nobody, but minimum = {minimum} came")
         self.minimum, self.privacy = minimum, privacy or TrainingPrivacy("sums", minimum=minimum)
-        self.instance = secrets.token_hex(16)
+        self.instance, self._room = secrets.token_hex(16), cached
         self.exposure = Exposure()
         self._used: set[tuple[ClientId, int]] = set()
         """(Client, task) of answers that were opened."""
         self._recent: OrderedDict[ClientId, OwnMemory] = OrderedDict()
-        """Client -> its memory after its newest opened answer."""
+        """Client -> its memory after its newest opened answer, until it must make room."""
         self._remembered: set[tuple[ClientId, int]] = set()
         """(Client, version) of the answers that a memory may be made of: opened since the last `forget`."""
         self._replied = ("", b"")
@@ -494,7 +459,7 @@ class AggregatorProcess:
         self._budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
         self._file = keys / "budgets.json"
         if self._budget is not None and self._file.exists():
-            self._budget.load({decode_id(client): float(cost) for client, cost in read_json(self._file)["spent"]})
+            self._budget.load(read_json(self._file), {})
 
     def serve(self, listener: socket.socket, *, until: Callable[[], bool] = lambda: False) -> None:
         """Answer requests, one after the other, until `until` returns True; it is asked every second."""
@@ -528,7 +493,7 @@ class AggregatorProcess:
                 reference = vectors["reference"].astype(np.float64)
                 version = int(header["version"])
                 for client, own in self._recent.items():
-                    self._recent[client] = _rounded(own.received(version, reference))
+                    self._recent[client] = own.received(version, reference)
                 found = {}
             elif what == "forget":
                 self.exposure.clear()
@@ -557,11 +522,11 @@ class AggregatorProcess:
         absent: dict[int, str] = {}
         for member, ask in zip(members, asks, strict=True):
             try:
-                answer = self._unsealed(member, blobs.get(str(member.task), b""))
+                answer = self._unsealed(member, blobs.get(str(member.task), b""), references)
                 kept.append((member, ask, self._contribution(header["kind"], member, ask, answer, references, held)))
             except InputError as problem:
                 absent[member.task] = str(problem)
-        found: dict[str, Any] = {"absent": list(absent), "why": absent}
+        found: dict[str, Any] = {"absent": list(absent)}
         if self._budget is not None:
             found["spent"] = [encode_id(m.client) for m in members if not self._budget.affordable(m.client)]
             found["facts"] = self._budget.facts(self._budget.spent)
@@ -580,8 +545,7 @@ class AggregatorProcess:
         sums, scalars = add_up(own for _, _, own in kept)
         if self._budget is not None:
             sums, scalars = {UPDATE: self._budget.release(sums[UPDATE], group.members, _noise)}, {}
-            spent = [[encode_id(client), cost] for client, cost in self._budget.spent.items()]
-            write_atomically(self._file, json_bytes({"spent": spent}))  # before anything leaves this process
+            write_atomically(self._file, json_bytes(self._budget.saved()[0]))  # before anything leaves this process
             found["facts"] = self._budget.facts(self._budget.spent)
         self.exposure = after if self._budget is None else self.exposure
         self._used |= {(member.client, member.task) for member in group.members}
@@ -589,11 +553,10 @@ class AggregatorProcess:
             self._remembered.add((client, own.version))
             self._recent[client] = own
             self._recent.move_to_end(client)
-        while len(self._recent) > CACHED:
-            self._recent.popitem(last=False)
-        return {**found, "clients": group.clients, "scalars": scalars}, sums
+        evicted = [encode_id(self._recent.popitem(last=False)[0]) for _ in range(len(self._recent) - self._room)]
+        return {**found, "clients": group.clients, "scalars": scalars, "evicted": evicted}, sums
 
-    def _unsealed(self, member: Member, sealed: bytes) -> _Answer:
+    def _unsealed(self, member: Member, sealed: bytes, references: Mapping[int, FloatArray]) -> _Answer:
         """Return a member's answer; raise InputError if it is not this client's answer to this task, or was opened."""
         header, vectors, _ = unpack(unseal(sealed, self._private, self._secret))
         if (decode_id(header["client"]), header["task"], header["version"]) != (member.client, member.task, member.version):
@@ -608,9 +571,8 @@ class AggregatorProcess:
         if not all(np.isfinite(vector).all() for vector in wide.values()):
             raise InputError("the answer is not finite")
         memory = NOTHING
-        if "offset" in wide:
-            version, length, drift = header["memory"]
-            memory = OwnMemory(wide["offset"], None, int(version), float(length), float(drift))
+        if "old" in wide and (version := int(header["old_version"])) in references:
+            memory = OwnMemory(wide["old"] - references[version], None, version)
         loss = math.nan if header.get("loss") is None else float(header["loss"])
         return _Answer(wide["update"], memory, loss, wide.get("buffers"))
 
@@ -635,7 +597,7 @@ class AggregatorProcess:
         if "old_version" in ask:
             # The answer may have been sealed before an earlier answer of the client was opened.
             known = (held.get(member.client), self._recent.get(member.client), own)
-            same = [each for each in known if each is not None and each.version == ask["old_version"]]
+            same = [m for m in known if m is not None and m.version == ask["old_version"] and m.offset is not None]
             if not same or (member.client not in held and (member.client, same[0].version) not in self._remembered):
                 raise InputError("the client has lost its memory, or it is from before the clients were forgotten")
             own = same[0]
@@ -647,20 +609,19 @@ class AggregatorProcess:
 
 
 def _largest_part(group: Group) -> float:
-    """Return the largest part that one client has of the weights or shares in a group."""
-    parts = [0.0]
-    for field in ("weight", "share"):
-        if not all(field in ask for ask in group.asks):
-            continue
+    """Return the largest part that one client has in one of the sums of a group."""
+    whole = Exposure()
+    largest = 0.0
+    for equation in whole.equations(group):
         weights: dict[ClientId, float] = {}
-        for member, ask in zip(group.members, group.asks, strict=True):
-            weights[member.client] = weights.get(member.client, 0.0) + abs(ask[field])
+        for column, factor in equation.items():
+            weights[whole.owners[column]] = weights.get(whole.owners[column], 0.0) + abs(factor)
         total = sum(weights.values())
-        parts.append(max(weights.values()) / total if total > 0 else 0.0)
-    return max(parts)
+        largest = max(largest, max(weights.values()) / total if total > 0 else 1.0)
+    return largest
 
 
 def _noise(size: int) -> FloatArray:
-    """Return standard normal noise from the operating system's generator of random numbers."""
-    words = np.frombuffer(os.urandom(32), dtype=np.uint64)
-    return np.random.Generator(np.random.ChaCha20(words) if hasattr(np.random, "ChaCha20") else np.random.PCG64DXSM(words)).standard_normal(size)  # fmt: skip
+    """Return standard normal noise from the random numbers of the operating system."""
+    whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+    return np.asarray(special.ndtri((whole + 0.5) / 2.0**53), dtype=np.float64)
