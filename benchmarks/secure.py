@@ -1,13 +1,14 @@
-"""What secure aggregation and differential privacy cost: time to a target, plain, with sums, and with noise.
+"""What secure aggregation and differential privacy cost on cells of the grid: plain, with sums, and with noise.
 
-    nice -n 10 python benchmarks/secure.py benchmarks/secure.json          about 20 minutes on one core
+    nice -n 10 python benchmarks/secure.py benchmarks/secure.json          about an hour on one core
     python benchmarks/secure.py --picture docs/secure.png benchmarks/secure.json
-    python benchmarks/secure.py out.json --cells even --schemes fedbuff --seeds 901 --modes plain "sums 8"
+    python benchmarks/secure.py out.json --cells digits-2/synthetic/rare --schemes fedbuff --seeds 0 --modes plain "sums 8"
 
-Virtual seconds until an accuracy is held, on digits with 60 clients; noise on the first cell only. Sums are charged
-with three round trips of 0.2 s per step (key exchange, shares, unmasking) and 2 kB per upload; `pace-async` also with a
-second vector down and up per task. A run that does not hold the target within `LIMIT` steps or seconds, or runs out of
-privacy budget, has missed it.
+Cells, targets, step sizes and options are those of the grid (`benchmarks/grid`); a buffer or cohort that is smaller than
+the minimum of a sum is raised to it. A run goes on until it holds the hard target, or for `LIMIT` times as long as the
+grid recorded for its scheme. Sums are charged with what the protocol costs: with a trusted aggregator, 0.2 s per step
+and 60 bytes per upload; with masks (SecAgg+), three round trips of 0.2 s per step, 2 kB per upload and, for
+`pace-async`, a second vector down and up per task. Noise is measured by the best accuracy until the budget is spent. Runs that `out` holds already are not made again; `--add` takes those of other files.
 
 `exposed`: number of clients about whom alone some combination of all sums of a run tells something
 (`fedpace.core.exposure`), counted over the whole run, also where the server starts its own count anew.
@@ -20,6 +21,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -27,55 +29,71 @@ from typing import Any
 
 import numpy as np
 
-from fedpace import TrainingPrivacy, make_selector
-from fedpace._base import registry
+from fedpace import TrainingPrivacy
 from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
-from fedpace.data.digits import Digits
-from fedpace.models.softmax import Softmax
-from fedpace.sim.clock import Clock
-from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.stopping import Stop, StopRule, run_until
-from fedpace.sim.training import Training
+from fedpace.records.holding import Holding
+from grid.cells import EMBEDDED, LEVELS, cells
+from grid.runs import HOLD, prepare
+from grid.schemes import Scheme
+from grid.tuning import Tuned
 
-CELLS: dict[str, tuple[float, str, float]] = {
-    "even": (0.3, "lognormal", 0.0),
-    "mesh": (0.3, "nycmesh", 0.0),
-    "rare": (0.3, "lognormal", 1.0),
-}
-"""Name -> alpha of the digits, delay model, and how much slower clients with rare classes are."""
-SCHEMES = {"pace": {}, "pace-async": {}, "fedbuff": {"buffer": 16}, "random": {"k": 16}}
-"""Steps of 16 clients, so that one setting serves all minimums."""
-TARGET, STEPS, LIMIT = 0.92, 400, 40.0
-"""Accuracy; most steps; most seconds, as a multiple of the median delay times 25."""
-COSTS = {"round_trips": 3, "trip_seconds": 0.2, "client_bytes": 2000}
+GRID = Path(__file__).parent / "grid" / "results.json"
+CELLS = tuple(
+    f"digits-{data}/{delays}/{rare}"
+    for data in ("0.3", "2", "rotated")
+    for delays in ("synthetic", "nycmesh")
+    for rare in ("independent", "rare")
+)
+NOISY = "digits-0.3/synthetic/independent"
+"""The cell of the runs with noise, which decides there, not the cell."""
+SCHEMES = {"pace": "pace", "pace-async": "pace-async", "fedbuff": "fedbuff", "random": "random-tuned"}
+"""Scheme -> its label in the grid."""
+STEPS, LIMIT = 1500, 4.0
+"""Most steps; most seconds, as a multiple of what the grid recorded for the hard target."""
+COSTS: dict[str, Any] = {"round_trips": 1, "trip_seconds": 0.2, "client_bytes": 60}
+"""Of a trusted aggregator: the server asks it for the sums; keys and nonces come with each upload."""
+MASKS: dict[str, Any] = {"protocol": "masks", "round_trips": 3, "trip_seconds": 0.2, "client_bytes": 2000}
+"""Of SecAgg+: key exchange, shares, unmasking; the clients keep their memory."""
 MODES: dict[str, TrainingPrivacy | None] = {
     "plain": None,
     **{f"sums {least}": TrainingPrivacy("sums", minimum=least, **COSTS) for least in (4, 8, 16)},
+    "masks 8": TrainingPrivacy("sums", minimum=8, **MASKS),
     **{
-        f"epsilon {epsilon}": TrainingPrivacy("sums", minimum=8, epsilon=float(epsilon), clip=0.5, releases=20, **COSTS)
+        f"{mechanism} {epsilon}": TrainingPrivacy(
+            "sums", minimum=8, epsilon=float(epsilon), clip=0.5, releases=20, mechanism=mechanism, **COSTS
+        )
+        for mechanism in ("gaussian", "ftrl")
         for epsilon in (1, 3, 10)
     },
 }
+NOISES = tuple(mode for mode, privacy in MODES.items() if privacy is not None and privacy.epsilon)
+Row = dict[str, Any]
 
 
-def run(cell: str, scheme: str, mode: str, seed: int) -> dict[str, Any]:
+def run(cell_name: str, name: str, mode: str, seed: int) -> Row:
     """Return what became of one run."""
-    alpha, delays, rare = CELLS[cell]
+    began = time.process_time()
+    cell = next(cell for cell in cells(EMBEDDED) if cell.name == cell_name)
+    recorded = {each["cell"]: each for each in json.loads(GRID.read_text())["cells"]}
+    tuned = Tuned()
+    scheme = tuned.scheme(Scheme(SCHEMES[name], name), cell)
     privacy = MODES[mode]
-    one = Simulation(
-        Digits(clients=60, alpha=alpha),
-        Softmax(),
-        registry.delays[delays](),
-        make_selector(scheme, **SCHEMES[scheme]),
-        training=Training(epochs=2, batch=16, lr=0.3, arithmetic="numpy"),
-        fleet=Fleet(slow_rare=rare, warmup_wait=0.25),
-        clock=Clock(charge_warmup=True),
+    if privacy is not None:
+        fewest = {key: max(scheme.options[key], privacy.minimum) for key in ("k", "buffer") if key in scheme.options}
+        scheme = scheme.given({**scheme.options, **fewest}, scheme.factor)
+    one = prepare(
+        cell,
+        scheme.selector(cell.task.data.clients),
+        tuned.rate(cell) * scheme.factor,
+        seed,
+        charged=scheme.warms_up,
+        server=scheme.server,
         privacy=privacy,
-        seed=seed,
     )
+    noisy = privacy is not None and privacy.epsilon > 0
     audit = Exposure()
-    if one.groups is not None and not (privacy and privacy.epsilon):
+    if one.groups is not None and not noisy:
         opened = one.groups.open
 
         def watched(group: Group, minimum: int) -> GroupSum | None:
@@ -86,66 +104,91 @@ def run(cell: str, scheme: str, mode: str, seed: int) -> dict[str, Any]:
             return found
 
         one.groups.open = watched  # type: ignore[method-assign]
-    most = LIMIT * 25 * float(np.median(one.expected_delays))
-    rule = StopRule(Stop(target=TARGET, max_rounds=STEPS, max_seconds=most), "up", one.expected_delays.tolist())
+    plain = recorded[f"{cell_name}/hard"]["schemes"].get(scheme.label, {})
+    usual = [seconds for seconds in plain.get("seconds", {}).values() if seconds] or [math.inf]
+    every = float(np.median(one.expected_delays))
+    held = {
+        level: Holding(recorded[f"{cell_name}/{level}"]["targets"][str(seed)], "up", hold=HOLD, every=every)
+        for level in LEVELS
+    }
+    clocks: list[float] = []
     best, last = 0.0, None
     with closing(one.rounds()) as rounds:
-        for last in run_until(rounds, rule):
+        for last in rounds:
+            clocks.append(last.clock)
             best = max(best, last.metric or 0.0)
-    place = rule._holding.held
-    held = None if place is None else rule._holding._clocks[place]
+            for each in held.values():
+                each.add(last.clock, last.metric)
+            over = last.number >= STEPS or last.clock > LIMIT * max(usual)
+            if over or (held["hard"].held is not None and not noisy):
+                break
     return {
-        "cell": cell,
-        "scheme": scheme,
+        "cell": cell_name,
+        "scheme": name,
         "mode": mode,
         "seed": seed,
-        "seconds": held,
-        "steps": None if last is None else last.number,
+        **{level: None if each.held is None else clocks[each.held] for level, each in held.items()},
+        "steps": len(clocks) - 1,
+        "clock": clocks[-1],
         "best": best,
         "exposed": len(set(audit.clients())) if audit.owners else None,
         "epsilon": None if last is None else last.facts.get("privacy", {}).get("epsilon"),
+        "cpu_seconds": round(time.process_time() - began, 1),
     }
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def summary(runs: list[Row]) -> dict[str, dict[str, Any]]:
     """Return scheme -> mode -> time over the plain one's (geometric mean over runs that both held), and misses."""
     times = {(r["cell"], r["scheme"], r["mode"], r["seed"]): r for r in runs}
     found: dict[str, dict[str, Any]] = {}
     for scheme in dict.fromkeys(r["scheme"] for r in runs):
         for mode in dict.fromkeys(r["mode"] for r in runs):
-            ratios, missed, exposed = [], 0, []
-            for (cell, name, how, seed), each in times.items():
-                if (name, how) != (scheme, mode):
-                    continue
-                plain = times.get((cell, scheme, "plain", seed), {}).get("seconds")
-                missed += each["seconds"] is None
-                if each["exposed"] is not None:
-                    exposed.append(each["exposed"])
-                if each["seconds"] and plain:
-                    ratios.append(each["seconds"] / plain)
-            ratio = math.exp(float(np.mean(np.log(ratios)))) if ratios else None
-            largest = max(exposed) if exposed else None
-            found.setdefault(scheme, {})[mode] = {"over plain": ratio, "missed": missed, "most exposed": largest}
+            some = [each for each in runs if (each["scheme"], each["mode"]) == (scheme, mode)]
+            if not some:
+                continue
+            entry: dict[str, Any] = {"runs": len(some)}
+            for level in LEVELS:
+                pairs = [(each[level], times.get((each["cell"], scheme, "plain", each["seed"]))) for each in some]
+                ratios = [took / plain[level] for took, plain in pairs if took and plain and plain[level]]
+                entry[level] = _mean(ratios)
+                entry[f"{level} missed"] = sum(each[level] is None for each in some)
+                against = [times.get((each["cell"], "fedbuff", mode, each["seed"])) for each in some]
+                entry[f"{level}: as fast as fedbuff"] = _mean(
+                    [
+                        other[level] / each[level]
+                        for other, each in zip(against, some, strict=True)
+                        if other and other[level] and each[level]
+                    ]
+                )
+            exposed = [each["exposed"] for each in some if each["exposed"] is not None]
+            entry["most exposed"] = max(exposed) if exposed else None
+            entry["best accuracies"] = [round(each["best"], 3) for each in some] if mode in NOISES else None
+            found.setdefault(scheme, {})[mode] = entry
     return found
 
 
-def picture(path: Path, results: dict[str, Any]) -> None:
-    """Draw the time to the target by scheme and mode."""
+def _mean(ratios: list[float]) -> float | None:
+    return round(math.exp(float(np.mean(np.log(ratios)))), 3) if ratios else None
+
+
+def picture(path: Path, results: Row) -> None:
+    """Draw what sums cost by scheme and minimum, and what noise costs by epsilon."""
     import matplotlib.pyplot as plt
 
-    modes = [mode for mode in results["modes"] if not mode.startswith("epsilon")]
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    for scheme in results["schemes"]:
-        means = []
-        for mode in modes:
-            took = [r["seconds"] for r in results["runs"] if (r["scheme"], r["mode"]) == (scheme, mode)]
-            held = [seconds for seconds in took if seconds]
-            means.append(math.exp(float(np.mean(np.log(held)))) if len(held) == len(took) else math.nan)
-        axes.plot(modes, means, marker="o", label=scheme)
-    axes.set_yscale("log")
-    axes.set_ylabel(f"virtual seconds until {TARGET:.0%} is held")
-    axes.set_xlabel("what the server sees; the number is the minimum of clients per sum")
-    axes.legend(frameon=False)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    modes = ["plain", "sums 4", "sums 8", "sums 16"]
+    noisy = [mode for mode in NOISES if mode.startswith("gaussian")]
+    for scheme, found in results["summary"].items():
+        left.plot(modes, [found.get(mode, {}).get("hard") or math.nan for mode in modes], marker="o", label=scheme)
+        best = [np.mean((found.get(mode) or {}).get("best accuracies") or [math.nan]) for mode in noisy]
+        right.plot(noisy, best, marker="o", label=scheme)
+    left.axhline(1, color="grey", linewidth=0.5)
+    left.set_ylabel("time to the hard target, over plain")
+    left.set_xlabel("what the server sees: minimum of clients per sum")
+    right.set_ylabel("best accuracy, 60 clients")
+    right.set_xlabel("noise: epsilon of each client")
+    right.set_ylim(0, 1)
+    left.legend(frameon=False)
     figure.savefig(path, dpi=130)
 
 
@@ -156,34 +199,38 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", default=list(CELLS))
     parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
     parser.add_argument("--modes", nargs="+", default=list(MODES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[901, 902])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     if given.picture is not None:
         picture(given.picture, json.loads(given.out.read_text()))
         return
-    runs = []
-    for cell in given.cells:
-        for seed in given.seeds:
-            for scheme in given.schemes:
-                for mode in given.modes:
-                    if MODES[mode] is not None and MODES[mode].epsilon and cell != given.cells[0]:
-                        continue  # noise decides there, not the cell
-                    runs.append(run(cell, scheme, mode, seed))
-                    print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    files = [path for path in (given.out, *given.add) if path.exists()]
+    runs: list[Row] = [each for path in files for each in json.loads(path.read_text())["runs"]]
+    known = {(r["cell"], r["scheme"], r["mode"], r["seed"]) for r in runs}
+    wanted = [
+        (cell, scheme, mode, seed)
+        for cell in given.cells
+        for seed in given.seeds
+        for scheme in given.schemes
+        for mode in given.modes
+        if cell == NOISY or mode not in NOISES
+    ]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    content = {
-        "command": " ".join(["python", *sys.argv]),
-        "commit": commit.stdout.strip(),
-        "date": date.today().isoformat(),
-        "target": TARGET,
-        "costs": COSTS,
-        "schemes": given.schemes,
-        "modes": given.modes,
-        "summary": summary(runs),
-        "runs": runs,
-    }
-    given.out.write_text(json.dumps(content, indent=1) + "\n")
+    for key in [None] if given.add else [key for key in wanted if key not in known]:
+        if key is not None:
+            runs.append(run(*key))
+            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        content = {
+            "command": "python benchmarks/secure.py benchmarks/secure.json",
+            "commit": commit.stdout.strip(),
+            "date": date.today().isoformat(),
+            "costs": COSTS,
+            "summary": summary(runs),
+            "runs": runs,
+        }
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

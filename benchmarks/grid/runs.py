@@ -274,6 +274,7 @@ def prepare(
     deadline: float = 1.0,
     charged: bool = False,
     server: Any = None,
+    privacy: Any = None,
 ) -> Simulation:
     """Return a run before its first round; `charged`: with its warm-up on the clock, a quarter of it waited for."""
     task = cell.task
@@ -292,6 +293,7 @@ def prepare(
             clock=clock,
             engine=EngineOptions("inline"),
             server=server,
+            privacy=privacy,
             seed=seed,
         )
 

@@ -76,6 +76,21 @@ def test_a_scheme_works_with_sums_or_says_what_to_use(scheme):
     assert one.coordinator.ledger.tables.get("updates") is None
 
 
+@pytest.mark.parametrize(
+    "scheme", [name for name in registry.selectors.names() if name not in REFUSED and not make_selector(name).reads_losses]
+)
+@pytest.mark.parametrize("mechanism", ["gaussian", "ftrl"])
+def test_a_run_ends_when_its_privacy_budgets_are_spent(scheme, mechanism):
+    pytest.importorskip("dp_accounting")
+    one = simulation(scheme, epsilon=3.0, clip=0.5, releases=2, mechanism=mechanism)
+    rounds = list(islice(one.rounds(), 1, 60))
+    assert one.exhausted, "it ended by itself"
+    assert len(rounds) < 59
+    budget = one.groups.budget
+    assert max(budget.epsilon(client) for client in range(12)) <= 3.0 + 1e-6
+    assert rounds[-1].facts["privacy"]["out of budget"] > 0
+
+
 def test_the_document_has_the_table_of_schemes():
     text = DOCUMENT.read_text(encoding="utf-8")
     for name in registry.selectors.names():

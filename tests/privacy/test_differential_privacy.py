@@ -21,7 +21,7 @@ from fedpace.hosting.client_facts import Privacy
 from fedpace.models.linear import Linear
 from fedpace.moments.factor import gaussian_delta, gaussian_sigma
 from fedpace.numerics.accounting import composed_epsilon, gaussian_epsilon, gaussian_multiplier
-from fedpace.sim.group_sums import clipped
+from fedpace.core.budget import clipped
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

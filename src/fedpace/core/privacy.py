@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace.core.settings import MINIMUM, Aggregation
 
-NOISE = ("delta", "clip", "releases")
+NOISE = ("delta", "clip", "releases", "mechanism", "bands")
 """Options that have no effect without an epsilon."""
 
 
@@ -20,6 +20,9 @@ class TrainingPrivacy(Options):
     Args:
         aggregation: `individual`: every update. `sums`: only sums over groups of clients, as under secure aggregation.
         minimum: fewest clients in a sum.
+        protocol: what adds the updates up. `aggregator`: a trusted process, which keeps the memory of the clients for
+            schemes such as `pace-async`. `masks`: the clients themselves, as under SecAgg+; they keep their own memory,
+            and a simulation charges two vectors down and two up per task.
         round_trips: messages that a client and the server exchange for a sum, beyond a plain upload: key exchange,
             shares, unmasking. A simulation charges `trip_seconds` for each.
         trip_seconds: seconds per such exchange.
@@ -30,12 +33,17 @@ class TrainingPrivacy(Options):
         clip: longest update; clients scale longer ones down to it.
         releases: number of sums, with the largest weight in each, after which a client has spent its budget. More
             releases need more noise in each.
+        mechanism: `gaussian`: independent noise in each sum (DP-FedAvg). `ftrl`: noise that later noise takes back
+            (DP-FTRL), which is better where clients take part often; see `fedpace.core.budget`.
+        bands: with `ftrl`, steps over which noise is taken back. Clients that take part again within so many steps
+            spend more.
     """
 
     options_of: ClassVar[str] = "privacy"
 
     aggregation: Aggregation = "individual"
     minimum: Annotated[int, AtLeast(1)] = MINIMUM
+    protocol: Literal["aggregator", "masks"] = "aggregator"
     round_trips: Annotated[int, AtLeast(0)] = 0
     trip_seconds: Annotated[float, AtLeast(0), FINITE] = 0.0
     client_bytes: Annotated[int, AtLeast(0)] = 0
@@ -43,6 +51,8 @@ class TrainingPrivacy(Options):
     delta: Annotated[float, Between(0, 0.5, "(]")] = 1e-5
     clip: Annotated[float, Above(0), FINITE] = 1.0
     releases: Annotated[int, AtLeast(1)] = 100
+    mechanism: Literal["gaussian", "ftrl"] = "gaussian"
+    bands: Annotated[int, AtLeast(2)] = 8
 
     def __post_init__(self) -> None:
         """Raise InputError if noise is wanted where the server sees single updates, or without an epsilon."""
@@ -51,6 +61,8 @@ class TrainingPrivacy(Options):
             raise InputError(
                 "epsilon of privacy adds noise to sums, but the server sees single updates: set aggregation = 'sums'"
             )
+        if self.bands != type(self).bands and self.mechanism != "ftrl":
+            raise InputError("bands of privacy belongs to mechanism = 'ftrl': set the mechanism, or leave bands out")
         changed = " and ".join(name for name in NOISE if getattr(self, name) != getattr(type(self), name))
         if changed and not self.epsilon:
             raise InputError(

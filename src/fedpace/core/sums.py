@@ -28,9 +28,12 @@ from fedpace.core.types import ClientId
 if TYPE_CHECKING:
     from fedpace.core.coordinator import Coordinator
 
-Contribution = Literal["weighted", "fresh", "fresh-new", "late", "late-new"]
+Contribution = Literal["weighted", "fresh", "fresh-new", "mixed", "late"]
 """What a client adds to a sum. `weighted`: its weight times its update. The others belong to a memory on the client
 (`fedpace.server._client_memory`)."""
+Caution = Literal["none", "late", "forget"]
+"""What a plan does so that its sums, with earlier ones, tell nothing about one client: nothing; it lets late answers
+wait; it forgets all clients."""
 UPDATE, SQUARE, LOSS, BUFFERS, POSITIVE, COUNT = "update", "square", "loss", "buffers", "positive", "count"
 """Names of sums: of weight x update, weight x |update|^2, losses, positive weight x buffers, positive weights, and
 answers."""
@@ -92,7 +95,16 @@ class Opener(Protocol):
         ...
 
     def publish(self, version: int, reference: Vector) -> None:
-        """Send the reference of a model version to the clients that trained from it."""
+        """Send the reference of a model version to those that keep the memory of the clients."""
+        ...
+
+    @property
+    def lost_memory(self) -> bool:
+        """Whether the memory of all clients is lost, so that they must be forgotten; until the next `forget`."""
+        ...
+
+    def forget(self) -> None:
+        """Forget all clients: their memory enters no other sum."""
         ...
 
 
@@ -118,10 +130,9 @@ class SumRule(Protocol):
         version: int,
         minimum: int,
         share_of: ShareOf | None,
-        *,
-        forget: bool = False,
+        caution: Caution = "none",
     ) -> GroupPlan:
-        """Return the groups to open; with `forget`, the rule forgets all clients first."""
+        """Return the groups to open."""
         ...
 
     def apply_sums(
@@ -177,7 +188,9 @@ class SumAggregator:
         """
         minimum, share_of, version = coordinator.settings.minimum, coordinator.share_of(), step.number - 1
         members = [Member(t.id, t.client, t.step, share_of(t.client) or 0.0, weight) for t, weight in step.answers]
-        plan = self._plan(members, version, minimum, share_of)
+        plan = self._plan(members, version, minimum, share_of, lost=opener.lost_memory)
+        if plan.forget:
+            opener.forget()
         sums = [opener.open(group, minimum) for group in plan.groups]
         step, refused = self._opened(coordinator, step, plan, sums, minimum)
         opened = [found for found in sums if found is not None]
@@ -215,14 +228,20 @@ class SumAggregator:
                 reasons |= dict.fromkeys(found.absent, "it dropped out of the sum")
         return (coordinator.refuse(reasons, step) if reasons else step), frozenset(reasons)
 
-    def _plan(self, members: Sequence[Member], version: int, minimum: int, share_of: ShareOf) -> GroupPlan:
+    def _plan(
+        self, members: Sequence[Member], version: int, minimum: int, share_of: ShareOf, *, lost: bool = False
+    ) -> GroupPlan:
+        """Return the groups to open; `lost`: the clients' memory is lost, so that all are new."""
         if isinstance(self.rule, SumRule):
-            plan = self.rule.plan(self.state, members, version, minimum, share_of)
+            plan = self.rule.plan(self.state, members, version, minimum, share_of, "forget" if lost else "none")
             if minimum == 1:
                 return plan
             after = self.exposure.after(plan.groups)
+            if not lost and not plan.forget and not self.exposure.full and after.clients():
+                plan = self.rule.plan(self.state, members, version, minimum, share_of, "late")
+                after = self.exposure.after(plan.groups)
             if not plan.forget and (self.exposure.full or after.clients()):
-                plan = self.rule.plan(self.state, members, version, minimum, share_of, forget=True)
+                plan = self.rule.plan(self.state, members, version, minimum, share_of, "forget")
             if plan.forget:
                 self.exposure.clear()
                 after = self.exposure.after(plan.groups)

@@ -281,6 +281,11 @@ class _Opened:
     def publish(self, version: int, reference: Any) -> None:
         """Do nothing: rules for rounds have no references."""
 
+    lost_memory = False
+
+    def forget(self) -> None:
+        """Do nothing: nodes have no memory."""
+
 
 class _Node(ClientProxy):
     """A node's id, for Flower's workflow; it is never called."""

@@ -256,7 +256,7 @@ class PaceAsync(Scheme):
         rho = errors.totals[fresh.size - 1 :]
         seconds = spent + np.concatenate([[0.0], after])
         fewest = max(FEWEST, view.minimum)
-        openable = self._openable(state, view, np.concatenate([hand.clients[fresh], flying.clients[going]]), fresh.size)
+        openable = fresh.size + np.arange(rho.size) >= fewest
         cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & openable)
         best = int(np.argmin(cost))
         finite_best = math.isfinite(float(cost[best]))
@@ -271,18 +271,6 @@ class PaceAsync(Scheme):
         # so a time limit applies too.
         longest = max(float(after[best - 1]), PATIENCE * spent)
         return _Plan(error, False, fresh.size + -(-best // 2), longest if longest > 0 else math.inf), weights
-
-    def _openable(self, state: AsyncState, view: View, rows: IntArray, first: int) -> BoolArray:
-        """Return whether a step can be made with the first `first`, `first` + 1, ... of the clients `rows`.
-
-        Where the server sees sums, remembered clients and new ones are in different sums, and one of them must be large
-        enough.
-        """
-        if view.minimum <= 1:
-            return np.asarray(first + np.arange(rows.size - first + 1) >= FEWEST)
-        heard = self._remembered(state, view)[rows]
-        known, new = np.cumsum(heard), np.cumsum(~heard)
-        return np.asarray(np.maximum(known, new)[first - 1 :] >= max(FEWEST, view.minimum))
 
     def _errors(self, state: AsyncState, view: View, rows: IntArray, fresh: IntArray) -> _Errors:
         """Return the expected errors of steps with the first 1, 2, ... of the clients `rows`."""

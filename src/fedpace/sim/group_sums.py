@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.rng import stream
-from fedpace.core.budget import PrivacyBudget
+from fedpace.core.budget import PrivacyBudget, clipped
 from fedpace.core.server_rule import Vector
 from fedpace.core.sums import UPDATE, Group, GroupSum, Member, Sums, add_up, weighted_contribution, with_training
 from fedpace.core.tasks import Step, Task
@@ -91,9 +91,7 @@ class SimulatedGroups:
         total = np.zeros(self._trainer.trainable)
         for _, ask, update, _, _ in self._trained(some):
             total += ask["weight"] * clipped(update, budget.privacy.clip)
-        noise = stream(self._seed, "privacy noise", self._step).standard_normal(total.size)
-        total += budget.deviation(kept) * noise
-        budget.charge(kept)
+        total = budget.release(total, kept, stream(self._seed, "privacy noise", self._step).standard_normal)
         absent = frozenset(member.task for member in group.members if member.task not in left)
         return GroupSum(clients, {UPDATE: total}, {}, absent)
 
@@ -101,6 +99,12 @@ class SimulatedGroups:
         """Send the reference of a model version to all clients that wait for it."""
         known = np.asarray(reference, dtype=np.float64)
         self._own = {client: own.received(version, known) for client, own in self._own.items()}
+
+    lost_memory = False
+
+    def forget(self) -> None:
+        """Forget all clients; they keep nothing of use."""
+        self._own.clear()
 
     def _contribution(
         self,
@@ -127,7 +131,7 @@ class SimulatedGroups:
         """Yield each member with its numbers, its update, its loss and its buffers."""
         places = {member.task: place for place, member in enumerate(group.members)}
         cut, buffered = self._trainer.trainable, len(self._trainer.initial) > self._trainer.trainable
-        ordered = group.kind in ("late", "late-new")  # several answers of a client follow each other
+        ordered = group.kind == "late"  # several answers of a client follow each other
         found: list[tuple[int, tuple[Member, Mapping[str, float], FloatArray, float, FloatArray | None]]] = []
         for task, result in self._clients.train(self._tasks[member.task] for member in group.members):
             trained, sent = np.asarray(result.parameters)[:cut], np.asarray(self._models[task.step])[:cut]
@@ -147,31 +151,21 @@ class SimulatedGroups:
     def saved(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Return the clients' memories and budgets as name -> numbers and name -> vector."""
         numbers: dict[str, Any] = {
-            str(client): [own.version, own.length, own.drift] for client, own in self._own.items()
+            str(client): own.version for client, own in self._own.items()
         }
         vectors = {str(client): own.offset for client, own in self._own.items() if own.offset is not None}
-        spent = {} if self.budget is None else {str(client): cost for client, cost in self.budget.spent.items()}
-        return {"memories": numbers, "spent": spent}, vectors
+        budget, noise = ({}, {}) if self.budget is None else self.budget.saved()
+        return {"memories": numbers, "budget": budget}, {**vectors, **noise}
 
     def load(self, private: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
         """Restore what `saved` returned."""
         if self.budget is not None:
-            self.budget.load({int(client): float(cost) for client, cost in private["spent"].items()})
+            self.budget.load(private["budget"], vectors)
         self._own = {
             int(client): OwnMemory(
                 np.asarray(vectors[client], dtype=np.float64) if client in vectors else None,
                 None,
                 int(version),
-                length,
-                drift,
             )
-            for client, (version, length, drift) in private["memories"].items()
+            for client, version in private["memories"].items()
         }
-
-
-def clipped(update: FloatArray, clip: float) -> FloatArray:
-    """Return an update of length at most `clip`; an update that is not finite becomes 0."""
-    length = float(np.sqrt(update @ update))
-    if not np.isfinite(length):
-        return np.zeros_like(update)
-    return update if length <= clip else update * (clip / length)

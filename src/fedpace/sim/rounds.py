@@ -130,12 +130,14 @@ class Simulation:
             trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed, tell_losses=tell_losses
         )
         self.groups: SimulatedGroups | None = None
+        self._unusable = False
         self.vectors = 1
         """Number of vectors as long as the model that go to a client with a task, and come back."""
         if self.privacy.sums:
             budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
             self.groups = SimulatedGroups(self.clients, self.models, trainer, budget, seed)
-            if isinstance(self.server, ClientMemory):  # the reference goes down, and the offset's sum comes up
+            if isinstance(self.server, ClientMemory) and self.privacy.protocol == "masks":
+                # The reference goes down, and the offset's sum comes up.
                 self.vectors = 2
             self.time.transfers = float(self.vectors)
 
@@ -164,12 +166,19 @@ class Simulation:
                     0, 0.0, 0.0, 0.0, metric, loss, work=0.0, wasted=0, bytes_down=0, bytes_up=0, by_speed=by_speed
                 )
             while not self.exhausted:
-                yield self._round(evaluate)
+                try:
+                    current = self._round(evaluate)
+                except (InfeasibleError, InputError):
+                    if self._affordable is None or len(self._affordable) == self.time.clients:
+                        raise
+                    self._unusable = True  # the scheme cannot choose among the clients that have budget left
+                    return
+                yield current
 
     @property
     def exhausted(self) -> bool:
-        """Whether too few clients have any privacy budget left for another sum."""
-        return self._affordable is not None and len(self._affordable) < self.privacy.minimum
+        """Whether too few clients have any privacy budget left for another sum, or for the scheme to choose among."""
+        return self._unusable or (self._affordable is not None and len(self._affordable) < self.privacy.minimum)
 
     @property
     def _affordable(self) -> list[int] | None:
@@ -185,6 +194,7 @@ class Simulation:
         present = None if rows.size == self.time.clients else rows.tolist()
         if (affordable := self._affordable) is not None:
             present = sorted({*rows.tolist()} & {*affordable})
+            self.coordinator.leave([client for client in self.coordinator.clients if client not in affordable])
         while True:
             self._deliver()
             due = self.coordinator.due(self.time.now, present)
