@@ -33,6 +33,7 @@ from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
 from fedpace.data.digits import Digits
 from fedpace.models.softmax import Softmax
+from fedpace.report.style import FIXED
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.stopping import Stop, StopRule, run_until
@@ -141,7 +142,8 @@ def picture(path: Path, results: dict[str, Any]) -> None:
             took = [r["seconds"] for r in results["runs"] if (r["scheme"], r["mode"]) == (scheme, mode)]
             held = [seconds for seconds in took if seconds]
             means.append(math.exp(float(np.mean(np.log(held)))) if len(held) == len(took) else math.nan)
-        axes.plot(modes, means, marker="o", label=scheme)
+        look = FIXED.get(scheme.partition("(")[0])
+        axes.plot(modes, means, marker="o", label=scheme, color=None if look is None else look.colour)
     axes.set_yscale("log")
     axes.set_ylabel(f"virtual seconds until {TARGET:.0%} is held")
     axes.set_xlabel("what the server sees; the number is the minimum of clients per sum")
