@@ -33,6 +33,7 @@ from fedpace import TrainingPrivacy
 from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
 from fedpace.records.holding import Holding
+from fedpace.report.style import FIXED
 from grid.cells import EMBEDDED, LEVELS, cells
 from grid.runs import HOLD, prepare
 from grid.schemes import Scheme
