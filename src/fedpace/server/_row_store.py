@@ -5,7 +5,8 @@
     store.values(row)                        # the vector in double precision
 
 A row is a float32 array, or bytes (`fedpace.numerics.quantised`). References, one per model version that clients train
-from, are stored in 16 bits if rows are stored in 4 or 8: an error in a reference is an error of all rows made from it.
+from, are stored in 16 bits if rows are stored in fewer than 32: an error in a reference is an error of all rows made
+from it.
 
 With a folder, every row is a mapped file of its own. The file has no name: the system removes it when the row is
 dropped, also after a crash. The system writes pages to disk when memory is short.
@@ -26,9 +27,9 @@ from fedpace._base.errors import InputError
 from fedpace.numerics import quantised
 from fedpace.numerics.parts import in_parts
 
-Precision = Literal["auto", "float32", "8bit", "4bit"]
-"""How rows are stored. `auto`: in float32 if every client has room then, else in 4 bits."""
-BITS: dict[str, int] = {"float32": 32, "8bit": 8, "4bit": 4}
+Precision = Literal["auto", "float32", "16bit", "8bit", "4bit"]
+"""How rows are stored. `auto`: in the most bits in which every client has room, else in 4."""
+BITS: dict[str, int] = {"float32": 32, "16bit": 16, "8bit": 8, "4bit": 4}
 GIB = 2**30
 FEWEST = 2
 """Rows that are always kept: one client shows no difference."""
@@ -43,7 +44,7 @@ class RowStore:
 
     Args:
         length: values per row.
-        bits: bits per value of rows: 32, 8 or 4.
+        bits: bits per value of rows: 32, 16, 8 or 4.
         room: most rows.
         folder: folder of the mapped files; None = rows are in memory.
     """
@@ -68,10 +69,13 @@ class RowStore:
             before: bits of the rows so far. `auto` does not go back to more bits, which could change to and fro.
         """
         assert precision in get_args(Precision)
-        bits = BITS.get(precision, 32)
         budget = int(gib * GIB)
-        if precision == "auto" and (before == 4 or clients * bytes_of(length, 32) > budget):
-            bits = 4 if bytes_of(length, 4) < bytes_of(length, 32) else 32
+        if precision == "auto":
+            allowed = [each for each in BITS.values() if each <= before]
+            fewest = min(allowed, key=lambda each: bytes_of(length, each))  # blocks make short rows longer
+            bits = next((each for each in allowed if clients * bytes_of(length, each) <= budget), fewest)
+        else:
+            bits = BITS[precision]
         return cls(length, bits, max(FEWEST, budget // bytes_of(length, bits)), _folder(folder))
 
     @property
@@ -123,7 +127,7 @@ class RowStore:
         if row.dtype == np.uint8:
             return quantised.put(row, values, self.length, start)
         row[start : start + values.size] = values
-        return row[start : start + values.size].astype(np.float64)
+        return row[start : start + values.size].astype(np.float64, copy=False)
 
     def values(self, row: Row, part: slice = slice(None)) -> FloatArray:
         """Return a part of a row in double precision."""
