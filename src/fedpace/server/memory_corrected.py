@@ -253,6 +253,7 @@ class MemoryCorrected(Options):
             gib=self.memory_gib,
             folder=self.memory_folder,
             before=state.memory_bits,
+            single=answers.step.shape[0] > LARGE,
         )
 
 
@@ -321,8 +322,10 @@ class Memory:
         self._variance = 0.0
         self._changes: list[tuple[float, float]] = []
         """Share and length of each change of an offset, in units of the step that shows it."""
-        self._change_sum = np.zeros(0)
+        self._change_sum: Row = np.zeros(0)
         """Sum of the changes, each times its share."""
+        self._common_length = 0.0
+        """Length of that sum."""
         self._sum = self._summed(state.offset_sum) if self._store.length > LARGE else None
         """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
         self.covered = 0.0
@@ -343,7 +346,7 @@ class Memory:
         row, factor = self._blank(), source.share * math.exp(self._was.log_scale - then.log_scale)
         shows = known is not None and then.path > known.path and then.square > 0
         if shows and not self._change_sum.size:
-            self._change_sum = np.zeros(self._store.length)
+            self._change_sum = np.zeros(self._store.length, np.float32 if self._store.single else np.float64)
         # In units of that step, because updates shrink during training: old steps would dominate the sums.
         unit = math.sqrt(then.square) if shows else 1.0
 
@@ -425,6 +428,7 @@ class Memory:
         self, updates: Updates, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, Row]:
         """Return the step u of the module's docstring and the reference for fresh answers, and remember these."""
+        self._common_length, self._change_sum = math.sqrt(_square(self._change_sum)), np.zeros(0)  # makes room
         reweighted = self._reweight(sources)
         b, total = self._predicted, float(weights.sum())
         log_scale, whole = self._was.log_scale, self._store.length
@@ -432,6 +436,7 @@ class Memory:
         heard = np.array([each is not None for each in known])
         before = self.covered = self.share
         counting = fresh & (weights > 0)
+        weight = weights.tolist()
         weighing, speaking = np.flatnonzero(weights != 0).tolist(), np.flatnonzero(counting).tolist()
         shares = {client: each.share for client, each in self._clients.items()}
         shares.update((sources[place].client, sources[place].share) for place in speaking)
@@ -458,7 +463,7 @@ class Memory:
             mean = self._mean(part, before)
             common = np.zeros_like(mean)
             for place in weighing:
-                common += weights[place] / total * (own[place] - b * offsets.get(place, mean))
+                common += weight[place] / total * (own[place] - b * offsets.get(place, mean))
             if everybody > 0:
                 # `mean` covers the clients that were known before; those that answer now replace their prediction.
                 found = common + b * (before / everybody) * mean
@@ -470,7 +475,7 @@ class Memory:
             step[part] = total * found
             now = np.zeros_like(mean)
             for place in np.flatnonzero(telling).tolist():
-                now += weights[place] / told * (own[place] - offsets[place] if heard[place] else own[place])
+                now += weight[place] / told * (own[place] - offsets[place] if heard[place] else own[place])
             self._store.put(reference, now, part.start)
             for place, row in rows.items():
                 change = self._store.put(row, own[place] - now, part.start)
@@ -682,10 +687,9 @@ class Memory:
         common, total = self._was.common_change, self._was.total_change
         if len(self._changes) < 2:  # one client does not show what clients have in common
             return common, total
-        mean = _length(self._change_sum)
         lengths = sum(share * length for share, length in self._changes)
         kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
-        return kept * common + mean**2, kept * total + lengths**2
+        return kept * common + self._common_length**2, kept * total + lengths**2
 
     def _disagreement(self, square: float) -> float:
         """Return the running average of the variance between clients, divided by |u|^2."""
@@ -700,7 +704,7 @@ class Memory:
         """Return a part of the mean offset of the remembered clients, weighted by their shares, `share` together."""
         total = share or 1.0  # all shares may be 0
         if self._sum is not None:
-            return np.divide(self._sum[part], total, dtype=np.float64)
+            return self._sum[part] * (1 / total)
         mean = np.zeros(self._store.length)[part]
         for each in self._clients.values():  # one at a time: a stacked array would double the memory
             mean += self._shrunk(each, self._was.log_scale, part, each.share / total)
@@ -713,15 +717,13 @@ def _centred(rows: FloatArray) -> FloatArray:
 
 
 def _square(vector: FloatArray | SingleArray) -> float:
+    """Return the squared length, in double precision."""
+
     def square(part: slice) -> float:
         values = vector[part].astype(np.float64, copy=False)
         return float(values @ values)
 
     return sum(in_parts(square, len(vector)))
-
-
-def _length(vector: FloatArray) -> float:
-    return math.sqrt(float(vector @ vector))
 
 
 def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
