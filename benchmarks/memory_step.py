@@ -152,7 +152,7 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
     return replace(
         state,
         offsets=Stack.none(np.zeros(length)).of(rows),
-        offset_sum=store.values(pattern) if length > 2**18 else np.zeros(0),
+        offset_sum=store.values(pattern).astype(np.float32) if length > 2**18 else np.zeros(0),
         references=Stack.none(np.zeros(length)).of([reference]),
         remembered_clients=tuple(range(clients)),
         remembered=clients,

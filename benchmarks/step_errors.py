@@ -37,9 +37,9 @@ class Watched(Memory):
 
     made: FloatArray
 
-    def corrected(self, *given: Any) -> tuple[FloatArray, FloatArray]:
+    def step(self, *given: Any) -> tuple[Any, Any]:
         """Return the step and the reference."""
-        step, reference = super().corrected(*given)
+        step, reference = super().step(*given)
         Watched.made = step
         return step, reference
 

@@ -79,6 +79,9 @@ def compare(
         records = run_plan(plan, folder, progress.watch, progress.done, execution=how, jobs=jobs, overwrite=overwrite)
     with _resumable(folder):
         report_folder(folder, console, as_json=as_json, plan=plan, records=records)
+    if chosen[0].training.device is not None and not as_json:
+        devices = sorted({str(record.info.engine.get("device", "cpu")) for record in records})
+        console.print(f"Clients were trained on {', '.join(devices)}.", highlight=False, markup=False)
 
 
 def estimate_duration(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bool) -> None:

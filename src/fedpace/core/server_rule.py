@@ -60,9 +60,9 @@ class Source(NamedTuple):
 
 
 class Update:
-    """The update of one client, as the difference of two models: `update[a:b]` computes a part in double precision.
+    """The update of one client, as the difference of two models: `update[a:b]` computes a part, in their precision.
 
-    So the server holds no copy of it. `np.asarray(update)` is the whole update.
+    So the server holds no copy of it. `np.asarray(update)` is the whole update in double precision.
     """
 
     def __init__(self, trained: Vector, sent: Vector) -> None:
@@ -74,12 +74,12 @@ class Update:
 
     def __getitem__(self, part: slice) -> FloatArray:
         """Return a part of the update."""
-        found: FloatArray = np.subtract(self._trained[part], self._sent[part], dtype=np.float64)
+        found: FloatArray = self._trained[part] - self._sent[part]
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the whole update."""
-        return np.asarray(self[:], dtype=dtype)
+        return np.subtract(self._trained, self._sent, dtype=np.float64 if dtype is None else dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,8 @@ class Gather:
             total[part] += weight * values
             return float(values @ values)
 
-        self._mean_square += weight * sum(in_parts(add, len(total)))
+        if weight:
+            self._mean_square += weight * sum(in_parts(add, len(total)))
         self._rows.append(update)
 
     def _add(self, vector: Vector, weight: float) -> None:

@@ -14,7 +14,7 @@ deterministic: equal vectors are stored as equal bytes. Zeros stay zeros. If a v
 values of the block are read back as NaN.
 
     row = quantised(vector, 4)                  # (row_bytes(len(vector), 4),) bytes
-    part = restored(row, len(vector), 64, 128)  # values 64 to 127 in double precision
+    part = restored(row, len(vector), 64, 128)  # values 64 to 127 in single precision
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def quantised(values: NDArray[np.floating], bits: Bits) -> Bytes:
     return row
 
 
-def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -> NDArray[np.float64]:
+def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -> Single:
     """Store `values` as the entries from `start` on of a stored vector, and return what `restored` would return.
 
     Args:
@@ -108,7 +108,7 @@ def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -
     return _scaled(integers, largest, bits)[: values.size]
 
 
-def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -> Single:
     """Return the values from `start` to `stop` of a stored vector; `start` is a multiple of `BLOCK`."""
     stop = length if stop is None else min(stop, length)
     count, bits = -(-length // BLOCK), bits_of(row, length)
@@ -124,13 +124,13 @@ def restored(row: Bytes, length: int, start: int = 0, stop: int | None = None) -
     return _scaled(values, scales, bits)[: stop - start]
 
 
-def _scaled(integers: Single, scales: Single, bits: int) -> NDArray[np.float64]:
+def _scaled(integers: Single, scales: Single, bits: int) -> Single:
     """Return the values of stored integers, which are overwritten."""
     factors = scales / np.float32(_LEVELS[bits])
     if not np.isfinite(factors).all():
         factors[~np.isfinite(factors)] = np.nan
     integers *= factors[:, None]
-    return integers.reshape(-1).astype(np.float64)
+    return integers.reshape(-1)
 
 
 def _blocks(values: NDArray[np.floating]) -> Single:

@@ -108,8 +108,8 @@ class Pace(Scheme):
             part of the factor. 0 = do not lengthen steps.
         memory_gib: memory for the clients' remembered differences. When it is full, the server forgets the clients that
             it heard from longest ago. 0 = remember nothing.
-        memory: how differences are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and
-            0.53 bytes; `auto`, float32 if all clients have room then, else 4 bits.
+        memory: how differences are stored: `float32`, 4 bytes per client and parameter; `16bit`, `8bit` or `4bit`,
+            about 2, 1 and 0.53 bytes; `auto`, the most bits in which all clients have room.
         memory_folder: folder for the differences, as mapped files without names; empty = in memory.
     """
 

@@ -2,10 +2,11 @@
 
     store = RowStore.choose("auto", length, clients, gib=1.0)
     row = store.keep(vector)                 # an array to put into a `Stack`
-    store.values(row)                        # the vector in double precision
+    store.values(row)                        # the vector
 
 A row is a float32 array, or bytes (`fedpace.numerics.quantised`). References, one per model version that clients train
-from, are stored in 16 bits if rows are stored in 4 or 8: an error in a reference is an error of all rows made from it.
+from, are stored in 16 bits if rows are stored in fewer than 32: an error in a reference is an error of all rows made
+from it.
 
 With a folder, every row is a mapped file of its own. The file has no name: the system removes it when the row is
 dropped, also after a crash. The system writes pages to disk when memory is short.
@@ -26,9 +27,9 @@ from fedpace._base.errors import InputError
 from fedpace.numerics import quantised
 from fedpace.numerics.parts import in_parts
 
-Precision = Literal["auto", "float32", "8bit", "4bit"]
-"""How rows are stored. `auto`: in float32 if every client has room then, else in 4 bits."""
-BITS: dict[str, int] = {"float32": 32, "8bit": 8, "4bit": 4}
+Precision = Literal["auto", "float32", "16bit", "8bit", "4bit"]
+"""How rows are stored. `auto`: in the most bits in which every client has room, else in 4."""
+BITS: dict[str, int] = {"float32": 32, "16bit": 16, "8bit": 8, "4bit": 4}
 GIB = 2**30
 FEWEST = 2
 """Rows that are always kept: one client shows no difference."""
@@ -43,19 +44,29 @@ class RowStore:
 
     Args:
         length: values per row.
-        bits: bits per value of rows: 32, 8 or 4.
+        bits: bits per value of rows: 32, 16, 8 or 4.
         room: most rows.
         folder: folder of the mapped files; None = rows are in memory.
+        single: compute in single precision, not in double.
     """
 
     length: int
     bits: int = 32
     room: int = 2**62
     folder: Path | None = None
+    single: bool = False
 
     @classmethod
     def choose(
-        cls, precision: Precision, length: int, clients: int, *, gib: float, folder: str = "", before: int = 32
+        cls,
+        precision: Precision,
+        length: int,
+        clients: int,
+        *,
+        gib: float,
+        folder: str = "",
+        before: int = 32,
+        single: bool = False,
     ) -> RowStore:
         """Return the store for a model with `length` parameters.
 
@@ -66,23 +77,23 @@ class RowStore:
             gib: memory for rows.
             folder: folder of the mapped files; empty = rows are in memory.
             before: bits of the rows so far. `auto` does not go back to more bits, which could change to and fro.
+            single: compute in single precision, not in double.
         """
         assert precision in get_args(Precision)
-        bits = BITS.get(precision, 32)
         budget = int(gib * GIB)
-        if precision == "auto" and (before == 4 or clients * bytes_of(length, 32) > budget):
-            bits = 4 if bytes_of(length, 4) < bytes_of(length, 32) else 32
-        return cls(length, bits, max(FEWEST, budget // bytes_of(length, bits)), _folder(folder))
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return bytes_of(self.length, self.bits)
+        if precision == "auto":
+            allowed = [each for each in BITS.values() if each <= before]
+            fewest = min(allowed, key=lambda each: bytes_of(length, each))  # blocks make short rows longer
+            bits = next((each for each in allowed if clients * bytes_of(length, each) <= budget), fewest)
+        else:
+            bits = BITS[precision]
+        return cls(length, bits, max(FEWEST, budget // bytes_of(length, bits)), _folder(folder), single)
 
     def described(self) -> str:
         """Return in words how rows are stored and what they take."""
         kind = "single precision" if self.bits == 32 else f"{self.bits} bits"
-        each, most = self.row_bytes / 2**20, self.room * self.row_bytes / GIB
+        size = bytes_of(self.length, self.bits)
+        each, most = size / 2**20, self.room * size / GIB
         where = "in memory" if self.folder is None else f"in mapped files in {self.folder}"
         return (
             f"in {kind} per value, {each:,.3g} MiB per client, {where}; up to {self.room:,} clients in {most:,.3g} GiB"
@@ -121,16 +132,19 @@ class RowStore:
     def put(self, row: Row, values: FloatArray, start: int = 0) -> FloatArray:
         """Store `values` as the entries of a row from `start` on, and return them as they were stored."""
         if row.dtype == np.uint8:
-            return quantised.put(row, values, self.length, start)
+            return self._as_kind(quantised.put(row, values, self.length, start))
         row[start : start + values.size] = values
-        return row[start : start + values.size].astype(np.float64)
+        return self._as_kind(row[start : start + values.size])
 
     def values(self, row: Row, part: slice = slice(None)) -> FloatArray:
-        """Return a part of a row in double precision."""
+        """Return a part of a row, in double precision unless `single`."""
         if row.dtype == np.uint8:
             start, stop, _ = part.indices(self.length)
-            return quantised.restored(row, self.length, start, stop)
-        return row[part].astype(np.float64, copy=False)
+            return self._as_kind(quantised.restored(row, self.length, start, stop))
+        return self._as_kind(row[part])
+
+    def _as_kind(self, values: Row) -> FloatArray:
+        return values.astype(np.float32 if self.single else np.float64, copy=False)
 
     def _mapped(self, row: Row) -> Row:
         assert self.folder is not None

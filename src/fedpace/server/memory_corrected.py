@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
@@ -42,8 +42,8 @@ import numpy as np
 
 from fedpace._base.checks import BoolArray, FloatArray, shortened
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
-from fedpace.core.server_rule import Answers, Part, ShareOf, Source, Stack, Vector, like, same
-from fedpace.numerics.parts import LARGE
+from fedpace.core.server_rule import Answers, Part, ShareOf, SingleArray, Source, Stack, Update, Vector, like, same
+from fedpace.numerics.parts import LARGE, in_parts
 from fedpace.server._counting import still_counting
 from fedpace.server._row_store import Precision, Row, RowStore
 from fedpace.server.nesterov import MomentumState, Nesterov, sum_in_parts
@@ -54,8 +54,8 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-Updates = FloatArray | tuple[Any, ...]
-"""(k, d) updates; of a large model a tuple of `fedpace.core.server_rule.Update`."""
+Updates = Sequence[Any]
+"""The updates of k clients: vectors, or `fedpace.core.server_rule.Update` for a large model."""
 
 KEPT = 0.7
 """Part of the old value that running averages keep per step: shrinking, disagreement and |u|^2."""
@@ -165,8 +165,8 @@ class MemoryCorrected(Options):
         power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
         memory_gib: memory for the clients' offsets, and the same again for references. When it is full, the server
             forgets the clients that it heard from longest ago.
-        memory: how offsets are stored: `float32`, 4 bytes per client and parameter; `8bit` or `4bit`, about 1 and 0.53
-            bytes (`fedpace.numerics.quantised`); `auto`, float32 if all clients have room then, else 4 bits.
+        memory: how offsets are stored: `float32`, 4 bytes per client and parameter; `16bit`, `8bit` or `4bit`, about
+            2, 1 and 0.53 bytes (`fedpace.numerics.quantised`); `auto`, the most bits in which all clients have room.
         memory_folder: folder for the offsets and references, as mapped files without names; empty = in memory.
         reach: how far the model may move since the clients' last answers, on average over their shares, in units of the
             mean length of the clients' updates. Steps are shortened to half their length if necessary. If that is not
@@ -205,33 +205,26 @@ class MemoryCorrected(Options):
         if len(answers.sources) != len(answers.rows):
             return momentum.apply(state, model, answers)
         counted, store = _counted(state, answers.share_of), self._store(state, answers)
-        large = answers.step.shape[0] > LARGE and answers.combine is None
-        memory: Memory
-        updates: Updates
-        if large:
-            from fedpace.server._large_memory import LargeMemory
-
-            memory, updates = LargeMemory(counted, answers.version, self.reach, store), answers.rows
-        else:
-            memory = Memory(counted, answers.version, self.reach, store)
-            updates = np.array([np.asarray(row) for row in answers.rows])
+        large = answers.step.shape[0] > LARGE
+        memory = Memory(counted, answers.version, self.reach, store)
+        updates: Updates = answers.rows if large else [np.asarray(row) for row in answers.rows]
         robust = None
         if answers.combine is not None:
-            assert isinstance(updates, np.ndarray)
-            combined = answers.combine(*memory.by_client(updates, answers.weights, answers.sources))
-            kept = combined.weights[: len(updates)] > 0
+            rows = np.array([np.asarray(row) for row in updates])
+            combined = answers.combine(*memory.by_client(rows, answers.weights, answers.sources))
+            kept = combined.weights[: len(rows)] > 0
             if not kept.any():  # the robust rule rejected every client's update
                 return model + like(answers.step, combined.step), state
-            robust, updates, answers = combined.step, updates[kept], _kept(answers, kept)
+            robust, updates, answers = combined.step, _some(updates, kept), _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
-        for update, source in zip(_of(updates, ~fresh), _some(answers.sources, ~fresh), strict=True):
+        for update, source in zip(_some(updates, ~fresh), _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
-        memory.learn(_of(updates, fresh), _some(answers.sources, fresh))  # first: `corrected` uses the b of this step
-        step, reference = memory.corrected(updates, answers.weights, fresh, answers.sources)
-        if self.everyone and memory.share < 1 - MISSING:
-            step = np.asarray(answers.step) if large else answers.weights @ np.asarray(updates)
-        step = step if robust is None else robust
-        memory.remember_fresh(_of(updates, fresh), _some(answers.sources, fresh), reference)
+        memory.learn(_some(updates, fresh), _some(answers.sources, fresh))  # first: `step` uses the b of this step
+        step, reference = memory.step(updates, answers.weights, fresh, answers.sources)
+        if robust is not None:
+            step = robust
+        elif self.everyone and memory.covered < 1 - MISSING:
+            step = np.asarray(answers.step) if large else answers.weights @ np.array(updates)
         whole = Answers((same if large else like)(answers.step, step), answers.weights, None, answers.mean_square)
         after = momentum.next_state(state, whole) if large else momentum.apply(state, model, whole)[1]
         if self.reach and (part := memory.within(after.moved)) < 1:
@@ -239,7 +232,7 @@ class MemoryCorrected(Options):
                 vector *= part  # in place: both are new
         model = sum_in_parts(model, after.move) if large else model + after.move
         spread = float(answers.weights[fresh] @ answers.weights[fresh])
-        after = memory.state(after, reference, float(step @ step), spread, answers.awaited, store.room)
+        after = memory.state(after, reference, _square(step), spread, answers.awaited, store.room)
         if after.told:
             log.info("fedpace: the server remembers clients %s", after.told)
         if after.forgotten_clients:
@@ -260,6 +253,7 @@ class MemoryCorrected(Options):
             gib=self.memory_gib,
             folder=self.memory_folder,
             before=state.memory_bits,
+            single=answers.step.shape[0] > LARGE,
         )
 
 
@@ -294,7 +288,12 @@ def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any])
 
 
 class Memory:
-    """Mutable working copy of the memory during one step."""
+    """Mutable working copy of the memory during one step.
+
+    Vectors are handled part by part (`fedpace.numerics.parts`), so that there are no temporary copies of whole vectors;
+    a small model is one part. For a large model, the sum of all offsets is part of the state. A step changes the sum by
+    the clients that answered, so that its time does not grow with the number of remembered clients.
+    """
 
     def __init__(self, state: MemoryState, version: int, reach: float = 0.0, store: RowStore | None = None) -> None:
         self._was, self._reach = state, reach
@@ -323,62 +322,80 @@ class Memory:
         self._variance = 0.0
         self._changes: list[tuple[float, float]] = []
         """Share and length of each change of an offset, in units of the step that shows it."""
-        self._change_sum = np.zeros(0)
+        self._change_sum: Row = np.zeros(0)
         """Sum of the changes, each times its share."""
+        self._common_length = 0.0
+        """Length of that sum."""
+        self._sum = self._summed(state.offset_sum) if self._store.length > LARGE else None
+        """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
+        self.covered = 0.0
+        """Share of the objective that the memory had before the fresh answers of the step."""
 
     @property
     def share(self) -> float:
         """Share of the objective that the remembered clients have together."""
         return sum(each.share for each in self._clients.values())
 
-    def remember_fresh(self, updates: Updates, sources: tuple[Source, ...], reference: FloatArray) -> None:
-        """Remember the clients' offsets from fresh answers."""
-        now = _Reference(reference, self._was.log_scale, self._was.path, 0.0)
-        for update, source in zip(updates, sources, strict=True):
-            known = self._clients.get(source.client)
-            self._remember(source, update, now, UNKNOWN if known is None else known.drift)
+    # -- late answers ------------------------------------------------------------------------------------------
 
     def remember_late(self, source: Source, update: Any) -> None:
         """Remember a late answer; ignore it if its version has no reference, or if a newer answer is known."""
         then, known = self._references.get(source.version), self._clients.get(source.client)
         if then is None or (known is not None and source.version < known.version):
             return
-        drift = UNKNOWN if known is None else known.drift
-        if known is not None and then.path > known.path and then.square > 0:
-            length = self._changed(source, update, then, known)
-            if length is not None:
-                shown = self._predicted * length / (then.path - known.path)
-                drift = max(shown, KEPT * drift + (1 - KEPT) * shown)  # rises at once, falls slowly
-        self._remember(source, update, then, drift)
-
-    def _changed(self, source: Source, update: Any, then: _Reference, known: _Client) -> float | None:
-        """Add the change of a client's offset to the sums, and return its length; None if it is too large."""
-        change = update - self._store.values(then.mean) - self._shrunk(known, then.log_scale)
-        if not float(np.abs(change).max(initial=0.0)) < LARGEST:
-            return None
+        row, factor = self._blank(), source.share * math.exp(self._was.log_scale - then.log_scale)
+        shows = known is not None and then.path > known.path and then.square > 0
+        if shows and not self._change_sum.size:
+            self._change_sum = np.zeros(self._store.length, np.float32 if self._store.single else np.float64)
         # In units of that step, because updates shrink during training: old steps would dominate the sums.
-        relative = change / math.sqrt(then.square)
-        self._changes.append((source.share, _length(relative)))
-        added = source.share * relative
-        self._change_sum = self._change_sum + added if self._change_sum.size else added
-        return _length(change)
+        unit = math.sqrt(then.square) if shows else 1.0
 
-    def _remember(self, source: Source, update: Any, then: _Reference, drift: float) -> None:
-        offset, length = self._difference(source, update, then)
+        def put(part: slice) -> tuple[float, float, float, bool]:
+            values = update[part]
+            offset = values - self._store.values(then.mean, part)
+            stored = self._store.put(row, offset, part.start)
+            square, relative_square, small = 0.0, 0.0, True
+            if known is not None:
+                if shows:
+                    change = offset - self._shrunk(known, then.log_scale, part)
+                    small = float(np.abs(change).max(initial=0.0)) < LARGEST
+                    if small:
+                        square, relative = float(change @ change), change / unit
+                        relative_square = float(relative @ relative)
+                        self._change_sum[part] += source.share * relative
+                if self._sum is not None:
+                    self._sum[part] -= self._shrunk(known, self._was.log_scale, part, known.share)
+            if self._sum is not None:
+                self._sum[part] += factor * stored
+            return float(values @ values), square, relative_square, small
+
+        lengths, squares, relatives, smalls = zip(*in_parts(put, self._store.length), strict=True)
+        drift = UNKNOWN if known is None else known.drift
+        if known is not None and shows and all(smalls):
+            self._changes.append((source.share, math.sqrt(sum(relatives))))
+            shown = self._predicted * math.sqrt(sum(squares)) / (then.path - known.path)
+            drift = max(shown, KEPT * drift + (1 - KEPT) * shown)  # rises at once, falls slowly
+        elif any(smalls) and not all(smalls):  # a part of a change that is too large is in the sum
+            self._changes, self._change_sum = [], np.zeros(0)
+        self._remember(source, row, then, drift, math.sqrt(sum(lengths)))
+
+    def _remember(self, source: Source, row: Row, then: _Reference, drift: float, length: float) -> None:
         self._clients.pop(source.client, None)  # reinsert last: order of hearing
         self._clients[source.client] = _Client(
-            offset, source.version, source.share, then.log_scale, then.path, drift, length
+            row, source.version, source.share, then.log_scale, then.path, drift, length
         )
 
-    def _difference(self, source: Source, update: Any, then: _Reference) -> tuple[Row, float]:
-        """Return a client's offset as a row, and the length of its update."""
-        offset = update - self._store.values(then.mean)
-        # In single precision it is rounded at the end of the step.
-        return offset if self._store.bits == 32 else self._store.keep(offset), _length(update)
+    def _blank(self, bits: int | None = None) -> Row:
+        """Return a row to fill. In single precision, offsets of small models are rounded at the end of the step."""
+        if self._sum is None and self._store.bits == 32:
+            return np.empty(self._store.length)
+        return self._store.blank(bits)
 
-    def _shrunk(self, known: _Client, log_scale: float, weight: float = 1.0) -> FloatArray:
-        """Return a client's offset rescaled to `log_scale`, times `weight`."""
-        return known.factor(log_scale, weight) * self._store.values(known.offset)
+    def _shrunk(self, known: _Client, log_scale: float, part: slice = slice(None), weight: float = 1.0) -> FloatArray:
+        """Return a part of a client's offset rescaled to `log_scale`, times `weight`."""
+        return known.factor(log_scale, weight) * self._store.values(known.offset, part)
+
+    # -- fresh answers -----------------------------------------------------------------------------------------
 
     def by_client(
         self, updates: FloatArray, weights: FloatArray, sources: tuple[Source, ...]
@@ -392,10 +409,11 @@ class Memory:
         total = float(weights.sum())
         if not self._clients:
             return updates, weights
-        mean = self._mean()
+        mean = self._mean(slice(None), self.share)
         common = np.zeros(updates.shape[1])
         for place, source in enumerate(sources):
-            offset = self._offset(source) if source.client in self._clients else mean
+            known = self._clients.get(source.client)
+            offset = mean if known is None else self._shrunk(known, self._was.log_scale)
             common += weights[place] / total * (updates[place] - self._predicted * offset)
         answered = {source.client for source in sources}
         others = [client for client in self._clients if client not in answered]
@@ -406,45 +424,81 @@ class Memory:
         votes = shares * (total / float(shares.sum())) if shares.any() else np.full(shares.size, total / shares.size)
         return np.concatenate([updates, np.array(rows).reshape(len(others), updates.shape[1])]), votes
 
-    def corrected(
+    def step(
         self, updates: Updates, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the step u of the module's docstring, and the reference for fresh answers."""
-        for source in sources:  # shares may have changed since the client was heard
-            if source.client in self._clients:
-                self._clients[source.client] = self._clients[source.client]._replace(share=source.share)
-        assert isinstance(updates, np.ndarray)
+    ) -> tuple[FloatArray, Row]:
+        """Return the step u of the module's docstring and the reference for fresh answers, and remember these."""
+        self._common_length, self._change_sum = math.sqrt(_square(self._change_sum)), np.zeros(0)  # makes room
+        reweighted = self._reweight(sources)
         b, total = self._predicted, float(weights.sum())
-        known = np.array([source.client in self._clients for source in sources])
-        mean = self._mean() if self._clients else np.zeros(updates.shape[1])
-        common = np.zeros(updates.shape[1])
-        for place in np.flatnonzero(weights != 0):
-            offset = self._offset(sources[place]) if known[place] else mean
-            common += weights[place] / total * (updates[place] - b * offset)
+        log_scale, whole = self._was.log_scale, self._store.length
+        known = [self._clients.get(source.client) for source in sources]
+        heard = np.array([each is not None for each in known])
+        before = self.covered = self.share
         counting = fresh & (weights > 0)
-        speaking = np.flatnonzero(counting)
+        weight = weights.tolist()
+        weighing, speaking = np.flatnonzero(weights != 0).tolist(), np.flatnonzero(counting).tolist()
         shares = {client: each.share for client, each in self._clients.items()}
         shares.update((sources[place].client, sources[place].share) for place in speaking)
         everybody = sum(shares.values())
-        step = common + b * mean
-        if everybody > 0:
-            # `mean` covers the clients that were known before; those that answer now replace their prediction.
-            before = sum(each.share for each in self._clients.values())
-            step = common + b * (before / everybody) * mean
-            for place in speaking:
-                share = sources[place].share / everybody
-                predicted = common + b * self._offset(sources[place]) if known[place] else common
-                step = step + share * (updates[place] - predicted)
         # Clients heard for the first time have no offset, so they define the reference only if no other client can.
         if not counting.any():
             counting = weights > 0
-        telling = counting & known if (counting & known).any() else counting
-        part = float(weights[telling].sum())
-        reference = np.zeros(updates.shape[1])
-        for place in np.flatnonzero(telling):
-            offset = self._offset(sources[place]) if known[place] else np.zeros_like(reference)
-            reference += weights[place] / part * (updates[place] - offset)
-        return total * step, reference
+        telling = counting & heard if (counting & heard).any() else counting
+        told = float(weights[telling].sum())
+        newest = {source.client: place for place, source in enumerate(sources) if fresh[place]}
+        rows = {place: self._blank() for place in sorted(newest.values())}
+        used = sorted({*weighing, *rows})
+        step = np.empty(whole, dtype=np.float64 if self._sum is None else np.float32)
+        reference = self._blank(self._store.reference_bits)
+
+        def put(part: slice) -> list[float]:
+            if self._sum is not None:
+                for row, factor in reweighted:
+                    self._sum[part] += factor * self._store.values(row, part)
+            own = {place: updates[place][part] for place in used}
+            offsets = {
+                place: self._shrunk(each, log_scale, part) for place in used if (each := known[place]) is not None
+            }
+            mean = self._mean(part, before)
+            common = np.zeros_like(mean)
+            for place in weighing:
+                common += weight[place] / total * (own[place] - b * offsets.get(place, mean))
+            if everybody > 0:
+                # `mean` covers the clients that were known before; those that answer now replace their prediction.
+                found = common + b * (before / everybody) * mean
+                for place in speaking:
+                    predicted = common + b * offsets[place] if heard[place] else common
+                    found += sources[place].share / everybody * (own[place] - predicted)
+            else:
+                found = common + b * mean
+            step[part] = total * found
+            now = np.zeros_like(mean)
+            for place in np.flatnonzero(telling).tolist():
+                now += weight[place] / told * (own[place] - offsets[place] if heard[place] else own[place])
+            self._store.put(reference, now, part.start)
+            for place, row in rows.items():
+                change = self._store.put(row, own[place] - now, part.start)
+                if self._sum is not None:
+                    self._sum[part] += sources[place].share * (change - offsets[place] if heard[place] else change)
+            return [float(own[place] @ own[place]) for place in rows]
+
+        squares = np.sum(in_parts(put, whole), axis=0).tolist()
+        then = _Reference(reference, log_scale, self._was.path, 0.0)
+        for (place, row), square in zip(rows.items(), squares, strict=True):
+            each = known[place]
+            self._remember(sources[place], row, then, UNKNOWN if each is None else each.drift, math.sqrt(square))
+        return step, reference
+
+    def _reweight(self, sources: tuple[Source, ...]) -> list[tuple[Row, float]]:
+        """Set the shares of clients that have changed since they were heard, and return what to add to the sum."""
+        found = []
+        for source in sources:
+            each = self._clients.get(source.client)
+            if each is not None and each.share != source.share:
+                self._clients[source.client] = each._replace(share=source.share)
+                found.append((each.offset, each.factor(self._was.log_scale, source.share - each.share)))
+        return found
 
     def learn(self, updates: Updates, sources: tuple[Source, ...]) -> None:
         """Measure b, the disagreement, its unexplained part and the shrinking, on fresh answers.
@@ -467,19 +521,25 @@ class Memory:
         kept = KEPT if self._was.disagreement_left < 1 else 0.0  # the first measurement replaces the default
         self._shrinking = kept * self._shrinking + (1 - kept) * min(max(shrinking, LEAST_SHRINKING), 1.0)
 
-    def _spread(self, updates: Any, sources: tuple[Source, ...], known: list[int]) -> tuple[float, float, float, float]:
+    def _spread(
+        self, updates: Updates, sources: tuple[Source, ...], known: list[int]
+    ) -> tuple[float, float, float, float]:
         """Return sums of squares of differences from the mean: of all updates, of offsets before and now, and of both.
 
         The last three are over the clients at `known`; the last is the sum of the products of before and now.
         """
-        apart = updates - updates.mean(axis=0) if len(updates) else updates
-        now = updates[known]
-        before = np.array([self._offset(sources[place]) for place in known])
-        if known:
-            now -= now.mean(axis=0)
-            before -= before.mean(axis=0)
-        both = float(np.vdot(now, before)) if known else 0.0
-        return float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
+        clients = [self._clients[sources[place].client] for place in known]
+
+        def measure(part: slice) -> tuple[float, float, float, float]:
+            own = np.array([update[part] for update in updates])
+            apart = _centred(own)
+            now = apart if len(known) == len(own) else _centred(own[known])
+            before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]))
+            both = float(np.vdot(now, before)) if known else 0.0
+            return float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
+
+        spread, were, are, both = map(sum, zip(*in_parts(measure, self._store.length), strict=True))
+        return spread, were, are, both
 
     def within(self, move: float) -> float:
         """Return the part of a move that the limit `reach` allows.
@@ -498,8 +558,7 @@ class Memory:
         allowed = np.divide(self._reach * lengths - moved, shares, out=np.full(shares.size, math.inf), where=shares > 0)
         enough = np.flatnonzero(allowed >= SHORTEST * move)
         first = int(enough[0]) if enough.size else len(clients) - 1
-        for client in clients[:first]:
-            del self._clients[client]
+        self._forget(clients[:first])
         return min(1.0, float(allowed[first]) / move) if move > 0 else 1.0
 
     def state(
@@ -521,7 +580,9 @@ class Memory:
             awaited: model versions that clients still train from; None = unknown.
             room: largest number of clients to remember.
         """
-        clients = tuple(self._clients)[-room:]
+        heard = tuple(self._clients)
+        self._forget(heard[:-room])
+        clients = tuple(self._clients)
         known = [self._clients[client] for client in clients]
         versions = [version for version in self._references if awaited is None or version in awaited]
         most = min(VERSIONS, room) if awaited is None else room
@@ -550,6 +611,8 @@ class Memory:
         offsets = [self._store.keep(each.offset) for each in known]
         means = [self._store.keep(each.mean, self._store.reference_bits) for each in references.values()]
         held = set(clients)
+        if self._sum is not None:
+            self._sum *= self._shrinking  # to the scale of the next step
         return replace(
             after,
             offsets=after.offsets.of(offsets),
@@ -579,18 +642,39 @@ class Memory:
             reach_spent=spent,
             mean_age=float(shares @ ages),
             remembered=len(clients),
-            offset_sum=same(after.offset_sum, self._sum_of(clients)),
+            offset_sum=after.offset_sum if self._sum is None else same(after.offset_sum, self._sum),
             memory_bits=self._store.bits,
             memory_bytes=sum(row.nbytes for row in (*offsets, *means)),
             forgotten_clients=tuple(
-                each for each in {**dict.fromkeys(self._was.remembered_clients), **self._clients} if each not in held
+                each for each in dict.fromkeys((*self._was.remembered_clients, *heard)) if each not in held
             ),
             told=self._told(),
         )
 
-    def _sum_of(self, clients: tuple[object, ...]) -> FloatArray:
-        """Return `MemoryState.offset_sum` for these clients."""
-        return np.zeros(0)
+    def _forget(self, clients: Iterable[object]) -> None:
+        """Forget clients."""
+        gone = [self._clients.pop(client) for client in clients]
+        if gone and self._sum is not None:
+            self._add_to_sum(self._sum, gone, -1.0)
+
+    def _summed(self, kept: Vector) -> SingleArray:
+        """Return the sum of the offsets, each rescaled to the current step and times its share.
+
+        Args:
+            kept: the sum in the state; of length 0 if it is not known.
+        """
+        if len(kept) and self._was.memory_bits == self._store.bits:
+            return np.array(kept, dtype=np.float32)
+        found = np.zeros(self._store.length, dtype=np.float32)
+        self._add_to_sum(found, list(self._clients.values()), 1.0)
+        return found
+
+    def _add_to_sum(self, total: SingleArray, clients: list[_Client], sign: float) -> None:
+        def add(part: slice) -> None:
+            for each in clients:
+                total[part] += self._shrunk(each, self._was.log_scale, part, sign * each.share)
+
+        in_parts(add, len(total))
 
     def _told(self) -> str:
         """Return what to say about the memory: its size at the first step, and when it changes."""
@@ -603,10 +687,9 @@ class Memory:
         common, total = self._was.common_change, self._was.total_change
         if len(self._changes) < 2:  # one client does not show what clients have in common
             return common, total
-        mean = _length(self._change_sum)
         lengths = sum(share * length for share, length in self._changes)
         kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
-        return kept * common + mean**2, kept * total + lengths**2
+        return kept * common + self._common_length**2, kept * total + lengths**2
 
     def _disagreement(self, square: float) -> float:
         """Return the running average of the variance between clients, divided by |u|^2."""
@@ -617,22 +700,30 @@ class Memory:
             now = KEPT * before + (1 - KEPT) * min(max(now, before / JUMP), before * JUMP)
         return now
 
-    def _offset(self, source: Source) -> FloatArray:
-        """Return the client's offset, rescaled to the current step."""
-        return self._shrunk(self._clients[source.client], self._was.log_scale)
-
-    def _mean(self) -> FloatArray:
-        """Return the mean offset over all remembered clients, weighted by their shares."""
-        known = list(self._clients.values())
-        total = sum(each.share for each in known) or 1.0  # all shares may be 0
-        mean = np.zeros(self._store.length)
-        for each in known:  # one at a time: a stacked array would double the memory
-            mean += self._shrunk(each, self._was.log_scale, each.share / total)
+    def _mean(self, part: slice, share: float) -> FloatArray:
+        """Return a part of the mean offset of the remembered clients, weighted by their shares, `share` together."""
+        total = share or 1.0  # all shares may be 0
+        if self._sum is not None:
+            return self._sum[part] * (1 / total)
+        mean = np.zeros(self._store.length)[part]
+        for each in self._clients.values():  # one at a time: a stacked array would double the memory
+            mean += self._shrunk(each, self._was.log_scale, part, each.share / total)
         return mean
 
 
-def _length(vector: FloatArray) -> float:
-    return math.sqrt(float(vector @ vector))
+def _centred(rows: FloatArray) -> FloatArray:
+    """Return the rows minus their mean."""
+    return rows - rows.mean(axis=0) if len(rows) else rows
+
+
+def _square(vector: FloatArray | SingleArray) -> float:
+    """Return the squared length, in double precision."""
+
+    def square(part: slice) -> float:
+        values = vector[part].astype(np.float64, copy=False)
+        return float(values @ values)
+
+    return sum(in_parts(square, len(vector)))
 
 
 def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
@@ -667,15 +758,13 @@ def _kept(answers: Answers, kept: BoolArray) -> Answers:
     total, left = float(answers.weights.sum()), answers.weights[kept]
     scaled = left * (total / float(left.sum())) if left.any() else np.full(left.size, total / left.size)
     rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
-    square = float(scaled @ np.array([float(row @ row) for row in rows]))
+    square = float(scaled @ np.array([float(row @ row) for row in map(_whole, rows)]))
     return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))
 
 
-def _of(updates: Updates, which: BoolArray) -> Updates:
-    if isinstance(updates, np.ndarray):
-        return np.asarray(updates[which])
-    return tuple(update for update, wanted in zip(updates, which.tolist(), strict=True) if wanted)
+def _whole(row: Vector) -> Vector:
+    return np.asarray(row) if isinstance(row, Update) else row
 
 
-def _some(sources: tuple[Source, ...], which: BoolArray) -> tuple[Source, ...]:
-    return tuple(source for source, wanted in zip(sources, which.tolist(), strict=True) if wanted)
+def _some(values: Sequence[T], which: BoolArray) -> tuple[T, ...]:
+    return tuple(value for value, wanted in zip(values, which.tolist(), strict=True) if wanted)

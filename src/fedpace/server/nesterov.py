@@ -121,12 +121,12 @@ class Nesterov(Options):
         The same formulas as in `apply`, with all lengths from inner products, in one pass over the vectors and another
         that writes the result, so that there are no temporary copies. The vectors of the state are in single precision.
         """
-        update, lead, last = (np.asarray(each) for each in (answers.step, state.momentum, state.last))
+        update, lead, before_last = (np.asarray(each) for each in (answers.step, state.momentum, state.last))
         before, earlier = np.asarray(state.move), np.asarray(state.move_before)
 
         def products(part: slice) -> tuple[float, ...]:
             u, m, d, z = (np.asarray(each[part], dtype=np.float64) for each in (update, lead, before, earlier))
-            change = last[part] - u
+            change = before_last[part] - u
             pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, d), (d, z), (z, z)
             return tuple(float(one @ other) for one, other in pairs)
 
@@ -145,19 +145,20 @@ class Nesterov(Options):
         part_allowed, after = after.within_budget(math.sqrt(max(beyond, 0.0)))
         kept = part_allowed * carried
         by_update = 1 + part_allowed * (factor - 1)
-        momentum, move, kept_update = (np.empty(len(update), dtype=np.float32) for _ in range(3))
+        momentum, move = (np.empty(len(update), dtype=np.float32) for _ in range(2))
+        last = update.astype(np.float32, copy=False)
 
         def write(part: slice) -> None:
             u = update[part]
             carried_on = kept * (lead[part] + factor * u)
-            momentum[part], kept_update[part] = carried_on, u
+            momentum[part] = carried_on
             move[part] = by_update * u + carried_on
 
         in_parts(write, len(update))
         return replace(
             after,
             momentum=same(state.momentum, momentum),
-            last=same(state.last, kept_update),
+            last=same(state.last, last),
             age=age,
             carried=carried,
             move=same(state.move, move),

@@ -6,12 +6,15 @@ that is saved stay in main memory, as NumPy or torch vectors on the CPU.
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from fedpace._base.errors import InputError
+
+log = logging.getLogger(__name__)
 
 LOSS_SCALE = 2.0**12
 """Factor of the loss in float16, whose small gradients would be 0; it is halved when gradients overflow."""
@@ -27,6 +30,7 @@ def resolve(device: str | None, *, worker: int = 0) -> torch.device:
     wanted = device or "cpu"
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        log.info("fedpace: device auto is %s here", wanted)
     kind, _, number = wanted.partition(":")
     if kind == "cuda":
         count = gpus()
