@@ -17,7 +17,7 @@ from fedpace.core.budget import PrivacyBudget
 from fedpace.core.sums import Member
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.hosting.client_facts import Privacy
+from fedpace.hosting.replies import Privacy
 from fedpace.models.linear import Linear
 from fedpace.moments.factor import gaussian_delta, gaussian_sigma
 from fedpace.numerics.accounting import composed_epsilon, gaussian_epsilon, gaussian_multiplier

@@ -19,7 +19,7 @@ from fedpace.data import hub
 
 if TYPE_CHECKING:
     from fedpace.data.federated import DataSummary
-    from fedpace.delays.summary import DelaySummary
+    from fedpace.delays.base import DelaySummary
 
 data_app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True)
 
@@ -186,7 +186,7 @@ def show_delays(
     if clients < 1 or fleets < 1:
         raise InputError(f"--clients and --fleets must be at least 1, but {clients} and {fleets} came")
     from fedpace.config import build
-    from fedpace.delays.summary import summarise as summarise_delays
+    from fedpace.delays.base import summarise as summarise_delays
 
     config = build(registry.delays[model], key_values(option or []), f"delays show {model}")
     drawn = (config.build(clients, model_bytes=model_bytes, seed=seed) for seed in range(fleets))

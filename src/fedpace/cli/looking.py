@@ -274,7 +274,7 @@ def readmit(
     log says what it did. `fedpace watch FOLDER` shows which clients are
     excluded.
     """
-    from fedpace.hosting.readmission import request_readmission
+    from fedpace.hosting.state_folder import request_readmission
     from fedpace.records.influence import Influence
     from fedpace.records.run import INFO, read_run
 

@@ -5,12 +5,12 @@ from fedpace.config.experiment import (
     Experiment,
     Overrides,
     Scheme,
+    build,
     folder_name,
     load_experiment,
     load_experiments,
     parse_experiment,
 )
-from fedpace.config.options import build
 
 __all__ = [
     "TRACK",

@@ -35,13 +35,10 @@ from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import NOT_FINITE
 from fedpace.core.tasks import Actions, Step, Task
 from fedpace.core.types import Need
-from fedpace.hosting.membership import FORGET_SECONDS, Membership
-from fedpace.hosting.named_arrays import Arrays, UpdateSketch
-from fedpace.hosting.readmission import Readmissions
-from fedpace.hosting.replies import Reply
-from fedpace.hosting.reply_loop import ReplyLoop, ReplyReader, Transport
+from fedpace.hosting.replies import Arrays, Reply, UpdateSketch
+from fedpace.hosting.reply_loop import FORGET_SECONDS, Membership, ReplyLoop, ReplyReader, Transport
 from fedpace.hosting.shared_model import ArraysValidation, SharedModel
-from fedpace.hosting.state_folder import Saved, StateFolder, run_info
+from fedpace.hosting.state_folder import Readmissions, Saved, StateFolder, run_info
 from fedpace.records.round import Round, recorded
 from fedpace.server import server_step
 from fedpace.tracking import make_trackers

@@ -30,8 +30,7 @@ from fedpace._base import registry
 from fedpace._base.errors import InputError, MissingExtraError
 from fedpace._base.options import Above, AtLeast, Between, check_option, constrained, option_name
 from fedpace.config import Experiment
-from fedpace.config.experiment import Scheme
-from fedpace.config.options import typed
+from fedpace.config.experiment import Scheme, typed
 from fedpace.core.types import Selector
 from fedpace.records.run import RunRecord
 from fedpace.runner import Execution, run_one
