@@ -27,7 +27,7 @@ from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import factor_from_features
 from fedpace.records.run import read_run
 from fedpace.runner import Execution, Job, run_job
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 
 ROOT = Path(__file__).parents[2]
 TRAINED = "trained.txt"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.delays.nycmesh import (
+from fedpace.delays.propagation import (
     WALLS,
     Antennas,
     free_space,

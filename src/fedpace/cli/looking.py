@@ -17,8 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedpace._base.checks import printable
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
 from fedpace.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 Every draw comes from a random stream named by the seed and the step alone, independent of the selected clients. All
 schemes under one seed therefore meet the same delays, and a step can be drawn again, out of order, or after a restart.
+
+`summarise` describes a fleet, or many fleets pooled: quantiles, slow fraction, time of a full round and a histogram.
 """
 
 from __future__ import annotations
@@ -112,11 +114,9 @@ class WorkDelays(DelayModel, Protocol):
 
     def compute_seconds(self, step: int) -> FloatArray:
         """(n,) the part of `draw(step)` that is proportional to the work; the rest is transfer and overhead."""
-        ...
 
     def expected_compute(self) -> FloatArray:
         """(n,) the part of `expected()` that is proportional to the work."""
-        ...
 
 
 def compute_seconds(model: DelayModel, step: int) -> FloatArray:
@@ -135,7 +135,6 @@ class DelaysBySamples(DelayConfig, Protocol):
 
     def build_for(self, samples: ArrayLike, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delays of clients that train on this many `samples` per round, over all local epochs."""
-        ...
 
 
 def check_clients(clients: int) -> int:

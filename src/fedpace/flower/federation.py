@@ -1,4 +1,15 @@
-"""`Federation`, the base class of `PacedStrategy` and `PacedServer`: their settings, coordinator and nodes."""
+"""`Federation`, the base class of `PacedStrategy` and `PacedServer`: their settings, coordinator, nodes and node names.
+
+Node ids are random and change in every simulation and with every restart of a SuperNode, but fedpace's knowledge of a
+client must survive a restart (`NodeNames`). A node that was registered at the SuperLink with a name keeps that name.
+The server asks each other new node for its name once, with a train message without a model. `report_mod` answers with
+the name from the node's config, and with other facts that are needed before training. A client without the mod raises
+an error, and its node id is its name until it disconnects. The server waits for names only while no node has one.
+
+A node can claim any name. So a name has one holder at a time: a second node with the same name is called by its node id
+until the first has gone. With `bound`, a name belongs for good to the node id that first used it. If the SuperLink
+authenticates SuperNodes, a node id is tied to the node's key, so no other node can have it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +24,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedpace._base.checks import at_least, whole
+from fedpace._base.checks import at_least, printable, whole
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.settings import Settings
@@ -28,6 +38,8 @@ from fedpace.hosting.reply_loop import FORGET_SECONDS
 from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.hosting.shared_model import ArraysValidation
 from fedpace.trust.robust import RobustRule
+
+log = logging.getLogger("flwr")
 
 POLL_SECONDS = 0.5
 """Seconds between polls for nodes and their names at the start."""
@@ -197,8 +209,6 @@ def wait_for_nodes(grid: Grid, k: int, least: int, *, seconds: float, scheme: st
         return
 
 
-log = logging.getLogger("flwr")
-
 WAITING = "waiting for nodes and names"
 """Label of the first seconds in the log of where the server's time goes."""
 REMEDIES = {
@@ -294,6 +304,8 @@ class Federation:
             forget_seconds=forget_seconds,
             track=track,
         )
+        self.coordinator: Coordinator = self._server.coordinator
+        """It holds the known clients and the state of the scheme."""
         saved = self._server.saved
         self._arrays = None if saved is None else record(saved.model)
         """The current version of the shared model."""
@@ -303,11 +315,6 @@ class Federation:
         self._transport = GridTransport(
             weight_key, (sketch, settings.seed), work=bool(self._scheme.sets_work), local_steps=local_steps
         )
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The coordinator: it holds the known clients and the state of the scheme."""
-        return self._server.coordinator
 
     def _server_rule(self, server: str | ServerRule[Any] | None) -> ServerRule[Any] | None:
         """Return the server rule; None = the one that the scheme asks for."""

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace._base.checks import FloatArray, above, at_least, float_array
+from fedpace._base.checks import FloatArray, above, at_least, float_array, printable
 from fedpace._base.codec import is_text
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
 from fedpace.moments.factor import factor_from_features, private_moment
 from fedpace.numerics.accounting import gaussian_epsilon, gaussian_multiplier
 from fedpace.numerics.count_sketch import CountSketch

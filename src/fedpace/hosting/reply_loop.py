@@ -6,6 +6,8 @@ It runs on one of two clocks:
   the overhead of the framework, and so do deadlines.
 - `reported`: virtual time from the seconds that clients report, for delay models on one machine. The server waits for
   all replies in real time. Each reply counts as received when its reported seconds have passed, as in the simulator.
+
+`Membership` lets connected clients join with their facts, and removes absent ones.
 """
 
 from __future__ import annotations
@@ -20,12 +22,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpace._base.checks import above
+from fedpace._base.checks import above, printable
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.events import Event, Events
-from fedpace.core.tasks import Task
+from fedpace.core.tasks import Event, Events, Task
 from fedpace.core.types import Need, Outcome
 from fedpace.hosting.replies import Arrays, Note, Raw, Reply, UpdateSketch, parse, short
 
@@ -201,15 +201,12 @@ class Transport(Protocol):
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Send tasks to their clients, each with the current model."""
-        ...
 
     def collect(self) -> Iterable[tuple[int, Callable[[], Raw] | str]]:
         """Return the news since the last call: task id, and a function that unpacks the reply or a failure reason."""
-        ...
 
     def wait(self, seconds: float) -> None:
         """Return after this many seconds, or earlier when a reply arrives."""
-        ...
 
 
 class ReplyLoop:

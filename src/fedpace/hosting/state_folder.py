@@ -46,8 +46,17 @@ from fedpace.core.server_rule import ServerRule
 from fedpace.core.settings import Settings
 from fedpace.core.types import Outcome, configuration
 from fedpace.hosting.replies import Arrays
-from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, check_lines, line_digest, parse_round, read_info, round_line
+from fedpace.records.run import (
+    INFO,
+    ROUNDS,
+    Round,
+    RunInfo,
+    check_lines,
+    line_digest,
+    parse_round,
+    read_info,
+    round_line,
+)
 from fedpace.records.writer import RunWriter, locked
 from fedpace.tracking import Tracker, Tracking, described
 from fedpace.trust.robust import RobustRule

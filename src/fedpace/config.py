@@ -109,7 +109,7 @@ DEFAULT = "default.toml"
 
 
 @dataclass(frozen=True)
-class Scheme:
+class LabelledScheme:
     """A selector with its label in tables and pictures."""
 
     label: str
@@ -126,7 +126,7 @@ class Experiment:
     data: DataConfig
     model: ModelConfig
     delays: DelayConfig
-    schemes: tuple[Scheme, ...]
+    schemes: tuple[LabelledScheme, ...]
     seeds: tuple[int, ...]
     training: Training
     fleet: Fleet
@@ -149,7 +149,7 @@ class Experiment:
         whole(self.validation, 0, "validation")
         check_robust(self.robust, self.validation)
 
-    def server_of(self, scheme: Scheme) -> ServerRule[Any]:
+    def server_of(self, scheme: LabelledScheme) -> ServerRule[Any]:
         """Return the server step that a scheme uses."""
         return server_step(scheme.selector, scheme.server or self.server)
 
@@ -354,10 +354,10 @@ def _trackers(table: TomlTable, where: str) -> tuple[Tracker, ...]:
         raise cause if where in str(cause) else InputError(f"{where}: {cause}") from cause
 
 
-def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Scheme, ...]:
+def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[LabelledScheme, ...]:
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{source}: selectors must be a list of tables, [[selectors]], with at least one entry")
-    schemes: list[Scheme] = []
+    schemes: list[LabelledScheme] = []
     for position, entry in enumerate(entries, start=1):
         where = origins.get(f"selectors {position}", f"{source}, [[selectors]] number {position}")
         options = dict(as_table(entry, where))
@@ -366,7 +366,7 @@ def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Sch
         options.pop(SERVER, None)
         selector = _component(registry.selectors, options, where)
         named = selector.name if label is None else typed(str, label, f"{where}: label")
-        schemes.append(Scheme(named, selector, server))
+        schemes.append(LabelledScheme(named, selector, server))
     labels = [scheme.label for scheme in schemes]
     for label in labels:
         if labels.count(label) > 1:
