@@ -16,8 +16,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fedpace.data.digits import Digits
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Mlp, Softmax
 from fedpace.sim.trainers import Trainer, trainer_for
 from fedpace.sim.training import Training
 

@@ -36,11 +36,10 @@ from lib.runs import Found, Runs
 
 from fedpace._base.errors import FedpaceError
 from fedpace._base.registry import selectors
-from fedpace.config import Overrides, load_experiment
-from fedpace.config.experiment import Experiment
+from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.core.server_rule import Vector
 from fedpace.records.holding import held_from
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.sim.rounds import Simulation
 
 SCHEMES: dict[str, dict[str, Any]] = {"pace-async": {}, "pace": {}, "random": {"k": 10}, "fedbuff": {}}

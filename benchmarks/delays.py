@@ -23,9 +23,9 @@ import numpy as np
 
 from fedpace.core.delay_estimator import DelayEstimator
 from fedpace.core.types import DelayConfig
+from fedpace.delays.base import summarise
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
-from fedpace.delays.summary import summarise
 from fedpace.delays.synthetic import SyntheticDelays
 
 MILLION = 1_000_000

@@ -25,11 +25,11 @@ import torch
 from fedpace import make_selector
 from fedpace.data.femnist import Femnist
 from fedpace.delays.devices import DevicesDelays
-from fedpace.models.mlp import Mlp
+from fedpace.models.builtin import Mlp
 from fedpace.records.holding import Holding
 from fedpace.runner import SharedData
 from fedpace.sim.clock import Clock
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 

@@ -38,7 +38,7 @@ from lib.runs import Found, Runs, table
 from fedpace._base.errors import FedpaceError
 from fedpace._base.registry import selectors
 from fedpace.core.server_rule import Vector
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 

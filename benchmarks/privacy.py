@@ -31,8 +31,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 from fedpace._base.registry import selectors
 from fedpace._base.rng import stream
-from fedpace.config import Overrides, load_experiment
-from fedpace.config.experiment import Experiment
+from fedpace.config import Experiment, Overrides, load_experiment
 from fedpace.moments.factor import compress, moment_rows, private_moment
 from fedpace.records.holding import held_from
 from fedpace.sim.clock import Clock

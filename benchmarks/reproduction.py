@@ -13,10 +13,10 @@ import re
 from pathlib import Path
 
 from fedpace.report.tables import ReportTable, markdown
-from fedpace.reproduce import overhead, tables
-from fedpace.reproduce.command import PACKAGED
-from fedpace.reproduce.outcomes import ReproducedResults
-from fedpace.reproduce.runs import Request
+from fedpace.reproduce import paper_tables as tables
+from fedpace.reproduce.command import PACKAGED, overhead_table
+from fedpace.reproduce.paper_runs import Request
+from fedpace.reproduce.paper_tables import ReproducedResults
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "reproduction.md"
@@ -44,7 +44,7 @@ def shown(results: ReproducedResults, at_scale: ReproducedResults) -> dict[str, 
         "table2-paper": tables.cell_table("table2", full, at_scale),
     }
     if "overhead" in results.facts:
-        found["overhead"] = overhead.table(results.facts["overhead"])
+        found["overhead"] = overhead_table(results.facts["overhead"])
     return found
 
 

@@ -25,7 +25,7 @@ from fedpace import make_selector
 from fedpace._base.errors import FedpaceError
 from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.trace import delays_from_array
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training

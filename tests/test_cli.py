@@ -311,7 +311,7 @@ def test_the_engine_is_recorded_and_changes_no_round(call, tiny, tmp_path):
 
 
 def test_two_runs_that_begin_within_a_second_have_folders_of_their_own(tmp_path):
-    from fedpace.cli.running import _unused
+    from fedpace.cli.commands import _unused
 
     folder = tmp_path / "digits-20300101-000000"
     assert _unused(folder) == folder

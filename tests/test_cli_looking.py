@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from fedpace._base.errors import InputError
 from fedpace.cli import app
 from fedpace.config import load_experiment
-from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, find_runs, read_run, round_line
+from fedpace.records.run import Round, RunInfo, find_runs, read_run, round_line
 from fedpace.records.writer import RunWriter
 from fedpace.report.cohort_map import cohort_map
 from fedpace.report.comparison import summarise

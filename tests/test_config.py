@@ -10,11 +10,11 @@ from experiments import TEXT
 
 from fedpace import make_selector
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.config import Overrides, Scheme, load_experiment, parse_experiment
+from fedpace.config import LabelledScheme, Overrides, load_experiment, parse_experiment
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.server.fedadam import Fedadam
@@ -307,9 +307,9 @@ def test_the_scheme_says_how_the_server_steps_unless_the_experiment_does():
     plain = parse(table())
     assert plain.server is None
     assert plain.server_of(plain.schemes[0]).name == "average"
-    assert plain.server_of(Scheme("pace", make_selector("pace"))).name == "memory-corrected"
+    assert plain.server_of(LabelledScheme("pace", make_selector("pace"))).name == "memory-corrected"
     asked = parse({**table(), "server": {"name": "fedadam", "lr": 0.01}})
-    assert asked.server_of(Scheme("pace", make_selector("pace"))) == Fedadam(lr=0.01)
+    assert asked.server_of(LabelledScheme("pace", make_selector("pace"))) == Fedadam(lr=0.01)
 
 
 def test_a_scheme_may_have_a_server_step_of_its_own():

@@ -14,17 +14,28 @@ import pytest
 from fedpace._base.errors import InputError
 from fedpace.report.tables import latex, markdown, terminal_pieces
 from fedpace.reproduce.command import PACKAGED
-from fedpace.reproduce.outcomes import Entry, ReproducedResults, SeedOutcome
-from fedpace.reproduce.paper import PAPER_SCHEMES, PRINTED, Tuned, merged, task, task_names
-from fedpace.reproduce.runs import PLANS, Request, planned
-from fedpace.reproduce.tables import NOT_REACHED, NOT_RUN, cell_table, comma_separated, printed_cells, standing
+from fedpace.reproduce.paper import PAPER_SCHEMES, PRINTED, TunedOptions, merged, task, task_names
+from fedpace.reproduce.paper_runs import PLANS, Request, planned
+from fedpace.reproduce.paper_tables import (
+    NOT_REACHED,
+    NOT_RUN,
+    ReproducedResults,
+    SeedOutcome,
+    TableEntry,
+    cell_table,
+    comma_separated,
+    printed_cells,
+    standing,
+)
 
 REQUEST = Request("quick", ("quadratic",), (0, 1, 2), ("random", "flanp", "divfl", "pace"))
 
 
 def entry(*seconds, wanted=3):
     status = {None: "finished"}
-    return Entry(wanted, {s: SeedOutcome(t, 5, 900.0, 10.0, status.get(t, "reached")) for s, t in enumerate(seconds)})
+    return TableEntry(
+        wanted, {s: SeedOutcome(t, 5, 900.0, 10.0, status.get(t, "reached")) for s, t in enumerate(seconds)}
+    )
 
 
 @pytest.fixture
@@ -140,7 +151,7 @@ def test_a_standing_counts_misses_and_leaves_out_what_was_not_run():
 
 
 def test_every_data_set_has_a_target_that_was_tuned_and_one_of_the_paper():
-    tuned = Tuned.packaged()
+    tuned = TunedOptions.packaged()
     for name in task_names():
         quick, full = task(name, "quick"), task(name, "paper")
         assert full.target == full.paper_target == quick.paper_target

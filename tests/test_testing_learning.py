@@ -15,11 +15,7 @@ from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.quadratic import Quadratic
 from fedpace.models.base import FeatureModel
-from fedpace.models.conv2 import Conv2
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.resnet18 import Resnet18
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Conv2, Linear, Mlp, Resnet18, Softmax
 from fedpace.testing import ContractError, check_dataset, check_model
 
 

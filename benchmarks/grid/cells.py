@@ -25,9 +25,7 @@ from fedpace.data.shakespeare import Shakespeare
 from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.synthetic import SyntheticDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.torch_trainer import Training
 

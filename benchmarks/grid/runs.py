@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from fedpace.records.holding import Holding, Looks
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.reclock import reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.torch_trainer import DivergedError

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Metric, Samples
-from fedpace.models.linear import Linear
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Softmax
 from fedpace.sim.training import Training
 from grid.cells import Task
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.sim.rounds import Fleet
 from fedpace.trust.robust import make_robust
 

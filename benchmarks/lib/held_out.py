@@ -25,9 +25,7 @@ from fedpace.delays.mixture import MixtureDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.delays.trace import delays_from_array
 from fedpace.delays.uniform import UniformDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.training import Training
 
 RIVALS = (

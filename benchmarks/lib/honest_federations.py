@@ -14,17 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpace._base.rng import stream
+from fedpace.data._public_sets import dirichlet_partition
 from fedpace.data.digits import Digits
 from fedpace.data.federated import DataConfig
-from fedpace.data.partition import dirichlet_partition
 from fedpace.data.quadratic import Quadratic
 from fedpace.data.table import Table
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.training import Training
-from fedpace.study.parts import ground
+from fedpace.study.arguments import ground
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace.records.round import Round
-from fedpace.records.run import read_run
+from fedpace.records.run import Round, read_run
 
 HELPERS = Path(__file__).parents[2] / "tests" / "helpers"
 

@@ -15,8 +15,8 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 from fedpace._base.rng import stream
 from fedpace.core.types import DelayModel
+from fedpace.data._public_sets import dirichlet_partition, iid_partition
 from fedpace.data.federated import FederatedData, Metric, Samples
-from fedpace.data.partition import dirichlet_partition, iid_partition
 from fedpace.delays.base import MeanWithJitter
 
 HOLDERS = 5

@@ -43,7 +43,7 @@ ANSWERS = (0.0, 1.0, 10.0)
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """One option for rounds: wait for the fastest `prefix` clients."""
 
     prefix: int
@@ -67,12 +67,12 @@ class CohortPlan:
     weights: tuple[float, ...]
     seconds: tuple[float, ...]
     population: int
-    chosen: Choice
-    one_more: Choice | None
+    chosen: PlanChoice
+    one_more: PlanChoice | None
     """Waiting also for the next slower client; None if the plan waits for all clients."""
-    everyone: Choice
+    everyone: PlanChoice
     """Waiting for all clients."""
-    frontier: tuple[Choice, ...]
+    frontier: tuple[PlanChoice, ...]
     """Choices with longer and longer rounds; with moments, only those with a smaller error than all before."""
     moments: bool
     noise: float
@@ -181,7 +181,7 @@ def plan_cohort(
     )
 
 
-_Found = tuple[IntArray, FloatArray, Choice, Choice | None, Choice, tuple[Choice, ...]]
+_Found = tuple[IntArray, FloatArray, PlanChoice, PlanChoice | None, PlanChoice, tuple[PlanChoice, ...]]
 
 
 def _by_delays(tau: FloatArray, noise: float, most: int) -> _Found:
@@ -218,12 +218,12 @@ def _by_moments(tau: FloatArray, moments: _Moments, noise: float, most: int) -> 
         )
     chosen, *frontier = (_of_point(point) for point in (scan.chosen, *scan.frontier))
     after = None if scan.slower is None else _of_point(scan.slower)
-    everyone = Choice(count, count, float(tau[-1]), noise / count, float(tau[-1]) / max(1e-9, 1 - noise / count))
+    everyone = PlanChoice(count, count, float(tau[-1]), noise / count, float(tau[-1]) / max(1e-9, 1 - noise / count))
     return scan.mixture.clients, scan.mixture.weights, chosen, after, everyone, tuple(frontier)
 
 
-def _of_point(point: Point) -> Choice:
-    return Choice(point.prefix, point.clients, point.seconds, point.error, point.predicted)
+def _of_point(point: Point) -> PlanChoice:
+    return PlanChoice(point.prefix, point.clients, point.seconds, point.error, point.predicted)
 
 
 def _mixtures(moments: _Moments, count: int, noise: float, most: int) -> Iterator[Mixture]:
@@ -249,11 +249,11 @@ def _choices(prefix: IntArray, used: IntArray, tau: FloatArray, error: FloatArra
     return np.column_stack([prefix, used, tau, error, cost])
 
 
-def _choice(row: FloatArray) -> Choice:
-    return Choice(int(row[0]), int(row[1]), float(row[2]), float(row[3]), float(row[4]))
+def _choice(row: FloatArray) -> PlanChoice:
+    return PlanChoice(int(row[0]), int(row[1]), float(row[2]), float(row[3]), float(row[4]))
 
 
-def _times(one: Choice, other: Choice) -> str:
+def _times(one: PlanChoice, other: PlanChoice) -> str:
     ratio = one.cost / other.cost
     return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.runner import Job
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, RunRecord
+from fedpace.records.run import Round, RunInfo, RunRecord
 
 NAMES = (
     "random", "pace", "fedbuff", "fed-cs", "oort", "delayhet-submodular", "delayhet-sampling", "power-of-choice",

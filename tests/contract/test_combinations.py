@@ -15,7 +15,7 @@ from fedpace._base.errors import InputError
 from fedpace.config import build
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training

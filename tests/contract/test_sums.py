@@ -16,7 +16,7 @@ from fedpace.core.sums import why_not_sums
 from fedpace.core.types import Need, facts_wanted
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 from fedpace.testing import sum_support

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace._base.names import bare, cell, printable, shown
+from fedpace._base.checks import bare, cell, printable, shown
 from fedpace.hosting.replies import short
 
 HOSTILE = [

@@ -11,7 +11,7 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.config import load_experiment
-from fedpace.data._images import rotate
+from fedpace.data._public_sets import rotate
 from fedpace.data.femnist import Femnist
 from fedpace.data.shakespeare import Shakespeare
 from fedpace.sim.rounds import simulate

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.data.partition import dirichlet_partition
+from fedpace.data._public_sets import dirichlet_partition
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,15 +10,14 @@ import pytest
 from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.data import hub
-from fedpace.data._images import rotate
+from fedpace.data._public_sets import rotate
 from fedpace.data.cifar10 import Cifar10
 from fedpace.data.fashion_mnist import FashionMnist
 from fedpace.data.femnist import Femnist
 from fedpace.data.mnist import Mnist
 from fedpace.data.shakespeare import Shakespeare
 from fedpace.delays.constant import ConstantDelays
-from fedpace.models.conv2 import Conv2
-from fedpace.models.stacked_lstm import StackedLstm
+from fedpace.models.builtin import Conv2, StackedLstm
 from fedpace.selectors.random import Random
 from fedpace.sim.rounds import simulate
 from fedpace.sim.torch_trainer import Training

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from fedpace.cli import app
 from fedpace.reproduce import command
-from fedpace.reproduce import runs as plans
-from fedpace.reproduce.outcomes import Entry, ReproducedResults, SeedOutcome
+from fedpace.reproduce import paper_runs as plans
 from fedpace.reproduce.paper import task_names
-from fedpace.reproduce.runs import PLANS, RUNS, Request, jobs_of, planned, play, together
+from fedpace.reproduce.paper_runs import PLANS, RUNS, Request, jobs_of, planned, play, together
+from fedpace.reproduce.paper_tables import ReproducedResults, SeedOutcome, TableEntry
 
 SETS = ("mnist", "fashion-mnist", "cifar10", "femnist", "shakespeare")
 
@@ -121,7 +121,7 @@ def test_only_what_did_not_come_with_fedpace_is_run(tmp_path, monkeypatch):
     random, flanp, divfl = outcomes
     came = {random: outcomes[random], flanp: replace(outcomes[flanp], key="another")}
     packaged = ReproducedResults(
-        "tiny", {place: Entry(1, {0: outcome}) for place, outcome in came.items()}, {"some": "fact"}
+        "tiny", {place: TableEntry(1, {0: outcome}) for place, outcome in came.items()}, {"some": "fact"}
     )
     monkeypatch.setattr(command.Command, "_packaged", lambda self: packaged)
 

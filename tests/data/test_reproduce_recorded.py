@@ -12,9 +12,9 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from fedpace.reproduce.command import PACKAGED
-from fedpace.reproduce.outcomes import ReproducedResults, collect
 from fedpace.reproduce.paper import task, task_names
-from fedpace.reproduce.runs import Request, planned, play
+from fedpace.reproduce.paper_runs import Request, planned, play
+from fedpace.reproduce.paper_tables import ReproducedResults, collect
 
 OURS = ("pace", "pace-async")
 OTHERS = ("random", "flanp")

@@ -12,12 +12,12 @@ from scipy import ndimage
 
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.data._images import rotate
-from fedpace.data.partition import (
+from fedpace.data._public_sets import (
     dirichlet_partition,
     dirichlet_split,
     iid_partition,
     power_law_shares,
+    rotate,
     sized_partition,
 )
 

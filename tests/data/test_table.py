@@ -13,7 +13,7 @@ import pytest
 from fedpace.__main__ import main
 from fedpace._base.errors import InputError
 from fedpace.data.table import Table
-from fedpace.delays.tables import read_table
+from fedpace.delays.csv_files import read_table
 from fedpace.records.run import read_run
 
 HEAD = ("clinic", "age", "visits", "sex", "ward", "returned")

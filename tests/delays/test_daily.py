@@ -15,7 +15,7 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.availability import HOUR, Availability, DailyModel
 from fedpace.delays.devices import DevicesDelays
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.reclock import has_own_availability
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedpace._base.errors import InputError
+from fedpace.delays.base import summarise
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
-from fedpace.delays.summary import summarise
 
 
 def test_the_numbers_are_those_of_the_draws() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpace
 from fedpace.sim.rounds import Simulation
-from fedpace.study import parts
+from fedpace.study import arguments
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora"
 
@@ -53,14 +53,14 @@ def text(client, samples=40, window=5):
 
 
 def test_only_adapters_travel_and_are_remembered():
-    ground = parts.ground([text(client) for client in range(6)], text(99), None, Tiny, head="head")
+    ground = arguments.ground([text(client) for client in range(6)], text(99), None, Tiny, head="head")
     played = Simulation(
         ground.data,
         ground.model,
-        parts.delay_model("lognormal"),
+        arguments.delay_model("lognormal"),
         fedpace.make_selector("pace-async", memory="4bit"),
         training=fedpace.Training(epochs=3, lr=0.1),
-        engine=parts.engine_options("auto", ground.model),
+        engine=arguments.engine_options("auto", ground.model),
         seed=1,
     )
     rounds = list(islice(played.rounds(), 25))

@@ -74,7 +74,7 @@ def test_a_node_that_joins_later_is_used(flower):
 
 
 def test_the_first_round_waits_for_as_many_nodes_as_the_scheme_chooses(flower, monkeypatch):
-    from fedpace.flower import node_names as module
+    from fedpace.flower import federation as module
 
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     grid = fleet(flower, 3)

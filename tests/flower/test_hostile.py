@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
-from fedpace.hosting import membership
+from fedpace.hosting import reply_loop
 from fedpace.records.run import read_run
 from fedpace.testing import hostile
 from fedpace.testing.hostile import CATALOGUE, CLIENTS, LIAR, ROUNDS, Played, check_host
@@ -268,7 +268,7 @@ def test_bound_names_stay_with_their_nodes(flower, tmp_path, caplog):
 def test_the_roster_does_not_grow_with_reconnections(flower, monkeypatch):
     """Twenty nodes without a name come back behind other ids in each of 60 rounds; time passes faster than it does."""
     now = [0.0]
-    monkeypatch.setattr(membership, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reply_loop, "monotonic", lambda: now[0])
     strategy = PacedStrategy(FEW, "random", k=5, clock="reported", forget_seconds=5000.0, nodes_seconds=0)
     grid, record = flower.grid(), flower.arrays([0.0])
     grid.add(1, flower.app([report_mod(transfer=False)]), name="named")

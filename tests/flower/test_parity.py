@@ -17,8 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedpace
 from fedpace._base import registry
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
-from fedpace.hosting.client_facts import pack_moment
-from fedpace.hosting.replies import read_note
+from fedpace.hosting.replies import pack_moment, read_note
 from fedpace.moments import factor_from_features
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation

@@ -17,7 +17,7 @@ from fedpace import Need
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Traits
-from fedpace.flower import PacedServer, PacedStrategy, node_names, report_mod
+from fedpace.flower import PacedServer, PacedStrategy, federation, report_mod
 from fedpace.records.run import read_run
 
 TARGETS = [1.0, 4.0, -2.0, 7.0]
@@ -241,8 +241,8 @@ def test_a_strategy_cannot_do_without_rounds():
 def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower, monkeypatch):
     """Where machines are busy, a node takes longer than it may, every time."""
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(node_names.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(node_names.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(federation.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(federation.time, "sleep", lambda seconds: None)
     grid = fleet(flower, 1)
     pull, looks = grid.pull_messages, []
 
@@ -251,7 +251,7 @@ def test_a_name_that_comes_late_is_heard_although_it_was_asked_for_again(flower,
         return pull(identifiers[:1]) if len(looks) > 8 else []
 
     grid.pull_messages = slow
-    names = node_names.NodeNames(120.0, "config", {})
+    names = federation.NodeNames(120.0, "config", {})
     found = {}
     while not found and len(looks) < 100:
         found = names.names([10], grid)

@@ -17,10 +17,8 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.synthetic import SyntheticDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
-from fedpace.records.round import Round
+from fedpace.models.builtin import Linear, Mlp, Softmax
+from fedpace.records.run import Round
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training

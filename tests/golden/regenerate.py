@@ -20,8 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import cases, schemes
 from hosts import RUNS
 
-from fedpace.records.round import Round
-from fedpace.records.run import round_line
+from fedpace.records.run import Round, round_line
 
 FOLDER = Path(__file__).parent / "rounds"
 HOSTS = Path(__file__).parent / "hosts"

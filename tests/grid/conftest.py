@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedpace.data.digits import Digits
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.training import Training
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

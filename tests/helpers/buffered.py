@@ -17,7 +17,7 @@ from fedpace.core.types import Traits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 

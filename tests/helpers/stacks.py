@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.training import Training
 
 MODELS = st.sampled_from(

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.hosting.client_facts import pack_labels, pack_moment, pack_update
-from fedpace.hosting.named_arrays import UpdateSketch
-from fedpace.hosting.replies import MAX_MOMENT_ROWS, Raw, Reply, parse, read_note
+from fedpace.hosting.replies import (
+    MAX_MOMENT_ROWS,
+    Raw,
+    Reply,
+    UpdateSketch,
+    pack_labels,
+    pack_moment,
+    pack_update,
+    parse,
+    read_note,
+)
 
 
 def test_an_empty_note_says_nothing():

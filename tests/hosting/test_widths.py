@@ -10,8 +10,15 @@ import pytest
 import fedpace
 from fedpace._base.errors import InputError
 from fedpace.core.types import Outcome
-from fedpace.hosting.client_facts import MAX_FEATURES, moment_rows, narrowed, pack_moment, packed_moment
-from fedpace.hosting.replies import MAX_MOMENT_COLUMNS, read_note
+from fedpace.hosting.replies import (
+    MAX_FEATURES,
+    MAX_MOMENT_COLUMNS,
+    moment_rows,
+    narrowed,
+    pack_moment,
+    packed_moment,
+    read_note,
+)
 from fedpace.hosting.reply_loop import ReplyReader
 
 

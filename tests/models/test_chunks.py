@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.models.mlp import Mlp
+from fedpace.models.builtin import Mlp
 from fedpace.sim.torch_trainer import TorchTrainer, Training
 
 

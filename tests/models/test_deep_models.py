@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from fedpace._base.errors import InputError
-from fedpace.models.conv2 import Conv2
-from fedpace.models.resnet18 import Resnet18
-from fedpace.models.stacked_lstm import StackedLstm
+from fedpace.models.builtin import Conv2, Resnet18, StackedLstm
 
 IMAGE, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (80,)
 CASES = [

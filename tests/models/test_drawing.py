@@ -7,9 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.numpy_trainer import draw_initial_weights
 from fedpace.sim.stacking import layer_positions
 from fedpace.sim.torch_trainer import linear_layers

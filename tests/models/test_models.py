@@ -8,9 +8,7 @@ from torch import nn
 
 from fedpace._base.errors import InputError
 from fedpace.models.base import linear_layer, zero_layer
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 
 CONFIGS = [Linear(), Linear(bias=True), Softmax(), Mlp(hidden=5), Mlp(hidden=5, layers=3)]
 

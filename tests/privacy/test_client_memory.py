@@ -21,8 +21,7 @@ from fedpace.core.types import Need
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Softmax
 from fedpace.selectors import pace_async
 from fedpace.selectors.pace_async import PaceAsync
 from fedpace.server._client_memory import ClientMemory, OwnMemory, current

@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 from fedpace import TrainingPrivacy, make_selector
 from fedpace._base.errors import InputError
 from fedpace.cli import app
-from fedpace.core.budget import PrivacyBudget
+from fedpace.core.budget import PrivacyBudget, clipped
 from fedpace.core.sums import Member
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.hosting.client_facts import Privacy
-from fedpace.models.linear import Linear
+from fedpace.hosting.replies import Privacy
+from fedpace.models.builtin import Linear
 from fedpace.moments.factor import gaussian_delta, gaussian_sigma
 from fedpace.numerics.accounting import composed_epsilon, gaussian_epsilon, gaussian_multiplier
-from fedpace.core.budget import clipped
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

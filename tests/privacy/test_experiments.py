@@ -15,7 +15,7 @@ from fedpace.cli import app
 from fedpace.config import Overrides, parse_experiment
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

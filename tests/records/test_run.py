@@ -15,8 +15,7 @@ from tiny import TABLE
 
 from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
-from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, find_runs, plain, read_run, round_line
+from fedpace.records.run import Round, RunInfo, find_runs, plain, read_run, round_line
 from fedpace.records.writer import RunWriter, commit, versions
 from fedpace.runner import run_all, run_one
 

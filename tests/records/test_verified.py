@@ -11,11 +11,9 @@ from typer.testing import CliRunner
 
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.cli import app
-from fedpace.records.checkout import commit, harmless
-from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, find_runs, read_run
-from fedpace.records.writer import RunWriter
-from fedpace.runner import folders
+from fedpace.records.run import Round, RunInfo, find_runs, read_run
+from fedpace.records.writer import RunWriter, commit, harmless
+from fedpace.runner import single
 
 INFO = RunInfo("random", "random", {}, 0, "accuracy", "up", 0.9, {})
 
@@ -157,7 +155,7 @@ def test_overwriting_on_a_read_only_mount_is_an_error_with_a_remedy(tmp_path, mo
 
     monkeypatch.setattr("pathlib.Path.unlink", read_only)
     with pytest.raises(FedpaceError, match="Read-only"):
-        folders.clear_folder(tmp_path)
+        single.clear_folder(tmp_path)
 
 
 # -- git -----------------------------------------------------------------------------------------------------

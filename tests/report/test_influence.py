@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from fedpace.cli import app
 from fedpace.records.influence import Influence
-from fedpace.records.round import Round
-from fedpace.records.run import RunRecord
+from fedpace.records.run import Round, RunRecord
 from fedpace.records.writer import RunWriter
 from fedpace.report.comparison import conditions, summarise
 from fedpace.report.explain import explain_client

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from fedpace.cli.running import load_under
+from fedpace.cli.commands import load_under
 from fedpace.config import Overrides
 from fedpace.data.quadratic import Quadratic
 from fedpace.records import run as records

@@ -20,7 +20,6 @@ from fedpace._base.errors import InputError, StorageError
 from fedpace.config import parse_experiment
 from fedpace.records.run import read_run
 from fedpace.records.writer import RunWriter
-from fedpace.report.comparison import summarise
 from fedpace.runner import Execution, Job, check_folder, clear_folder, resume, run_all, run_job, run_one
 
 ROOT = Path(__file__).parents[2]
@@ -76,28 +75,6 @@ def test_a_run_that_is_stopped_while_its_target_is_being_held(tmp_path, number):
     run_job(job, EVERY_ROUND)
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
     assert read_run(tmp_path / "stopped").reached == once.reached
-
-
-def test_runs_recorded_before_targets_were_held_read_and_go_on_as_they_were(tmp_path):
-    stops = {"target": 0.8, "hold": 1, "max_rounds": 60}
-    run_all(experiment(stop=stops, seeds=1), tmp_path / "whole")
-    old = tmp_path / "old"
-    with pytest.raises(KeyboardInterrupt):
-        run_all(experiment(stop=stops, seeds=1), old, stopping_after(2))
-    for path in [old / "plan.json", *old.rglob("run.json")]:
-        text = json.loads(path.read_text())
-        tables = text["experiments"].values() if path.name == "plan.json" else [text["experiment"]]
-        for table in tables:
-            del table["stop"]["hold"]
-        for name in ("hold", "hold_every"):
-            text.pop(name, None)
-        path.write_text(json.dumps(text))
-    first = read_run(old / "random" / "seed-0")
-    assert (first.info.hold, first.crossed, first.reached) == (1, None, None)
-    resume(old)
-    for label in ("random", "submodular"):
-        assert outcome(old / label / "seed-0") == outcome(tmp_path / "whole" / label / "seed-0")
-    assert summarise([read_run(old / label / "seed-0") for label in ("random", "submodular")]).hold == 1
 
 
 # -- killed ------------------------------------------------------------------------------------------------

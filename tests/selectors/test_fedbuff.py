@@ -18,7 +18,6 @@ from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.records.holding import held_from
-from fedpace.selectors._buffered import buffered
 from fedpace.selectors.fedbuff import Fedbuff
 from fedpace.sim.stopping import Stop, StopRule, run_until
 
@@ -143,15 +142,9 @@ def test_senseless_options_are_refused(options, said):
 def test_only_answers_in_the_buffer_count_in_a_step(view):
     """Four answers are in hand and three make a step: the fourth, which is the stalest, is no part of it."""
     hand = InFlight(np.arange(4), np.arange(4), np.zeros(4), np.array([5, 4, 2, 0]), np.zeros(4))
-    seen = []
-    move = buffered(
-        view(6, step=6, in_hand=hand, available=np.zeros(6, dtype=np.bool_)),
-        np.random.default_rng(0),
-        buffer=3,
-        in_flight=0,
-        weigh=lambda lag, counted: seen.append(lag.tolist()) or counted,
-    )
-    assert seen == [[1, 2, 4]], "lags are not cut at the size of the buffer"
+    seen = view(6, step=6, in_hand=hand, available=np.zeros(6, dtype=np.bool_))
+    move, _ = Fedbuff(buffer=3, staleness=1).decide(None, seen, np.random.default_rng(0))
+    assert move.apply.weights == pytest.approx(np.array([1 / 2, 1 / 3, 1 / 5]) / 3), "one weight per lag of 1, 2 and 4"
     assert move.apply.ids.tolist() == [0, 1, 2]
     assert move.why.facts == {"mean lag": pytest.approx(7 / 3), "largest lag": 4}
     assert move.wait.answers == 2, "one answer is left in hand"

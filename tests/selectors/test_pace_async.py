@@ -19,8 +19,7 @@ from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
-from fedpace.models.linear import Linear
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Softmax
 from fedpace.selectors.pace_async import LATE
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation

@@ -16,7 +16,7 @@ import pytest
 from fedpace import make_selector
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.trace import delays_from_array
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedpace import make_selector
 from fedpace.delays.devices import DevicesDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training

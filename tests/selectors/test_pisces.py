@@ -18,8 +18,8 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.selectors.pisces import Paced, Pisces, RecentLags
+from fedpace.models.builtin import Linear
+from fedpace.selectors.pisces import Pisces, PiscesState, RecentLags
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -142,11 +142,12 @@ def test_a_part_of_the_places_goes_to_clients_not_tried_yet():
     seen = view(loss=loss, tried=tried, lags=[padded(1)] * 10 + [padded()] * 30)
     policy = Pisces(in_flight=8)
     new = [
-        int((policy.decide(Paced(0.3), seen, np.random.default_rng(seed))[0].start >= 10).sum()) for seed in range(200)
+        int((policy.decide(PiscesState(0.3), seen, np.random.default_rng(seed))[0].start >= 10).sum())
+        for seed in range(200)
     ]
     assert np.mean(new) == pytest.approx(0.3 * 8, abs=0.4)
     everybody = view(loss=[5.0] * 40, lags=[padded(1)] * 40)
-    move, _ = policy.decide(Paced(0.9), everybody, np.random.default_rng(0))
+    move, _ = policy.decide(PiscesState(0.9), everybody, np.random.default_rng(0))
     assert move.start.size == 8, "where all were tried, all places go by utility"
 
 

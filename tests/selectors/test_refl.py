@@ -16,7 +16,7 @@ from fedpace.core.types import InFlight
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.selectors.refl import Begun, Refl
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Simulation

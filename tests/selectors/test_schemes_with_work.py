@@ -15,9 +15,9 @@ from fedpace.core.types import InFlight
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.synthetic import SyntheticDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.records.run import round_line
-from fedpace.selectors._pacing import fitting_work
+from fedpace.selectors._drawing import fitting_work
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

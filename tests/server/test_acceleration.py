@@ -14,7 +14,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.server_rule import Gather, join_state, split_state
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.uniform import UniformDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.server._step_length import carried_part
 from fedpace.server.nesterov import Nesterov
 from fedpace.sim.checkpoint import Checkpoints

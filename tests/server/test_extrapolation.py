@@ -10,7 +10,7 @@ from fedpace import make_selector
 from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.delays.uniform import UniformDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.server._step_length import BUDGET, DECAY, StepLength, fedexp_factor
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training

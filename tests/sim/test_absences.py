@@ -13,7 +13,7 @@ from fedpace.delays.availability import Availability
 from fedpace.delays.correlation import outlying, rarity
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.trace import TraceDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock

@@ -10,7 +10,7 @@ import pytest
 from fedpace import make_selector
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.clock import Clock
 from fedpace.sim.reclock import depends_on_delays

@@ -16,9 +16,7 @@ from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.runner import SharedData
 from fedpace.sim.checkpoint import Checkpoints, save_model
 from fedpace.sim.clock import Clock

@@ -14,12 +14,9 @@ from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.clock import Clock
-from fedpace.sim.rounds import Fleet, Simulation
-from fedpace.sim.speeds import MAX_GROUP_SAMPLES, SpeedGroups
+from fedpace.sim.rounds import MAX_GROUP_SAMPLES, Fleet, Simulation, SpeedGroups
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import Training
 

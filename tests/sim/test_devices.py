@@ -16,10 +16,10 @@ from fedpace._base.errors import InputError
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models._modules import FeatureModel
-from fedpace.models.softmax import Softmax
-from fedpace.sim import devices, flat, torch_trainer
-from fedpace.sim.devices import resolve
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.models.builtin import Softmax
+from fedpace.sim import flat, torch_trainer
+from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.flat import resolve
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import Training
 
@@ -52,7 +52,7 @@ def on_meta(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 1)
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.zeros(self.shape, dtype=self.dtype))
-    monkeypatch.setattr(torch.random, "fork_rng", lambda **_: devices.nullcontext())
+    monkeypatch.setattr(torch.random, "fork_rng", lambda **_: flat.nullcontext())
 
 
 def trainer(**options):
@@ -132,9 +132,9 @@ def test_mixed_precision_is_that_of_the_passes_only(on_meta, monkeypatch):
 
     def autocast(kind, *, dtype):
         asked.append((kind, dtype))
-        return devices.nullcontext()
+        return flat.nullcontext()
 
-    monkeypatch.setattr(devices.torch, "autocast", autocast)
+    monkeypatch.setattr(flat.torch, "autocast", autocast)
     for precision, kind in {"bfloat16": torch.bfloat16, "float16": torch.float16}.items():
         made = trainer(precision=precision)
         made.train(made.initial, 0, 0)

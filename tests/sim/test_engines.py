@@ -22,11 +22,9 @@ from fedpace._base.errors import InputError, OrderError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.conv2 import Conv2
-from fedpace.models.mlp import Mlp
+from fedpace.models.builtin import Conv2, Mlp
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
-from fedpace.sim.engines.base import Inline, WorkerLostError
-from fedpace.sim.engines.choice import EngineOptions, cores
+from fedpace.sim.engines.base import EngineOptions, Inline, WorkerLostError, cores
 from fedpace.sim.engines.processes import RETRIES, Processes
 from fedpace.sim.engines.worker import SharedArrays
 from fedpace.sim.rounds import Simulation

@@ -10,8 +10,7 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
-from fedpace.records.round import Round
-from fedpace.records.run import RunInfo, RunRecord
+from fedpace.records.run import Round, RunInfo, RunRecord
 from fedpace.report.comparison import summarise
 from fedpace.report.figures import cohort_over_rounds, metric_chart, metric_over_time
 from fedpace.report.page import render_page

@@ -19,16 +19,12 @@ from fedpace.data.digits import Digits
 from fedpace.data.federated import Samples
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.conv2 import Conv2
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Conv2, Linear, Mlp, Softmax
 from fedpace.server.fedadam import Fedadam
 from fedpace.sim.checkpoint import Checkpoints, save_model
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.numpy_trainer import NumpyTrainer
-from fedpace.sim.rounds import Simulation
-from fedpace.sim.speeds import SpeedGroups
+from fedpace.sim.rounds import Simulation, SpeedGroups
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import DivergedError, Training
 

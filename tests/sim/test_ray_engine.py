@@ -19,9 +19,8 @@ import torch
 from fedpace._base.errors import FedpaceError
 from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
-from fedpace.models.mlp import Mlp
-from fedpace.sim.engines.base import Inline, WorkerLostError
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.models.builtin import Mlp
+from fedpace.sim.engines.base import EngineOptions, Inline, WorkerLostError
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import DivergedError, Training
 

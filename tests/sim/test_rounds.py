@@ -18,9 +18,7 @@ from fedpace.core.types import Stateless
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock

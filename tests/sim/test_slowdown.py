@@ -12,7 +12,7 @@ import pytest
 from fedpace import make_selector
 from fedpace.data.digits import Digits
 from fedpace.delays.nycmesh import NycmeshDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 

@@ -11,10 +11,8 @@ from torch import nn
 
 from fedpace._base.rng import stream
 from fedpace.models.base import FeatureModel
-from fedpace.models.conv2 import Conv2
-from fedpace.models.linear import Linear
-from fedpace.models.softmax import Softmax
-from fedpace.sim.engines.threads import one_thread
+from fedpace.models.builtin import Conv2, Linear, Softmax
+from fedpace.sim.engines.base import one_thread
 from fedpace.sim.stacking import STACK_CLIENTS
 from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training, linear_layers
 

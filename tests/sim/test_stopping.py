@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedpace._base.errors import InputError
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.sim.stopping import Stop, StopRule, run_until
 
 

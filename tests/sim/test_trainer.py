@@ -14,9 +14,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.quadratic import Quadratic
-from fedpace.models.linear import Linear
-from fedpace.models.mlp import Mlp
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.sim.flat import FlatModel
 from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training
 

@@ -11,7 +11,7 @@ import pytest
 from fedpace import make_selector
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.linear import Linear
+from fedpace.models.builtin import Linear
 from fedpace.records.run import round_line
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation

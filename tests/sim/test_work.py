@@ -20,9 +20,7 @@ from fedpace.core.tasks import Move
 from fedpace.delays.base import compute_seconds
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.delays.uniform import UniformDelays
-from fedpace.models.conv2 import Conv2
-from fedpace.models.linear import Linear
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Conv2, Linear, Softmax
 from fedpace.records.run import parse_round, round_line
 from fedpace.sim.checkpoint import Checkpoints
 from fedpace.sim.engines.base import Inline

@@ -9,7 +9,7 @@ import fedpace
 from fedpace._base.errors import InputError
 from fedpace.models.custom import TrainReport
 from fedpace.sim.rounds import Simulation
-from fedpace.study import parts
+from fedpace.study import arguments
 
 RNG = np.random.default_rng(0)
 CENTRES = RNG.normal(size=(3, 6)) * 3
@@ -33,10 +33,10 @@ def run(model, **options):
 
 
 def simulation(model, **functions):
-    ground = parts.ground(DATA["clients"], DATA["test"], None, model)
-    ground = parts.with_own(ground, parts.Functions(**functions), "higher")
-    delays = parts.delay_model("lognormal")
-    scheme, engine = fedpace.make_selector("pace-async"), parts.engine_options("auto", ground.model)
+    ground = arguments.ground(DATA["clients"], DATA["test"], None, model)
+    ground = arguments.with_own(ground, arguments.Functions(**functions), "higher")
+    delays = arguments.delay_model("lognormal")
+    scheme, engine = fedpace.make_selector("pace-async"), arguments.engine_options("auto", ground.model)
     return Simulation(ground.data, ground.model, delays, scheme, engine=engine, seed=0)
 
 

@@ -16,10 +16,10 @@ from torch import nn
 import fedpace
 from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.delays.constant import ConstantDelays
-from fedpace.models.mlp import Mlp
+from fedpace.models.builtin import Mlp
 from fedpace.records.run import find_runs
 from fedpace.sim.torch_trainer import TorchTrainer, Training, linear_layers
-from fedpace.study import parts
+from fedpace.study import arguments
 
 
 def test_a_comparison_in_a_few_lines(tmp_path, capsys):
@@ -146,7 +146,7 @@ def test_floats_of_any_width_tensors_and_lists_are_one():
 
 @pytest.mark.parametrize("targets", [np.int8, np.uint16, np.float64])
 def test_classes_of_any_type(targets):
-    ground = parts.ground([(X, y.astype(targets)) for X, y in CLIENTS], TEST, None, Net())
+    ground = arguments.ground([(X, y.astype(targets)) for X, y in CLIENTS], TEST, None, Net())
     assert ground.data.build(seed=0).train[0].targets.dtype == np.int64
     assert ground.data.build(seed=0).classes == 3
     assert ground.data.build(seed=0).train[0].inputs.dtype == np.float32
@@ -156,7 +156,7 @@ def test_names_of_classes_are_numbered_over_all_clients_and_the_test_data():
     """Numbered client by client, a client with two classes of three would call them 0 and 1 whichever they are."""
     names = np.array(["ash", "birch", "cedar"])
     narrow = [(X[y > 0], y[y > 0]) for X, y in CLIENTS]
-    ground = parts.ground([(X, names[y].tolist()) for X, y in narrow], (TEST[0], names[TEST[1]]), None, Net())
+    ground = arguments.ground([(X, names[y].tolist()) for X, y in narrow], (TEST[0], names[TEST[1]]), None, Net())
     data = ground.data.build(seed=0)
     assert [samples.targets.tolist() for samples in data.train] == [y.tolist() for _, y in narrow]
     assert data.test.targets.tolist() == TEST[1].tolist()
@@ -164,14 +164,14 @@ def test_names_of_classes_are_numbered_over_all_clients_and_the_test_data():
 
 
 def test_schemes_as_one_text():
-    labels = [scheme.label for scheme in parts.schemes("random(k=3, variant=md), pace")]
+    labels = [scheme.label for scheme in arguments.schemes("random(k=3, variant=md), pace")]
     assert labels == ["random(k=3, variant=md)", "pace"]
 
 
 def test_a_softmax_at_the_end_is_warned_of():
     """The loss takes the softmax itself: a second one makes training slow, and nothing else would tell."""
     with pytest.warns(FedpaceWarning, match="leave its softmax out"):
-        parts.ground(CLIENTS, TEST, None, nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)))
+        arguments.ground(CLIENTS, TEST, None, nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)))
 
 
 def test_regression_by_its_targets():
@@ -193,13 +193,13 @@ def test_whole_numbers_for_an_embedding():
             return self.out(self.words(words).mean(1))
 
     pairs = [((X := RNG.integers(0, 10, (20, 5))), (X[:, 0] > 4).astype(int)) for _ in range(4)]
-    ground = parts.ground(pairs, pairs[0], None, Bag())
+    ground = arguments.ground(pairs, pairs[0], None, Bag())
     assert ground.data.build(seed=0).train[0].inputs.dtype == np.int64
     assert compare(pairs, pairs[0], Bag(), schemes=["pace"], seeds=1).records
 
 
 def test_a_test_set_per_client_and_clients_by_name():
-    ground = parts.ground(dict(zip("abcdef", CLIENTS, strict=True)), CLIENTS, None, Net())
+    ground = arguments.ground(dict(zip("abcdef", CLIENTS, strict=True)), CLIENTS, None, Net())
     data = ground.data.build(seed=0)
     assert data.test_sizes == tuple(len(y) for _, y in CLIENTS)
     assert data.names == tuple("abcdef"), "explain and the page call clients by their keys"
@@ -229,7 +229,7 @@ def test_a_module_starts_from_its_own_weights_and_stays_as_it_was():
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     trainers = []
     for seed in (0, 1):
-        ground = parts.ground(CLIENTS, TEST, None, net)
+        ground = arguments.ground(CLIENTS, TEST, None, net)
         trainers.append(TorchTrainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed))
     assert torch.equal(trainers[0].initial, trainers[1].initial), "under every seed"
     trained = trainers[0].train(trainers[0].initial, 0, 0).parameters
@@ -241,7 +241,7 @@ def test_a_module_starts_from_its_own_weights_and_stays_as_it_was():
 def test_what_makes_a_module_is_called_once_per_seed():
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    ground = parts.ground(CLIENTS, TEST, None, Net)
+    ground = arguments.ground(CLIENTS, TEST, None, Net)
     one, two, again = (
         TorchTrainer(ground.data.build(seed=seed), ground.model, Training(), seed=seed).initial for seed in (0, 1, 0)
     )
@@ -251,7 +251,7 @@ def test_what_makes_a_module_is_called_once_per_seed():
 
 
 def test_features_are_what_the_last_linear_layer_is_given():
-    ground = parts.ground(CLIENTS, TEST, None, Net())
+    ground = arguments.ground(CLIENTS, TEST, None, Net())
     coach = TorchTrainer(ground.data.build(seed=0), ground.model, Training(moment_samples=1000), seed=0)
     net = Net()
     net.load_state_dict(coach.named_tensors(coach.initial))
@@ -261,7 +261,7 @@ def test_features_are_what_the_last_linear_layer_is_given():
     with_bias = np.column_stack([hidden, np.ones(len(hidden))])
     factor = coach.moment(coach.initial, 1)
     np.testing.assert_allclose(factor.T @ factor, with_bias.T @ with_bias / len(hidden), atol=1e-6)
-    named = parts.ground(CLIENTS, TEST, None, Net(), head="norm")
+    named = arguments.ground(CLIENTS, TEST, None, Net(), head="norm")
     assert named.model.head == "norm"
 
 
@@ -269,12 +269,12 @@ def test_plain_perceptrons_are_trained_all_at_once():
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     results = {}
     for wrapped in (plain, nn.Sequential(nn.Identity(), *plain)):
-        ground = parts.ground(CLIENTS, TEST, None, wrapped)
+        ground = arguments.ground(CLIENTS, TEST, None, wrapped)
         coach = TorchTrainer(ground.data.build(seed=0), ground.model, Training(), seed=0)
         results[coach.stackable] = coach.train(coach.initial, 2, 0).parameters
     torch.testing.assert_close(results[True], results[False])
     frozen = nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))
-    ground = parts.ground(CLIENTS, TEST, None, frozen)
+    ground = arguments.ground(CLIENTS, TEST, None, frozen)
     module = ground.model.build((4,), 3, generator=torch.Generator())
     assert linear_layers(module, (4,)) is None
     assert not module.moving_features

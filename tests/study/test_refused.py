@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedpace._base.errors import InputError
-from fedpace.study import parts
+from fedpace.study import arguments
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ from fedpace.study import parts
 )
 def test_refused_with_a_sentence(clients, test, model, sentence):
     with pytest.raises(InputError, match=sentence):
-        parts.ground(clients, test, None, model)
+        arguments.ground(clients, test, None, model)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_options_refused_with_a_sentence(options, sentence):
 def test_names_that_do_not_fit_are_refused(targets, test, model, sentence):
     client = (np.zeros((len(targets), 4)), np.array(targets, dtype=object))
     with pytest.raises(InputError, match=sentence):
-        parts.ground([client], (np.zeros((1, 4)), test), None, model)
+        arguments.ground([client], (np.zeros((1, 4)), test), None, model)
 
 
 def test_a_batch_norm_and_a_client_with_one_sample():

@@ -6,17 +6,17 @@ import pytest
 import fedpace
 from fedpace._base.errors import InputError
 from fedpace.sim.training import Training
-from fedpace.study import parts
+from fedpace.study import arguments
 
 
 def test_options_replace_what_is_usual():
-    assert parts.training(None, epochs=None, batch=None, lr=None) == Training(epochs=5, batch=32, lr=0.05)
-    assert parts.training(None, epochs=1, batch=None, lr=0.5) == Training(epochs=1, batch=32, lr=0.5)
+    assert arguments.training(None, epochs=None, batch=None, lr=None) == Training(epochs=5, batch=32, lr=0.05)
+    assert arguments.training(None, epochs=1, batch=None, lr=0.5) == Training(epochs=1, batch=32, lr=0.5)
 
 
 def test_all_options_at_once():
     given = Training(epochs=2, lr=0.3, momentum=0.9)
-    assert parts.training(given, epochs=None, batch=None, lr=None) is given
+    assert arguments.training(given, epochs=None, batch=None, lr=None) is given
 
 
 def test_both_are_refused():

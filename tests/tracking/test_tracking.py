@@ -10,10 +10,11 @@ from typing import ClassVar
 import pytest
 
 import fedpace
+from fedpace import tracking as tracking_module
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import parse_experiment
-from fedpace.tracking import Tracker, Tracking, _worker, make_trackers
-from fedpace.tracking.tensorboard import Tensorboard
+from fedpace.tracking import Tracker, Tracking, make_trackers
+from fedpace.tracking.builtin import Tensorboard
 
 seen: dict[str, list] = {}
 
@@ -103,7 +104,7 @@ def test_a_failure_in_between_loses_only_its_values(caplog):
 
 
 def test_a_tracker_that_hangs_is_left_behind(caplog, monkeypatch):
-    monkeypatch.setattr(_worker, "PATIENCE", 0.1)
+    monkeypatch.setattr(tracking_module, "PATIENCE", 0.1)
     release = threading.Event()
 
     @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def test_a_tracker_that_hangs_is_left_behind(caplog, monkeypatch):
 
 
 def test_a_slow_tracker_loses_values_and_does_not_fill_the_memory(caplog, monkeypatch):
-    monkeypatch.setattr(_worker, "MOST_WAITING", 5)
+    monkeypatch.setattr(tracking_module, "MOST_WAITING", 5)
     release = threading.Event()
 
     @dataclass(frozen=True)

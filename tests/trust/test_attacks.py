@@ -11,7 +11,7 @@ from benchmark_path import benchmark
 from fedpace._base.registry import selectors
 from fedpace.data.digits import Digits
 from fedpace.delays.lognormal import LognormalDelays
-from fedpace.models.softmax import Softmax
+from fedpace.models.builtin import Softmax
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from benchmark_path import benchmark
 
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 
 honest, attacks, shown = benchmark("honest"), benchmark("attacks"), benchmark("lib.attacks_shown")
 runs, defences = benchmark("lib.runs"), benchmark("lib.defences")

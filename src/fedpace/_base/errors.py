@@ -1,11 +1,19 @@
-"""The errors of fedpace. All have one base class, so a host can catch them with one clause."""
+"""The errors of fedpace. All have one base class, so a host can catch them with one clause.
+
+`terminable` turns SIGTERM into `Terminated`, so that `kill`, a container or a batch system ends a run as Ctrl-C does.
+"""
 
 from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 
 class FedpaceError(Exception):
@@ -52,3 +60,27 @@ class MissingExtraError(FedpaceError, ImportError):
     def __init__(self, feature: str, extra: str, missing: str, otherwise: str = "") -> None:
         what = f"{feature} needs {missing!r}, which is not installed: {install_command(extra)}"
         super().__init__(f"{what}; {otherwise}" if otherwise else what)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived; code that handles Ctrl-C handles this too."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Context manager: inside it, SIGTERM raises `Terminated`, so that files are closed and the status is recorded.
+
+    It does nothing outside of the main thread, or if the program already handles SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated("terminated by SIGTERM")

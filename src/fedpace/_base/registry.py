@@ -1,10 +1,10 @@
 """Catalogues that find schemes, delay models, data sets, models, server steps, trackers and robust rules by name.
 
-A built-in component is in the file with its name (`power_of_choice.py` contains `power-of-choice`), so finding it
-imports only that file. Other packages register components with an entry point in the group `fedpace.selectors`,
-`fedpace.delays`, `fedpace.datasets`, `fedpace.models`, `fedpace.servers` or `fedpace.trackers`. Two components with
-the same name raise an error. An unknown name raises an error that lists the known names. Robust rules are all in
-`fedpace.trust.robust`, and cannot be added by plug-ins.
+A built-in scheme, server rule, delay model or data set is in the file with its name (`power_of_choice.py` contains
+`power-of-choice`), so finding it imports only that file; models, trackers and robust rules share one file each. Other
+packages register components with an entry point in the group `fedpace.selectors`, `fedpace.delays`,
+`fedpace.datasets`, `fedpace.models`, `fedpace.servers` or `fedpace.trackers`. Two components with the same name raise
+an error. An unknown name raises an error that lists the known names. Robust rules cannot be added by plug-ins.
 
 Users write a component with its options as in `random(k=5)`, `pace` and `lognormal(median=30)`. Tables and folders use
 the whole text as the label, so that one command can compare `random(k=5)` with `random(k=20)`. Values are written as in
@@ -51,12 +51,20 @@ def _places() -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def _components(path: str) -> dict[str, Any]:
+    """Return name -> class, for the components that a module defines."""
+    classes = [each for each in vars(importlib.import_module(path)).values() if inspect.isclass(each)]
+    named = [(getattr(each, "name", None), each) for each in classes if each.__module__ == path]
+    return {name: each for name, each in named if isinstance(name, str) and name}
+
+
 class Catalogue:
     """The components of one kind, by name."""
 
-    def __init__(self, kind: str, package: str, group: str) -> None:
+    def __init__(self, kind: str, place: str, group: str) -> None:
         self.kind = kind
-        self._package = package
+        self._place = place
+        """Package with one component per file, or module with all of them."""
         self._group = group
 
     def names(self) -> list[str]:
@@ -68,7 +76,7 @@ class Catalogue:
         if not isinstance(name, str):
             raise InputError(f"expected the name of a {self.kind}, but {name!r} came; known: {', '.join(self.names())}")
         plugged_in = self._plugged_in()
-        built_in = self._find(name.replace("-", "_"), name)
+        built_in = self._find(name)
         if built_in is not None and name in plugged_in:
             raise InputError(
                 f"the {self.kind} {name!r} is part of fedpace, but {plugged_in[name].value} registers the same name: "
@@ -94,22 +102,25 @@ class Catalogue:
             ) from cause
 
     def _built_in(self) -> list[str]:
-        package = importlib.import_module(self._package)
-        modules = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
-        return [name for module in modules if self._find(module, name := module.replace("_", "-")) is not None]
+        if not self._is_package:
+            return list(_components(self._place))
+        files = pkgutil.iter_modules(importlib.import_module(self._place).__path__)
+        names = [info.name.replace("_", "-") for info in files if not info.name.startswith("_")]
+        return [name for name in names if self._find(name) is not None]
 
-    def _find(self, module_name: str, name: str) -> Any:
-        """Return the class with this `name` in a module; None if there is no such module or class."""
-        path = f"{self._package}.{module_name}"
-        if not module_name.isidentifier() or importlib.util.find_spec(path) is None:
-            return None
-        module = importlib.import_module(path)
-        found = [
-            value
-            for value in vars(module).values()
-            if inspect.isclass(value) and value.__module__ == path and getattr(value, "name", None) == name
-        ]
-        return found[0] if found else None
+    def _find(self, name: str) -> Any:
+        """Return the built-in class with this `name`, or None; in a package only the file of that name is imported."""
+        place = self._place
+        if self._is_package:
+            file = name.replace("-", "_")
+            place = f"{place}.{file}"
+            if not file.isidentifier() or importlib.util.find_spec(place) is None:
+                return None
+        return _components(place).get(name)
+
+    @property
+    def _is_package(self) -> bool:
+        return hasattr(importlib.import_module(self._place), "__path__")
 
     def _plugged_in(self) -> dict[str, EntryPoint]:
         found: dict[str, EntryPoint] = {}
@@ -133,35 +144,14 @@ class Catalogue:
         return found
 
 
-class RobustRules(Catalogue):
-    """The robust rules, which one module lists in `ROBUST`."""
-
-    def __init__(self) -> None:
-        super().__init__("robust rule", "fedpace.trust.robust", "")
-
-    def names(self) -> list[str]:
-        """Return the name of every rule, sorted."""
-        return sorted(self._rules())
-
-    def _find(self, module_name: str, name: str) -> Any:
-        return self._rules().get(name)
-
-    def _plugged_in(self) -> dict[str, EntryPoint]:
-        return {}
-
-    def _rules(self) -> dict[str, Any]:
-        rules: dict[str, Any] = importlib.import_module(self._package).ROBUST
-        return rules
-
-
 selectors = Catalogue("scheme", "fedpace.selectors", "fedpace.selectors")
 delays = Catalogue("delay model", "fedpace.delays", "fedpace.delays")
 datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
-models = Catalogue("model", "fedpace.models", "fedpace.models")
+models = Catalogue("model", "fedpace.models.builtin", "fedpace.models")
 servers = Catalogue("server step", "fedpace.server", "fedpace.servers")
 admission = Catalogue("admission policy", "fedpace.population.policies", "fedpace.admission")
-trackers = Catalogue("tracker", "fedpace.tracking", "fedpace.trackers")
-robust = RobustRules()
+trackers = Catalogue("tracker", "fedpace.tracking.builtin", "fedpace.trackers")
+robust = Catalogue("robust rule", "fedpace.trust.robust", "")
 
 
 # -- names with options ------------------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ from typing import Annotated
 import typer
 
 import fedpace
-from fedpace._base.errors import FedpaceError
-from fedpace._base.names import printable
-from fedpace._base.signals import terminable
-from fedpace.cli import inputs, listing, looking, planning, population, reproducing, runs, tuning
+from fedpace._base.checks import printable
+from fedpace._base.errors import FedpaceError, terminable
+from fedpace.cli import listing, looking, planning, runs, tuning
 
 app = typer.Typer(
     help="Client selection for federated learning: which clients to wait for, and how to weight their updates.",
@@ -34,12 +33,12 @@ app.command()(looking.export)
 app.command()(looking.readmit)
 app.command()(planning.plan)
 app.command()(tuning.tune)
-app.command()(population.population)
-app.command()(reproducing.reproduce)
+app.command()(planning.population)
+app.command()(tuning.reproduce)
 app.command("list")(listing.list_components)
 app.command()(listing.show)
-app.add_typer(inputs.data_app, name="data")
-app.add_typer(inputs.delays_app, name="delays")
+app.add_typer(listing.data_app, name="data")
+app.add_typer(listing.delays_app, name="delays")
 
 
 @app.callback(invoke_without_command=True)

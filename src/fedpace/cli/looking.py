@@ -17,8 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedpace._base.checks import printable
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
 from fedpace.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def readmit(
     log says what it did. `fedpace watch FOLDER` shows which clients are
     excluded.
     """
-    from fedpace.hosting.readmission import request_readmission
+    from fedpace.hosting.state_folder import request_readmission
     from fedpace.records.influence import Influence
     from fedpace.records.run import INFO, read_run
 

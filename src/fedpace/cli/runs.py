@@ -1,6 +1,6 @@
 """Arguments and options of `fedpace compare`, `fedpace run`, `fedpace resume` and `fedpace report`.
 
-The implementation is in `running.py`. It loads the simulator, so it is imported only when a command runs something.
+The implementation is in `commands.py`. It loads the simulator, so it is imported only when a command runs something.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def compare(
     models = _listed(delays, "--delays names no delay model")
     if seeds is not None and seeds < 1:
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
-    from fedpace.cli import running
+    from fedpace.cli import commands
 
-    execution = running.execution(how)
-    overrides = running.overrides(changes, selectors=names, seeds=None if seeds is None else range(seeds))
-    chosen = running.load_under(experiment, overrides, models)
+    execution = commands.execution(how)
+    overrides = commands.overrides(changes, selectors=names, seeds=None if seeds is None else range(seeds))
+    chosen = commands.load_under(experiment, overrides, models)
     if dry_run:
-        running.estimate_duration(chosen, execution, jobs=jobs, as_json=as_json)
+        commands.estimate_duration(chosen, execution, jobs=jobs, as_json=as_json)
         return
-    running.compare(chosen, out, execution, jobs=jobs, overwrite=overwrite, as_json=as_json)
+    commands.compare(chosen, out, execution, jobs=jobs, overwrite=overwrite, as_json=as_json)
 
 
 @grouped
@@ -79,13 +79,13 @@ def run(
     """Run one scheme once."""
     if seed < 0:
         raise InputError(f"--seed must be at least 0, but {seed} came")
-    from fedpace.cli import running
+    from fedpace.cli import commands
 
-    execution = running.execution(how)
+    execution = commands.execution(how)
     names = None if selector is None else [selector]
-    asked = running.overrides(changes, selectors=names, delays=delays, seeds=[seed], option="--selector")
-    (chosen,) = running.load_under(experiment, asked)
-    running.run(chosen, seed, out, execution, overwrite=overwrite, as_json=as_json)
+    asked = commands.overrides(changes, selectors=names, delays=delays, seeds=[seed], option="--selector")
+    (chosen,) = commands.load_under(experiment, asked)
+    commands.run(chosen, seed, out, execution, overwrite=overwrite, as_json=as_json)
 
 
 @grouped
@@ -102,10 +102,10 @@ def resume(
     started. Records and models are the same, byte for byte, as those of an
     uninterrupted run.
     """
-    from fedpace.cli import running
-    from fedpace.cli.running import single_comparison
+    from fedpace.cli import commands
+    from fedpace.cli.commands import single_comparison
 
-    running.resume(single_comparison(folder), running.execution(how), jobs=jobs, as_json=as_json)
+    commands.resume(single_comparison(folder), commands.execution(how), jobs=jobs, as_json=as_json)
 
 
 def report(
@@ -133,7 +133,7 @@ def report(
     """Write table, page and picture again from recorded runs, finished or not."""
     from rich.console import Console
 
-    from fedpace.cli.running import Question, report_folder
+    from fedpace.cli.commands import Question, report_folder
 
     report_folder(folder, Console(), as_json=as_json, question=Question(target, hold, at, looks))
 

@@ -202,15 +202,12 @@ class Coordinator:
     @property
     def wait_is_over(self) -> bool:
         """Whether the policy's wait is over, so that `due` would act now without further answers."""
-        return self.progress.wait is not None and self._over(self.progress.wait)
+        return self.progress.wait_is_over(self.task_table, self._needed)
 
     @property
     def wake_at(self) -> float:
         """Time at which to call `due` even if no answer arrives; infinity = only an answer or a new client matters."""
-        wait = self.progress.wait
-        if wait is None or not self._counted(wait)[1] or self._too_few():
-            return math.inf
-        return self.progress.until
+        return self.progress.wake_at(self.task_table, self._needed)
 
     @property
     def excluded(self) -> set[ClientId]:
@@ -334,7 +331,7 @@ class Coordinator:
             if any(task.kind == "probe" for task in self.task_table.tasks.values()):
                 return NOTHING_DUE
             self._take_probes()
-        if self.phase is Phase.WARMING_UP and not self._warm():
+        if self.phase is Phase.WARMING_UP and not self.progress.is_warm(self.task_table):
             return NOTHING_DUE
         self.end_warmup()
         reachable = self.reachable(available)
@@ -487,37 +484,10 @@ class Coordinator:
 
     # -- waiting and deciding --------------------------------------------------------------------------------
 
-    def _over(self, wait: Wait) -> bool:
-        """Return whether the wait is over.
-
-        It is over when no task is in flight. With at least one answer, it is also over at the quorum or the deadline,
-        unless a sum needs more answers.
-        """
-        flying, held = self._counted(wait)
-        quorum = 0 < wait.answers <= held
-        ended = held > 0 and (quorum or self.now >= self.progress.until)
-        return not flying or (ended and not self._too_few())
-
-    def _too_few(self) -> bool:
-        """Return whether a round with sums must go on: its answers cannot be opened yet, but they can with more.
-
-        A round that ended with fewer than `minimum` answers would be lost. Where too many clients failed, waiting does
-        not help. Policies without rounds decide for themselves (`_enough`).
-        """
-        if not (self.sums and self.policy.rounds):
-            return False
-        flying, held = (sum(task.weight != 0 for task in tasks) for tasks in self.task_table.policy_tasks())
-        return held < self.settings.minimum <= held + flying
-
-    def _counted(self, wait: Wait) -> tuple[int, int]:
-        """Return how many tasks of the wait are in flight, and how many are answered but not yet used."""
-        table = self.task_table
-        return table.of(self.step) if wait.fresh else (table.flying, table.held)
-
-    def _warm(self) -> bool:
-        """Return whether the warm-up is over: enough clients answered, or no task of it is in flight."""
-        left = any(task in self.task_table.tasks for task in self.progress.warming)
-        return not left or self.task_table.answered(self.progress.warming) >= self.progress.quorum
+    @property
+    def _needed(self) -> int:
+        """Fewest answers that can end a round with sums; 0 = any number, or a policy without rounds."""
+        return self.settings.minimum if self.sums and self.policy.rounds else 0
 
     def _wait_ended(self, available: Iterable[ClientId] | None) -> Actions:
         """Return what is due when the policy's wait is over: the end of the round, or the policy's next decision."""

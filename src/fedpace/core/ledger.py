@@ -26,10 +26,10 @@ from fedpace._base.checks import (
     of_ordinary_size,
     real,
     shares,
+    shown,
 )
 from fedpace._base.codec import ClientId, check_id
 from fedpace._base.errors import InputError
-from fedpace._base.names import shown
 from fedpace.core.delay_estimator import DelayEstimator
 from fedpace.core.settings import ShareRule
 from fedpace.core.step_bounds import clipped_sketches

@@ -158,11 +158,9 @@ class ServerRule(Protocol[S]):
 
     def init(self, zero: Vector) -> S:
         """Return the state before the first step; `zero` is a vector of zeros in double precision."""
-        ...
 
     def apply(self, state: S, model: Vector, answers: Answers) -> tuple[Vector, S]:
         """Return the next model, in double precision, and the new state."""
-        ...
 
 
 class Gather:

@@ -1,4 +1,4 @@
-"""The progress of a coordinator as plain values that can be saved: its phase, its clock and the log of the step."""
+"""The progress of a coordinator as plain values that can be saved: its phase, its clock, its wait and its log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpace.core.tasks import Task, Wait
 from fedpace.core.types import ClientId, Diagnostics, Mode, Outcome
+
+if TYPE_CHECKING:
+    from fedpace.core.task_table import TaskTable
 
 
 class Phase(StrEnum):
@@ -130,7 +133,7 @@ class StepLog:
 
 @dataclass(eq=False)
 class Progress:
-    """The rest of a coordinator's state, beside the ledger, the tasks and the policy's state."""
+    """The rest of a coordinator's state, beside ledger, tasks and the policy's state; it says when a wait ends."""
 
     phase: Phase = Phase.JOINING
     step: int = 0
@@ -156,3 +159,43 @@ class Progress:
     probed_step: int = -1
     accepts_work: bool = False
     """Whether clients train as much as `Task.work` says (`Need.WORK`)."""
+
+    def wait_is_over(self, table: TaskTable, needed: int) -> bool:
+        """Return whether the policy's wait is over.
+
+        It is over when no task is in flight. With at least one answer, it is also over at the quorum or the deadline,
+        unless a sum needs more answers.
+
+        Args:
+            table: the current tasks.
+            needed: fewest answers that can end a round; 0 = any number.
+        """
+        if self.wait is None:
+            return False
+        flying, held = self._counted(table, self.wait)
+        quorum = 0 < self.wait.answers <= held
+        ended = held > 0 and (quorum or self.now >= self.until)
+        return not flying or (ended and not _too_few(table, needed))
+
+    def wake_at(self, table: TaskTable, needed: int) -> float:
+        """Return the time at which the wait ends even if no answer arrives; infinity = only an answer ends it."""
+        if self.wait is None or not self._counted(table, self.wait)[1] or _too_few(table, needed):
+            return math.inf
+        return self.until
+
+    def is_warm(self, table: TaskTable) -> bool:
+        """Return whether the warm-up is over: enough clients answered, or no task of it is in flight."""
+        left = any(task in table.tasks for task in self.warming)
+        return not left or table.answered(self.warming) >= self.quorum
+
+    def _counted(self, table: TaskTable, wait: Wait) -> tuple[int, int]:
+        """Return how many tasks of the wait are in flight, and how many are answered but not yet used."""
+        return table.of(self.step) if wait.fresh else (table.flying, table.held)
+
+
+def _too_few(table: TaskTable, needed: int) -> bool:
+    """Return whether a round must go on: it has fewer answers than it needs, and tasks in flight can bring them."""
+    if not needed:
+        return False
+    flying, held = (sum(task.weight != 0 for task in tasks) for tasks in table.policy_tasks())
+    return held < needed <= held + flying

@@ -2,19 +2,80 @@
 
 A task is one client's work on one version of the shared model. It is in flight until the transport reports that it was
 answered or lost. The answer to a training task is then in hand until a step uses it.
+
+`Events` is a queue of task ends ordered by virtual time, for the simulator and for the clock `reported`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.types import ClientId, Described, Diagnostics, Mode, Need, Outcome, Probe, ProbeKind, Report, View
+
+if TYPE_CHECKING:
+    from fedpace.core.coordinator import Coordinator
+
+
+class Event(NamedTuple):
+    """The end of a task: an answer, or a failure if the client crashed."""
+
+    when: float
+    task: int
+    seconds: float
+    """Seconds that the client took."""
+    crashed: bool = False
+    compute: float = -1.0
+    """Part of the seconds that grew with the work; below 0 = unknown."""
+
+
+class Events:
+    """A queue of events; it skips the events of tasks that are no longer in flight."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._heap = list(events)
+        heapify(self._heap)
+        self.waited: float | None = None
+        """Exact duration of the policy's last wait: the seconds of its last answer, or its deadline."""
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events."""
+        for event in events:
+            heappush(self._heap, event)
+
+    def come(self, coordinator: Coordinator, now: float) -> Iterator[tuple[Task, Event]]:
+        """Yield the events of tasks in flight until `now`; the caller must process each before it takes the next."""
+        tasks = coordinator.task_table.tasks
+        while self._first(tasks) <= now:
+            event = heappop(self._heap)
+            task = tasks[event.task]
+            if task.kind == "train":
+                self.waited = event.seconds
+            yield task, event
+
+    def next_instant(self, coordinator: Coordinator) -> float:
+        """Return the time of the next event: an answer or the end of the policy's wait; infinity = none."""
+        first, wake = self._first(coordinator.task_table.tasks), coordinator.wake_at
+        if wake < first and (wait := coordinator.progress.wait) is not None:
+            self.waited = min(wait.seconds, coordinator.settings.deadline)
+        return min(first, wake)
+
+    def all(self, wanted: Container[int]) -> list[Event]:
+        """Return the events of the tasks in `wanted`, in order of time."""
+        return sorted(event for event in self._heap if event.task in wanted)
+
+    def _first(self, wanted: Container[int]) -> float:
+        """Return the time of the next event of a task in `wanted`, and drop earlier events of other tasks."""
+        while self._heap and self._heap[0].task not in wanted:
+            heappop(self._heap)
+        return self._heap[0].when if self._heap else math.inf
+
 
 Kind = Literal["train", "measure", "probe"]
 """`train`: train the model and return it. `measure`: train and report facts only; the shared model does not use the
@@ -152,16 +213,12 @@ class Policy(Described, Protocol[S]):
 
     def init(self) -> S:
         """Return the state before the first decision."""
-        ...
 
     def probe(self, state: S, view: View, rng: np.random.Generator) -> Probe | None:
         """Return the probe to make before the next decision, or None; called when the policy waits for nothing."""
-        ...
 
     def decide(self, state: S, view: View, rng: np.random.Generator) -> tuple[Move, S]:
         """Return the next move and the new state; called at the start, and whenever the wait of the last move ends."""
-        ...
 
     def observe(self, state: S, report: Report) -> S:
         """Return the state after a step; the report lists the tasks that were applied, failed or given up."""
-        ...

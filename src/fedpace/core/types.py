@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, run
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, freeze, frozen
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, freeze, frozen, shown
 from fedpace._base.codec import ClientId as ClientId
 from fedpace._base.errors import InputError
-from fedpace._base.names import shown
 from fedpace._base.options import Options
 from fedpace.moments.store import Moments
 
@@ -390,8 +389,10 @@ class _HasK(Protocol):
 
 
 class Traits(Options):
-    """Properties that every scheme or policy declares beside its name and needs, with their defaults."""
+    """Properties that every scheme or policy declares beside its name, with their defaults."""
 
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """Facts without which the scheme cannot choose a client."""
     uses: ClassVar[frozenset[Need]] = frozenset()
     """Optional facts: the scheme works better if the host reports them."""
     first_moments: ClassVar[bool] = False
@@ -451,22 +452,18 @@ class Described(Protocol):
     @property
     def ignores_delays(self) -> bool:
         """See `Traits`."""
-        ...
 
     @property
     def sets_work(self) -> bool:
         """See `Traits`."""
-        ...
 
     @property
     def fixed_k(self) -> int | None:
         """See `Traits`."""
-        ...
 
     @property
     def server(self) -> ServerRule[Any] | None:
         """See `Traits`."""
-        ...
 
 
 @runtime_checkable
@@ -479,19 +476,15 @@ class Selector(Described, Protocol[S]):
 
     def init(self) -> S:
         """Return the state before the first selection."""
-        ...
 
     def probe(self, state: S, view: View, rng: np.random.Generator) -> Probe | None:
         """Return the probe to make before choosing, or None."""
-        ...
 
     def select(self, state: S, view: View, rng: np.random.Generator) -> tuple[Cohort, S]:
         """Return the cohort of this round and the new state."""
-        ...
 
     def observe(self, state: S, report: Report) -> S:
         """Return the state after the round, updated from the report."""
-        ...
 
 
 class Scheme(Traits):
@@ -548,11 +541,9 @@ class DelayModel(Protocol):
 
     def expected(self) -> FloatArray:
         """(n,) mean seconds per round."""
-        ...
 
     def draw(self, step: int) -> FloatArray:
         """(n,) seconds in round `step`; the result depends only on `step`, not on the order of calls."""
-        ...
 
 
 class DelayConfig(Protocol):
@@ -562,7 +553,6 @@ class DelayConfig(Protocol):
 
     def build(self, clients: int, *, model_bytes: int, seed: int) -> DelayModel:
         """Return the delay model of `clients` clients that exchange a model of `model_bytes` bytes."""
-        ...
 
 
 def configuration(component: Any) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace._base.rng import stream
-from fedpace.data._images import rotate
+from fedpace.data._public_sets import dirichlet_partition, iid_partition, rotate
 from fedpace.data.federated import FederatedData, Metric, Samples
-from fedpace.data.partition import dirichlet_partition, iid_partition
 
 SIDE = 8
 """Pixels per side."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpace.data._images import LabelledImages
+from fedpace.data._public_sets import LabelledImages
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,32 @@ from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError
 
+Better = Literal["higher", "lower"]
+
+
+class MeasuredData:
+    """A data set whose runs are judged by a user's metric.
+
+    Args:
+        config: the data set.
+        metric: name of the metric.
+        better: whether `higher` or `lower` is better.
+    """
+
+    def __init__(self, config: DataConfig, metric: str, better: Better) -> None:
+        self.config, self.metric = config, metric
+        self.direction: Literal["up", "down"] = "up" if better == "higher" else "down"
+
+    @property
+    def name(self) -> str:
+        """Registered name of the data set."""
+        return self.config.name
+
+    def build(self, *, seed: int) -> FederatedData:
+        """Return the data of `seed`."""
+        return self.config.build(seed=seed)
+
+
 Metric = Literal["accuracy", "loss"]
 
 
@@ -105,11 +131,9 @@ class DataConfig(Protocol):
     @property
     def metric(self) -> Metric:
         """Metric of the runs; a class variable if it does not depend on the options."""
-        ...
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, AtLeast
 from fedpace._base.rng import stream
 from fedpace.data import hub
-from fedpace.data._images import rotate, standardised, unit_interval
-from fedpace.data._owned import OwnedRows, Rows
+from fedpace.data._public_sets import OwnedRows, Rows, rotate, standardised, unit_interval
 from fedpace.data.federated import FederatedData, Samples
 
 MEAN, DEVIATION = (0.9615,), (0.1633,)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpace._base.errors import InputError
 from fedpace._base.options import AtLeast, Between
 from fedpace.data import hub
-from fedpace.data._owned import OwnedRows, Rows
+from fedpace.data._public_sets import OwnedRows, Rows
 
 WINDOW = 80
 

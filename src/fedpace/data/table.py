@@ -35,7 +35,7 @@ NUMERIC_SHARE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class TableColumn:
     """One column of numbers or words, some of which may be empty."""
 
     where: str
@@ -74,7 +74,7 @@ class Columns:
     def __init__(self, path: Path, table: Any, first: int) -> None:
         self.path = path
         self._table, self._first = table, first
-        self._known: dict[str, Column] = {}
+        self._known: dict[str, TableColumn] = {}
         self.names: tuple[str, ...] = tuple(str(name).strip() for name in table.column_names)
         if len(set(self.names)) < len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
@@ -83,7 +83,7 @@ class Columns:
         if not self.rows:
             raise InputError(f"{path}: expected at least one row, but there is none")
 
-    def __getitem__(self, name: str) -> Column:
+    def __getitem__(self, name: str) -> TableColumn:
         """Return a column by its name; raise if it has words among numbers."""
         column = self.named(name)
         if column.stray is not None:
@@ -96,7 +96,7 @@ class Columns:
             known = f"{did_you_mean(name, self.names)} It has {', '.join(self.names)}"
             raise InputError(f"{self.path} has no column {name!r}.{known}")
 
-    def named(self, name: str) -> Column:
+    def named(self, name: str) -> TableColumn:
         """Return a column whose cells are used as names; it may mix numbers and words."""
         if name not in self._known:
             self.check(name)
@@ -136,7 +136,7 @@ def _read(path: Path, changed: int, size: int) -> Columns:
         raise InputError(f"{path}: expected a {kind} file with a header, but it cannot be read: {reason}") from cause
 
 
-def _column(array: Any, where: str, first: int) -> Column:
+def _column(array: Any, where: str, first: int) -> TableColumn:
     types = import_module("pyarrow.types")
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -146,7 +146,7 @@ def _column(array: Any, where: str, first: int) -> Column:
     if types.is_string(kind) or types.is_large_string(kind):
         return _words(array, where, first)
     if types.is_null(kind):
-        return Column(where, first, None, (), np.full(len(array), -1))
+        return TableColumn(where, first, None, (), np.full(len(array), -1))
     times = types.is_temporal(kind)
     hint = "; as a number of days or seconds it could be used" if times else ""
     raise InputError(
@@ -155,7 +155,7 @@ def _column(array: Any, where: str, first: int) -> Column:
     )
 
 
-def _numbers(array: Any, where: str, first: int, *, flags: bool = False) -> Column:
+def _numbers(array: Any, where: str, first: int, *, flags: bool = False) -> TableColumn:
     plain = array.cast(import_module("pyarrow").float64()) if not flags else array.cast("int8").cast("float64")
     values = plain.to_numpy(zero_copy_only=False).astype(np.float64)
     if (endless := np.isinf(values)).any():
@@ -166,10 +166,10 @@ def _numbers(array: Any, where: str, first: int, *, flags: bool = False) -> Colu
     placed[~empty] = codes
     named = ("false", "true") if flags else ()
     words = tuple(named[int(value)] if flags else f"{value:.15g}" for value in distinct)
-    return Column(where, first, values, words, placed, flags)
+    return TableColumn(where, first, values, words, placed, flags)
 
 
-def _words(array: Any, where: str, first: int) -> Column:
+def _words(array: Any, where: str, first: int) -> TableColumn:
     cells: NDArray[Any] = np.array(
         [None if cell is None else cell.strip() or None for cell in array.to_pylist()], object
     )
@@ -188,12 +188,12 @@ def _words(array: Any, where: str, first: int) -> Column:
             f"{where}, row {first + place}: expected a number as in {percent}% of the column, but {cells[place]!r} "
             "came: mend the cell or leave it empty; if these are names, list the column under `categories`"
         )
-        return Column(where, first, None, tuple(distinct.tolist()), placed, stray=stray)
+        return TableColumn(where, first, None, tuple(distinct.tolist()), placed, stray=stray)
     if distinct.size and numeric.all():  # numbers stored as text, in a parquet file or in quotes
         values = np.full(cells.size, np.nan)
         values[~empty] = distinct.astype(np.float64)[codes]
-        return Column(where, first, values, tuple(distinct.tolist()), placed)
-    return Column(where, first, None, tuple(distinct.tolist()), placed)
+        return TableColumn(where, first, values, tuple(distinct.tolist()), placed)
+    return TableColumn(where, first, None, tuple(distinct.tolist()), placed)
 
 
 def _is_number(word: str) -> bool:
@@ -348,7 +348,7 @@ class Table(Options):
                 )
         return chosen
 
-    def _complete(self, columns: Columns, features: dict[str, Column]) -> NDArray[np.bool_]:
+    def _complete(self, columns: Columns, features: dict[str, TableColumn]) -> NDArray[np.bool_]:
         """Return a mask of the usable rows; rows without a client or a target are never usable."""
         needed = [columns.named(name) for name in (self.client, self.target, self.split) if name]
         asked = [*needed, *features.values()] if self.missing != "fill" else needed
@@ -397,7 +397,7 @@ class Table(Options):
             raise InputError(f"{self.path}: client {name!r} has rows to test on, but none to train on: leave it out")
         return rows[~tested], rows[tested]
 
-    def _encoded(self, column: Column, name: str, training: Rows) -> NDArray[np.float32]:
+    def _encoded(self, column: TableColumn, name: str, training: Rows) -> NDArray[np.float32]:
         if column.values is not None and name not in self.categories:
             return _standardised(column.values, training)[:, None]
         if len(column.words) > self.max_categories:

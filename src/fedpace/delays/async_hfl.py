@@ -32,7 +32,7 @@ from fedpace.delays.base import (
     check_model_bytes,
     deal_rows,
 )
-from fedpace.delays.tables import read_table
+from fedpace.delays.csv_files import read_table
 
 LINK_QUANTILES = np.array([51.5, 52.4, 53.8, 55.3, 56.7, 62.9, 64.1, 79.1, 79.1, 109.1, 109.1])
 """Seconds on the best link: minimum, deciles and maximum of the published table."""

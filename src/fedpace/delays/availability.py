@@ -46,15 +46,12 @@ class TimedAvailability(Protocol):
 
     def available_at(self, seconds: float) -> BoolArray:
         """(n,) True for clients that may be chosen at that time."""
-        ...
 
     def next_available_at(self, seconds: float) -> float:
         """Return the first time, from `seconds` on, at which a client is available."""
-        ...
 
     def crashes(self, step: int) -> BoolArray:
         """(n,) True for clients that never answer if chosen in round `step`."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +122,9 @@ class AvailabilityModel(Protocol):
 
     def available(self, step: int) -> BoolArray:
         """(n,) True for clients that may be chosen in round `step`."""
-        ...
 
     def crashes(self, step: int) -> BoolArray:
         """(n,) True for clients that never answer if chosen in round `step`."""
-        ...
 
 
 class ChurnModel:

@@ -64,11 +64,9 @@ class DeviceDelays(DelayModel, Protocol):
 
     def device_seconds(self) -> FloatArray:
         """(n,) seconds that each device would take for the same work."""
-        ...
 
     def reassigned(self, source: IntArray) -> DelayModel:
         """Return the same clients with reassigned devices: client i gets the device of client `source[i]`."""
-        ...
 
 
 def correlated(model: DelayModel, scores: ArrayLike, *, strength: float) -> DelayModel:

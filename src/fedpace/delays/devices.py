@@ -35,7 +35,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.options import AtLeast, Between, Options
 from fedpace._base.rng import stream
 from fedpace.delays.base import Positive, check_clients, check_model_bytes, check_step, checked_delays, deal_rows
-from fedpace.delays.tables import read_table
+from fedpace.delays.csv_files import read_table
 
 
 def _numbers(text: str) -> IntArray:

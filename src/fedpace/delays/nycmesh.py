@@ -42,8 +42,8 @@ from fedpace.delays.base import (
     check_model_bytes,
     deal_rows,
 )
+from fedpace.delays.csv_files import read_table
 from fedpace.delays.propagation import Antennas, Rules, hybrid_loss
-from fedpace.delays.tables import read_table
 
 SERVER_HEIGHT = 180.0
 """Height in metres of the server, a supernode on a tower in lower Manhattan."""

@@ -23,7 +23,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.options import Options
 from fedpace.core.types import DelayModel
 from fedpace.delays.base import DEFAULT_COMPUTE_SHARE, ComputeShare, check_clients, check_model_bytes, check_step
-from fedpace.delays.tables import TableFile, read_table
+from fedpace.delays.csv_files import TableFile, read_table
 
 Gaps = Literal["error", "hold"]
 

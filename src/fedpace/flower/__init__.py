@@ -24,7 +24,7 @@ from fedpace.flower.client import report_mod
 from fedpace.flower.server import PacedServer
 from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import local_steps, reported_seconds
-from fedpace.hosting.client_facts import Privacy
+from fedpace.hosting.replies import Privacy
 
 if TYPE_CHECKING:
     from fedpace.flower.secure import SecureRounds, secure_mod

@@ -37,8 +37,7 @@ from fedpace.flower.wire import (
     asked,
     config_value,
 )
-from fedpace.hosting.client_facts import Privacy, moment_rows, pack_labels, pack_update, packed_moment
-from fedpace.hosting.named_arrays import UpdateSketch
+from fedpace.hosting.replies import Privacy, UpdateSketch, moment_rows, pack_labels, pack_update, packed_moment
 
 LOSSES = (
     "cross_entropy",

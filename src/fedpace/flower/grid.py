@@ -36,8 +36,7 @@ from fedpace.flower.wire import (
     WORK,
     arrays_of,
 )
-from fedpace.hosting.client_facts import steps_of_work
-from fedpace.hosting.replies import Raw
+from fedpace.hosting.replies import Raw, steps_of_work
 
 log = logging.getLogger("flwr")
 

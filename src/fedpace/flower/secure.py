@@ -51,7 +51,7 @@ from fedpace.core.types import Need, Outcome
 from fedpace.flower.client import Handler
 from fedpace.flower.grid import check, pull, push
 from fedpace.flower.wire import ASK_MOMENT, ASK_TARGETS, RECORD, note_of, unpacked
-from fedpace.hosting.named_arrays import Arrays, flat, is_buffer
+from fedpace.hosting.replies import Arrays, flat, is_buffer
 from fedpace.server import server_step
 from fedpace.server._sums import sum_rule
 

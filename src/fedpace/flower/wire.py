@@ -17,9 +17,7 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
 from fedpace._base.checks import whole
-from fedpace.hosting.client_facts import steps_of_work
-from fedpace.hosting.named_arrays import Arrays
-from fedpace.hosting.replies import Note, Raw, parse
+from fedpace.hosting.replies import Arrays, Note, Raw, parse, steps_of_work
 
 RECORD = "fedpace"
 """Key of fedpace's ConfigRecord in a reply."""

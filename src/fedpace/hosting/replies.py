@@ -1,25 +1,219 @@
-"""The parser for replies of clients: it returns values that are safe to use, or the reason why a reply is unusable.
+"""What clients send: models as named arrays, the note beside a model, and the parser that checks both on the server.
 
-A client may be broken or malicious. Only `parse` unpacks and checks the data of a client. An invalid reply is a failure
-of that client, and never an exception on the server.
+A note holds feature moments, sketches of updates and label counts as plain numbers, text, bytes and lists, which any
+framework can send. A client may be broken or malicious: only `parse` unpacks its data, and an invalid reply is a
+failure of that client, never an exception on the server.
+
+Buffers, such as the statistics of a batch norm, are not part of an update. An array is a buffer if it is not floating,
+or if its name ends like the running statistics of torch or Keras.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedpace._base.checks import FloatArray
+from fedpace._base.checks import FloatArray, above, at_least, float_array, printable
 from fedpace._base.codec import is_text
 from fedpace._base.errors import InputError
-from fedpace._base.names import printable
-from fedpace.hosting.client_facts import MAX_FEATURES, MAX_MOMENT_ROWS
-from fedpace.hosting.named_arrays import Arrays, is_variance
+from fedpace.moments.factor import factor_from_features, private_moment
+from fedpace.numerics.accounting import gaussian_epsilon, gaussian_multiplier
+from fedpace.numerics.count_sketch import CountSketch
+
+Arrays = Mapping[str, NDArray[np.generic]]
+BUFFERS = ("running_mean", "running_var", "moving_mean", "moving_variance")
+"""Last parts of the names of batch-norm statistics, after the layer's name."""
+
+
+def is_buffer(name: str, array: NDArray[np.generic]) -> bool:
+    """Return whether an array is a buffer, which the server averages and never extrapolates."""
+    return not np.issubdtype(array.dtype, np.floating) or name.replace("/", ".").rpartition(".")[2] in BUFFERS
+
+
+def is_variance(name: str) -> bool:
+    """Return whether an array holds variances, which must be at least 0."""
+    return name.replace("/", ".").rpartition(".")[2] in ("running_var", "moving_variance")
+
+
+class UpdateSketch:
+    """A fixed projection of updates to `width` entries; width 0 = the updates themselves."""
+
+    def __init__(self, current: Arrays, width: int, *, seed: int) -> None:
+        """Make the projection for models with the arrays of `current`."""
+        self._shapes = {key: array.shape for key, array in current.items() if not is_buffer(key, array)}
+        length = sum(math.prod(shape) for shape in self._shapes.values())
+        self._sketch = CountSketch(length, width, seed=seed)
+        self.width = self._sketch.width
+
+    def __call__(self, trained: Arrays, current: Arrays) -> FloatArray | None:
+        """Return the sketch of trained - current; None if arrays are missing, of another shape, or not finite."""
+        return self._of(flat(trained, self._shapes) - flat(current, self._shapes)) if self._fits(trained) else None
+
+    def of_step(self, step: Arrays) -> FloatArray | None:
+        """Return the sketch of an update; None if arrays are missing, of another shape, or not finite."""
+        return self._of(flat(step, self._shapes)) if self._fits(step) else None
+
+    def _of(self, vector: FloatArray) -> FloatArray | None:
+        return self._sketch(vector) if np.isfinite(vector).all() else None
+
+    def _fits(self, arrays: Arrays) -> bool:
+        return all(key in arrays and arrays[key].shape == shape for key, shape in self._shapes.items())
+
+
+def flat(arrays: Arrays, names: Iterable[str]) -> FloatArray:
+    """Return the named arrays as one flat vector, in the order of `names`."""
+    parts = [np.asarray(arrays[name], dtype=np.float64).ravel() for name in names]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def buffer_lengths(models: Sequence[tuple[Arrays, Arrays]]) -> dict[str, list[float]]:
+    """Return kind of buffer -> Euclidean distance of each model's buffers from the sent ones.
+
+    The kind is the last part of the name, or `counters`. A buffer of another shape counts as not moved. A distance that
+    overflows is infinite.
+
+    Args:
+        models: (trained, sent) of each client.
+    """
+    names = {key for trained, _ in models for key, array in trained.items() if is_buffer(key, array)}
+    kinds: dict[str, list[float]] = {}
+    for key in sorted(names):
+        last = key.replace("/", ".").rpartition(".")[2]
+        squares = kinds.setdefault(last if last in BUFFERS else "counters", [0.0] * len(models))
+        for place, (trained, sent) in enumerate(models):
+            if key in trained and key in sent and np.shape(trained[key]) == np.shape(sent[key]):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    squares[place] += float(np.sum((np.float64(trained[key]) - np.float64(sent[key])) ** 2))
+    return {kind: [math.sqrt(square) for square in squares] for kind, squares in kinds.items()}
+
+
+# -- the note, written by the client ----------------------------------------------------------------------------------
+
+
+def pack_moment(factor: FloatArray) -> dict[str, Any]:
+    """Return a moment factor as entries of a note, in single precision to halve the bytes."""
+    if not len(factor):  # the moment is 0: all features are 0, or the privacy noise hides them
+        factor = np.zeros((1, factor.shape[1]))
+    return {"moment": np.ascontiguousarray(factor, dtype="<f4").tobytes(), "shape": [int(n) for n in factor.shape]}
+
+
+def pack_update(sketch: FloatArray) -> dict[str, Any]:
+    """Return a sketch as an entry of a note, in double precision, so that it equals the server's own sketch exactly."""
+    return {"update": np.ascontiguousarray(sketch, dtype="<f8").tobytes()}
+
+
+def pack_labels(histogram: ArrayLike) -> dict[str, Any]:
+    """Return a label histogram and its number of samples as entries of a note."""
+    counts = float_array(histogram, "the label histogram")
+    if (counts < 0).any():
+        raise InputError(f"a label histogram must hold counts of at least 0, but {counts.tolist()} came")
+    return {"labels": counts.tolist(), "samples": float(counts.sum())}
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Options for differentially private moments with the Gaussian mechanism; see `fedpace.moments.factor`.
+
+    Args:
+        epsilon: privacy loss of one release, for one row of the batch.
+        delta: probability of a larger loss.
+        clip: longer rows of features are clipped to this length; choose it without looking at the data.
+        releases: number of moments that the client sends in one run; each spends (epsilon, delta). Later it sends none.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float
+    releases: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise InputError for invalid options when the client starts, not in its first round."""
+        above(self.epsilon, 0, "epsilon of Privacy")
+        above(self.clip, 0, "clip of Privacy")
+        at_least(self.releases, 1, "releases of Privacy")
+        if not 0 < self.delta < 1:
+            raise InputError(f"delta of Privacy must lie between 0 and 1, but {self.delta!r} came")
+
+    @classmethod
+    def in_all(cls, *, epsilon: float, delta: float, clip: float, releases: int) -> Privacy:
+        """Return options with which all releases together are (epsilon, delta)-private; needs the extra `privacy`.
+
+        The epsilon of a single release is then larger than epsilon / releases: losses of Gaussian noise grow with the
+        square root of the number of releases.
+        """
+        above(epsilon, 0, "epsilon of Privacy")
+        at_least(releases, 1, "releases of Privacy")
+        cost = gaussian_multiplier(epsilon, delta) ** -2
+        return cls(gaussian_epsilon(cost / releases, delta), delta, clip, releases)
+
+    def total_epsilon(self, releases: int | None = None) -> float:
+        """Return the epsilon that this many releases (None = all) spend together, at the same delta."""
+        count = self.releases if releases is None else releases
+        return gaussian_epsilon(count * gaussian_multiplier(self.epsilon, self.delta) ** -2, self.delta)
+
+
+def steps_of_work(work: Any, usual: int) -> int:
+    """Return the local steps of a task with this `work` from the server; None = the usual number."""
+    amount = 1.0 if work is None else float(work)
+    above(amount, 0, "the work that the server asks for")
+    return max(1, round(amount * usual))
+
+
+MAX_FEATURES = 512
+"""Largest number of columns of features, and of targets. Wider data are sketched to this width, because the time of a
+selection grows with the square of the width."""
+MAX_MOMENT_ROWS = 256
+"""Largest number of rows of a moment that is sent."""
+
+
+def narrowed(rows: ArrayLike) -> FloatArray:
+    """Return the rows with at most MAX_FEATURES columns, by a count sketch that is the same on all clients.
+
+    The sketch preserves inner products approximately.
+    """
+    whole = np.asarray(rows, dtype=np.float64)
+    if whole.ndim != 2 or whole.shape[1] <= MAX_FEATURES:
+        return whole
+    sketch = CountSketch(whole.shape[1], MAX_FEATURES, seed=0)
+    return np.array([sketch(row) for row in whole])
+
+
+def moment_rows(features: ArrayLike, targets: ArrayLike | None = None) -> FloatArray:
+    """Return the (n, d) rows for a moment; with targets (n, d + c), the targets after the features."""
+    rows = narrowed(features)
+    if targets is None:
+        return rows
+    columns = np.asarray(targets, dtype=np.float64)
+    columns = narrowed(columns[:, None] if columns.ndim == 1 else columns)
+    if len(columns) != len(rows):
+        raise InputError(f"expected one target per row of features ({len(rows)}), but {len(columns)} came")
+    return np.hstack([rows, columns])
+
+
+def packed_moment(rows: ArrayLike, max_rank: int, privacy: Privacy | None = None) -> dict[str, Any]:
+    """Return the moment of a batch as entries of a note; privacy noise uses the operating system's randomness."""
+    max_rank = min(max_rank, MAX_MOMENT_ROWS)
+    if privacy is None:
+        return pack_moment(factor_from_features(rows, max_rank=max_rank))
+    released = private_moment(
+        rows,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        seed=secrets.randbits(128),
+        max_rank=max_rank,
+    )
+    return pack_moment(released.factor)
+
+
+# -- the reply, read by the server ------------------------------------------------------------------------------------
+
 
 MAX_MOMENT_COLUMNS = 2 * MAX_FEATURES
 """Largest number of columns of a moment; `report_mod` and `Reporter` obey it. A broken client must neither fill the

@@ -6,25 +6,98 @@ It runs on one of two clocks:
   the overhead of the framework, and so do deadlines.
 - `reported`: virtual time from the seconds that clients report, for delay models on one machine. The server waits for
   all replies in real time. Each reply counts as received when its reported seconds have passed, as in the simulator.
+
+`Membership` lets connected clients join with their facts, and removes absent ones.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol
 
+import numpy as np
+
+from fedpace._base.checks import above, printable
 from fedpace._base.errors import InputError
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.events import Event, Events
-from fedpace.core.tasks import Task
+from fedpace.core.tasks import Event, Events, Task
 from fedpace.core.types import Need, Outcome
-from fedpace.hosting.named_arrays import Arrays, UpdateSketch
-from fedpace.hosting.replies import Raw, Reply, parse, short
+from fedpace.hosting.replies import Arrays, Note, Raw, Reply, UpdateSketch, parse, short
+
+FORGET_SECONDS = 7 * 86_400.0
+FORGET_NAMELESS_SECONDS = 600.0
+"""Seconds after which an absent client without a stable name is removed: on return it has another id anyway."""
+
+
+class Membership:
+    """Adds and removes the clients of one coordinator.
+
+    Args:
+        coordinator: the coordinator.
+        reader: also forgets clients that are removed.
+        log: logger for warnings.
+        forget_seconds: remove clients that were not connected for this long.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, reader: ReplyReader, log: logging.Logger, forget_seconds: float = FORGET_SECONDS
+    ) -> None:
+        above(forget_seconds, 0, "forget_seconds")
+        self._coordinator, self._reader, self._log = coordinator, reader, log
+        self._patience = forget_seconds
+        self._until = dict.fromkeys(map(str, coordinator.clients), monotonic() + forget_seconds)
+        """Client -> time at which it is removed, unless it is seen again."""
+
+    def update(self, present: Mapping[str, Note]) -> None:
+        """Add new clients and remove clients absent for too long; `present`: client -> its note.
+
+        Clients without a fact that they must bring when they join are not added; the log says why.
+        """
+        self._forget(present)
+        self._settle_classes(present)
+        known = set(self._coordinator.clients)
+        # Sort by length and name: rows must not depend on the order of connection.
+        for name in sorted(present.keys() - known, key=lambda name: (len(name), name)):
+            try:
+                self._join(name, present[name])
+            except InputError as problem:
+                self._log.warning("fedpace: %r is not used: %s", name, printable(str(problem)))
+
+    def _join(self, name: str, note: Note) -> None:
+        wanted, needs = self._coordinator.wanted, self._coordinator.policy.needs
+        labels = note.labels if Need.LABELS in wanted else None
+        if self._coordinator.settings.shares == "samples" and math.isnan(note.samples):
+            raise InputError("it did not report its number of samples, which shares='samples' needs")
+        if Need.LABELS in needs and labels is None:
+            self._reader.warn_missing(name, Need.LABELS)
+        samples = None if math.isnan(note.samples) else [note.samples]
+        self._coordinator.join([name], samples=samples, labels=None if labels is None else [labels])
+
+    def _forget(self, present: Mapping[str, Note]) -> None:
+        """Remove clients that were absent for too long, so that reconnections do not grow the roster."""
+        now = monotonic()
+        nameless = min(FORGET_NAMELESS_SECONDS, self._patience)
+        self._until |= {n: now + (self._patience if note.name == n else nameless) for n, note in present.items()}
+        gone = {name for name, until in self._until.items() if now > until}
+        self._coordinator.leave([name for name in gone if name in self._coordinator.ledger])
+        self._reader.forget(gone)
+        self._until = {name: until for name, until in self._until.items() if name not in gone}
+
+    def _settle_classes(self, present: Mapping[str, Note]) -> None:
+        """Delete the stored label histograms if they are outvoted by clients with another number of classes."""
+        tables = self._coordinator.ledger.tables
+        counts = Counter(note.labels.size for note in present.values() if note.labels is not None)
+        if "labels" not in tables or not counts:
+            return
+        classes, votes = counts.most_common(1)[0]
+        if classes != tables["labels"].shape[1] and votes > np.isfinite(tables["labels"]).all(axis=1).sum():
+            self._log.warning("fedpace: most clients count %d classes: other histograms are forgotten", classes)
+            del tables["labels"]
 
 
 class ReplyReader:
@@ -128,15 +201,12 @@ class Transport(Protocol):
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Send tasks to their clients, each with the current model."""
-        ...
 
     def collect(self) -> Iterable[tuple[int, Callable[[], Raw] | str]]:
         """Return the news since the last call: task id, and a function that unpacks the reply or a failure reason."""
-        ...
 
     def wait(self, seconds: float) -> None:
         """Return after this many seconds, or earlier when a reply arrives."""
-        ...
 
 
 class ReplyLoop:

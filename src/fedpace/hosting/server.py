@@ -24,10 +24,8 @@ import numpy as np
 from scipy import optimize, special  # noqa: F401  (import them now, not in the middle of a run)
 
 from fedpace._base import registry
-from fedpace._base.checks import at_least, check_options, one_of
-from fedpace._base.errors import InputError
-from fedpace._base.names import bare
-from fedpace._base.signals import terminable
+from fedpace._base.checks import at_least, bare, check_options, one_of
+from fedpace._base.errors import InputError, terminable
 from fedpace.core.aggregation import check_robust
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.server_rule import ServerRule, step_facts, step_notes
@@ -35,14 +33,11 @@ from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import NOT_FINITE
 from fedpace.core.tasks import Actions, Step, Task
 from fedpace.core.types import Need
-from fedpace.hosting.membership import FORGET_SECONDS, Membership
-from fedpace.hosting.named_arrays import Arrays, UpdateSketch
-from fedpace.hosting.readmission import Readmissions
-from fedpace.hosting.replies import Reply
-from fedpace.hosting.reply_loop import ReplyLoop, ReplyReader, Transport
+from fedpace.hosting.replies import Arrays, Reply, UpdateSketch
+from fedpace.hosting.reply_loop import FORGET_SECONDS, Membership, ReplyLoop, ReplyReader, Transport
 from fedpace.hosting.shared_model import ArraysValidation, SharedModel
-from fedpace.hosting.state_folder import Saved, StateFolder, run_info
-from fedpace.records.round import Round, recorded
+from fedpace.hosting.state_folder import Readmissions, Saved, StateFolder, run_info
+from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
 from fedpace.tracking import make_trackers
 from fedpace.trust.robust import RobustRule, make_robust

@@ -19,7 +19,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Applied, Trained
 from fedpace.core.server_rule import Answers, Gather, ServerRule
 from fedpace.core.tasks import Step
-from fedpace.hosting.named_arrays import Arrays, buffer_lengths, flat, is_buffer
+from fedpace.hosting.replies import Arrays, buffer_lengths, flat, is_buffer
 from fedpace.trust.robust import RobustRule, make_robust
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ class ModelConfig(Protocol):
 
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return a new model with initial weights from `generator`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -160,3 +160,23 @@ def with_functions(model: ModelConfig, functions: Functions) -> ModelConfig:
     found = CustomModel(str(described), *map(named, functions))
     found.__dict__.update(inner=model, functions=functions)
     return found
+
+
+@dataclass(frozen=True)
+class UserModel:
+    """A user's torch module. The fields describe it in records; create one with `fedpace.models._modules.wrap`."""
+
+    name: ClassVar[str] = "own"
+
+    module: str
+    head: str
+    outputs: int
+    parameters: int
+    tokens: bool
+    """Whether the inputs are integers, as for an embedding."""
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
+        """Return a copy of the module, or a new one if the user gave a class or function."""
+        from fedpace.models._modules import build_user_model
+
+        return build_user_model(self, input_shape, generator)

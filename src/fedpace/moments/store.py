@@ -21,19 +21,15 @@ class Moments(Protocol):
     @property
     def known(self) -> BoolArray:
         """(n,) True where the client has reported a moment."""
-        ...
 
     def heterogeneity(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
         """(n, n) B_ij = ||(A_i - A_j)(A + ridge tr(A)/d I)^-1||_2; NaN in rows and columns of unknown clients."""
-        ...
 
     def gram(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
         """(n, n) G_ij = <M_i, M_j>_F / d, M_i = (A_i - A)(A + ridge tr(A)/d I)^-1; NaN for unknown clients."""
-        ...
 
     def directions(self, *, ridge: float, shares: FloatArray | None = None) -> FloatArray:
         """(n, r) one row per client; their inner products are (nearly) those of `gram`. NaN for unknown clients."""
-        ...
 
     def best_prefix(
         self,
@@ -46,7 +42,6 @@ class Moments(Protocol):
         max_clients: int | None = None,
     ) -> RescaledPrefix:
         """Return the set that minimises max delay / (1 - 2 h^2); large banks compute it without an (n, n) matrix."""
-        ...
 
 
 class MomentStore(Moments, Protocol):
@@ -55,24 +50,18 @@ class MomentStore(Moments, Protocol):
     @property
     def width(self) -> int | None:
         """Number of features in every stored factor; None while nothing is stored."""
-        ...
 
     def append(self, count: int) -> None:
         """Add rows for clients that joined."""
-        ...
 
     def remove(self, rows: IntArray) -> None:
         """Drop the rows of clients that left; later rows move up."""
-        ...
 
     def put(self, row: int, factor: FloatArray) -> None:
         """Store the factor F (r x d) of client `row`, with second moment F'F; replace an older one."""
-        ...
 
     def arrays(self) -> dict[str, FloatArray]:
         """Return all that is needed to restore the store."""
-        ...
 
     def load(self, arrays: Mapping[str, FloatArray]) -> None:
         """Restore the result of `arrays`."""
-        ...

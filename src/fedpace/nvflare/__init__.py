@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError as cause:
     raise MissingExtraError("fedpace on NVFlare", "nvflare", "nvflare") from cause
 
-from fedpace.hosting.client_facts import Privacy
+from fedpace.hosting.replies import Privacy
 from fedpace.nvflare.client import Reporter
 from fedpace.nvflare.controller import PacedFedAvg
 

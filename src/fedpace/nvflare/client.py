@@ -17,8 +17,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from fedpace._base.checks import at_least, whole
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.hosting.client_facts import Privacy, moment_rows, pack_update, packed_moment, steps_of_work
-from fedpace.hosting.named_arrays import UpdateSketch
+from fedpace.hosting.replies import Privacy, UpdateSketch, moment_rows, pack_update, packed_moment, steps_of_work
 
 NOTE = "fedpace"
 """Key of fedpace's note in a model's meta, in both directions."""

@@ -15,8 +15,7 @@ from typing import Any
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.files import read_json
 from fedpace.records.influence import Influence
-from fedpace.records.round import Round
-from fedpace.records.run import INFO, ROUNDS, RunInfo, parse_round, read_info
+from fedpace.records.run import INFO, ROUNDS, Round, RunInfo, parse_round, read_info
 
 PLAN = "plan.json"
 """File that describes a comparison; written before its first run."""

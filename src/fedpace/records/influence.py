@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 
 NAMED = 5
 """Most excluded clients that a line names; if there are more, it also gives their number."""

@@ -18,13 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, did_you_mean
+from fedpace._base.checks import FloatArray, bare, did_you_mean, shown
 from fedpace._base.errors import InputError
-from fedpace._base.names import bare, shown
 from fedpace._base.registry import selectors
 from fedpace.records.influence import Bounded, Influence, named
-from fedpace.records.round import Round
-from fedpace.records.run import RunRecord
+from fedpace.records.run import Round, RunRecord
 from fedpace.report import numbers
 
 Part = Literal["chosen", "failed", "measured", "not chosen", "replied", "no reply"]

@@ -13,10 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedpace._base.checks import one_of
+from fedpace._base.checks import cell, one_of
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.files import json_bytes, keeping, write_atomically
-from fedpace._base.names import cell
 from fedpace.records.run import RunRecord
 from fedpace.report.comparison import Comparison, summarise
 from fedpace.report.events import event_file

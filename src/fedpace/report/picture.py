@@ -14,7 +14,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import MissingExtraError
 from fedpace._base.files import write_atomically
-from fedpace.delays.summary import DelaySummary
+from fedpace.delays.base import DelaySummary
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.comparison import Comparison, SchemeSummary

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpace._base.files import keeping, write_atomically
-from fedpace.planning import Choice, CohortPlan
+from fedpace.planning import CohortPlan, PlanChoice
 from fedpace.report import numbers
 from fedpace.report.figures import Axis, Chart, Series
 from fedpace.report.page import prose
@@ -67,7 +67,7 @@ def write_plan_page(plan: CohortPlan, path: Path) -> None:
     _write(path, page.encode())
 
 
-def shown(plan: CohortPlan, most: int = 14) -> list[Choice]:
+def shown(plan: CohortPlan, most: int = 14) -> list[PlanChoice]:
     """Return some points of the frontier, evenly over its length, with the chosen one among them, and all clients."""
     points = [point for point in plan.frontier if math.isfinite(point.cost)]
     step = max(1, math.ceil(len(points) / most))
@@ -75,7 +75,7 @@ def shown(plan: CohortPlan, most: int = 14) -> list[Choice]:
     return some if plan.everyone in some else [*some, plan.everyone]
 
 
-def cells(point: Choice) -> tuple[str, ...]:
+def cells(point: PlanChoice) -> tuple[str, ...]:
     """Return a point as people read it."""
     error = f"{point.error:.1%}"
     return f"{point.prefix:,}", f"{point.clients:,}", numbers.digits(point.seconds), error, numbers.digits(point.cost)

@@ -6,8 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpace.records.round import Round
-from fedpace.records.run import RunRecord
+from fedpace.records.run import Round, RunRecord
 from fedpace.report.numbers import counted
 
 TITLE = "Privacy"

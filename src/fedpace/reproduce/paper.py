@@ -1,13 +1,13 @@
-"""The paper's data sets, at its scale and at a small one, with the numbers that it printed.
+"""The paper's data sets, at its scale and at a small one, the numbers that it printed, and the columns of our tables.
 
-`Tuned` holds step sizes, targets and options of the quick profile, which were chosen on seeds that no table reports.
+`TunedOptions` holds step sizes, targets and options of the quick profile, chosen on seeds that no table reports.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
@@ -16,6 +16,93 @@ from typing import Any, Literal
 
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, write_atomically
+from fedpace._base.registry import scheme_table
+
+Camp = Literal["paper", "baseline", "exact", "ours", "added"]
+CHARGED: dict[str, Any] = {"clock": {"charge_warmup": True}, "fleet": {"warmup_wait": 0.25}}
+"""Everything on the clock: the warm-up too, of which a quarter of the clients is waited for."""
+RESCALED = 0.7
+"""The hidden constant of the paper's schemes, as large as its Assumption 3 allows (docs/errata.md, A9)."""
+
+
+@dataclass(frozen=True)
+class SchemeColumn:
+    """A scheme of the tables.
+
+    The paper's clock charges neither the warm-up nor probes. `charged` schemes pay for their warm-up, beside others
+    that do not: whoever is fastest that way is so under any accounting.
+    """
+
+    label: str
+    title: str
+    camp: Camp
+    selector: Mapping[str, Any] = field(default_factory=dict)
+    charged: bool = False
+    patience: int = 1
+    """Times as many rounds as others are allowed: the steps of schemes without rounds are much shorter."""
+
+    def table(self, task: PaperTask, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the scheme as an experiment holds it; `options` are those that were tuned."""
+        found = {"name": self.label, **self.selector, "label": self.label}
+        if found.get("k") == "K":
+            found["k"] = task.k
+        if found.get("buffer") == "K":
+            found["buffer"] = task.k
+        if task.name == "quadratic" and str(found["name"]).startswith("delayhet"):
+            found["ridge"] = 0.0  # raw features, whose mean moment is regular: as in the paper
+        return {**found, **(options or {})}
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """What it changes in the rest of an experiment."""
+        return CHARGED if self.charged else {}
+
+
+COLUMNS: tuple[SchemeColumn, ...] = (
+    SchemeColumn(
+        "delayhet-submodular",
+        "Submodular",
+        "paper",
+        {"solver": "min-norm", "target_heterogeneity": RESCALED},
+    ),
+    SchemeColumn("delayhet-sampling", "Sampling", "paper", {"k": "K"}),
+    SchemeColumn("random", "Random", "baseline", {"k": "K"}),
+    SchemeColumn("flanp", "FLANP", "baseline"),
+    SchemeColumn("divfl", "DivFL", "baseline", {"k": "K"}),
+    SchemeColumn("power-of-choice", "Power-of-Choice", "baseline", {"k": "K"}),
+    SchemeColumn("approx-opt-sampling", "ApproxOpt", "baseline", {"k": "K"}),
+    SchemeColumn(
+        "exact", "Submodular, exact", "exact", {"name": "delayhet-submodular", "target_heterogeneity": RESCALED}
+    ),
+    SchemeColumn("pace", "pace, charged", "ours", charged=True),
+    SchemeColumn("pace-free", "pace, warm-up free", "ours", {"name": "pace"}),
+    SchemeColumn("pace-async", "pace-async", "ours", patience=5),
+    SchemeColumn("fedbuff", "FedBuff", "added", {"buffer": "K"}, patience=5),
+)
+
+TUNED_OPTIONS: dict[str, Any] = {
+    "flanp": lambda k: ({"k": k, "period": 5}, {"k": 2 * k, "period": 20}, {"k": 1, "period": 20}),
+    "approx-opt-sampling": lambda k: ({"c": 1.0}, {"c": 5.0}, {"c": 0.2}),
+}
+"""Options that are chosen for each data set and delay model: FLANP's first stage and its length, the last as in its
+authors' code; ApproxOptSampling's constant, for which the paper made a random search. The first is that of `paper`."""
+
+
+def chosen(selectors: Sequence[str] | None) -> tuple[SchemeColumn, ...]:
+    """Return the columns: all, or those named; other registered schemes may be named too, with options."""
+    if selectors is None:
+        return COLUMNS
+    known = {column.label: column for column in COLUMNS}
+    found = []
+    for text in selectors:
+        if text in known:
+            found.append(known[text])
+            continue
+        table = scheme_table(text, "--selectors")
+        label = str(table.pop("label", table["name"]))
+        found.append(SchemeColumn(label, label, "added", table))
+    return tuple(found)
+
 
 TABLES = {"synthetic": "table1_synthetic_delays", "nycmesh": "table2_nycmesh_delays"}
 PRINTED = (
@@ -60,20 +147,20 @@ TUNED_FILE = "tuned.json"
 
 
 @dataclass
-class Tuned:
+class TunedOptions:
     """What was chosen so far, with all that was tried."""
 
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @staticmethod
-    def packaged() -> Tuned:
+    def packaged() -> TunedOptions:
         """Return what comes with fedpace."""
-        return Tuned(json.loads(files("fedpace.reproduce").joinpath(TUNED_FILE).read_text(encoding="utf-8")))
+        return TunedOptions(json.loads(files("fedpace.reproduce").joinpath(TUNED_FILE).read_text(encoding="utf-8")))
 
     @staticmethod
-    def read(path: Path) -> Tuned:
+    def read(path: Path) -> TunedOptions:
         """Return what was chosen in an earlier sitting."""
-        return Tuned(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+        return TunedOptions(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
 
     def write(self, path: Path) -> None:
         """Write it all."""
@@ -158,7 +245,7 @@ def task_names() -> tuple[str, ...]:
     return tuple(_tables())
 
 
-def task(name: str, profile: Profile, tuned: Tuned | None = None) -> PaperTask:
+def task(name: str, profile: Profile, tuned: TunedOptions | None = None) -> PaperTask:
     """Return a data set at a scale."""
     if name not in _tables():
         raise InputError(f"the paper has no data set {name!r}: known are {', '.join(task_names())}")
@@ -168,7 +255,7 @@ def task(name: str, profile: Profile, tuned: Tuned | None = None) -> PaperTask:
     parts["target"], scale = paper_target, "as in the paper"
     if profile != "paper":
         parts = merged(parts, {"max_rounds": PATIENCE * table["rounds"], **table["quick"]})
-        parts = merged(parts, (tuned or Tuned.packaged()).of(name))
+        parts = merged(parts, (tuned or TunedOptions.packaged()).of(name))
         scale = table["scale"]
     if profile == "tiny":
         small = {"data": TINY.get(name, TINY_IMAGES), "training": {"epochs": 1}, "k": 2, "max_rounds": 2}

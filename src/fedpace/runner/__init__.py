@@ -4,11 +4,9 @@ records = run_all(load_experiment(None), Path("runs/mine"), jobs=2)
 records = resume(Path("runs/mine"))
 """
 
-from fedpace.runner.folders import check_folder, clear_folder
-from fedpace.runner.forecast import Forecast, duration_text, estimate_duration
 from fedpace.runner.jobs import Job, Plan, PlanState, SharedData, pending, planned, read_plan
-from fedpace.runner.many import resume, run_all, run_plan
-from fedpace.runner.running import Execution, Watcher, clock_run, run_job, run_one
+from fedpace.runner.many import Forecast, duration_text, estimate_duration, resume, run_all, run_plan
+from fedpace.runner.single import Execution, Watcher, check_folder, clear_folder, clock_run, run_job, run_one
 
 __all__ = [
     "Execution",

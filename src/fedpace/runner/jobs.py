@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
-from fedpace.config import Experiment, Scheme, parse_experiment
+from fedpace.config import Experiment, LabelledScheme, parse_experiment
 from fedpace.core.types import configuration
 from fedpace.data.federated import DataConfig, FederatedData, Metric
 from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, RunInfo, RunRecord, check_rounds, plain, read_info, read_run
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.reclock import depends_on_delays
 from fedpace.sim.rounds import Simulation
 
@@ -28,7 +28,7 @@ class Job:
     """One run of a comparison."""
 
     experiment: Experiment
-    scheme: Scheme
+    scheme: LabelledScheme
     seed: int
     folder: Path
     clocked: tuple[Job, ...] = ()
@@ -197,7 +197,7 @@ class Plan:
                 found += each
         return found
 
-    def _job(self, folder: Path, name: str, scheme: Scheme, seed: int) -> Job:
+    def _job(self, folder: Path, name: str, scheme: LabelledScheme, seed: int) -> Job:
         place = folder / name / scheme.label / f"seed-{seed}"
         return Job(self.experiments[name], scheme, seed, place, title=name)
 
@@ -295,12 +295,4 @@ def _ended(records: Iterable[RunRecord], places: Iterable[Path]) -> dict[Path, R
 def _experiment(table: Any, path: Path) -> Experiment:
     if not isinstance(table, Mapping):
         raise InputError(f"{path} is damaged: it holds no experiment")
-    stop = table.get("stop")
-    if isinstance(stop, Mapping) and "hold" not in stop:
-        # From an older version, in which a run ended when it first met its target: the other runs must do the same.
-        table = {**table, "stop": {**stop, "hold": 1}}
-    fleet = table.get("fleet")
-    if isinstance(fleet, Mapping) and "warmup_trains" not in fleet:
-        # From an older version, in which a charged warm-up only measured: the run must continue in the same way.
-        table = {**table, "fleet": {**fleet, "warmup_trains": False}}
     return parse_experiment(table, str(path))

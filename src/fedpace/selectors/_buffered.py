@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, View
+from fedpace.core.types import Diagnostics, Stateless, View
 from fedpace.selectors._drawing import share_weights
 
 
@@ -24,35 +24,32 @@ def counted(view: View, rows: IntArray) -> FloatArray:
     return np.asarray(view.share[rows] * view.clients)
 
 
-def buffered(
-    view: View,
-    rng: np.random.Generator,
-    *,
-    buffer: int,
-    in_flight: int,
-    weigh: Callable[[IntArray, FloatArray], FloatArray],
-) -> Move:
-    """Step if the buffer is full, and start clients in the place of those that answered.
+class Buffered(Stateless):
+    """Base class of schemes that step when `buffer` answers are in hand, and keep `in_flight` clients training."""
 
-    Args:
-        view: the scheme's view of the fleet.
-        rng: random generator for the draws.
-        buffer: number of answers per step.
-        in_flight: number of clients that train at a time; 0 = all that can be reached.
-        weigh: returns the weights of answers from their lags and from `counted`.
-    """
-    hand, apply, facts = view.in_hand, None, {}
-    if view.minimum > 1:
-        buffer = max(buffer, prefix_of_clients(hand.clients, view.minimum))
-    if len(hand) >= buffer:  # surplus simultaneous answers make the next step
-        lag = view.step - hand.step[:buffer]
-        apply = Apply(hand.ids[:buffer], weigh(lag, counted(view, hand.clients[:buffer])), "delta")
-        facts = {"mean lag": float(lag.mean()), "largest lag": int(lag.max())}
-    start = refill(view, in_flight, rng)
-    left = len(hand) - (0 if apply is None else buffer)
-    # Decide again after the next answer, to start another client in the place of its sender.
-    wait = Wait(min(left + 1, buffer))
-    return Move(start, np.zeros(start.size), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts))
+    rounds: ClassVar[bool] = False
+
+    buffer: Any
+    in_flight: Any
+
+    def weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+        """Return the weights of answers from their lags and from `counted`: by default their mean."""
+        return np.asarray(counted / self.buffer)
+
+    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
+        """Step if the buffer is full, and start clients in the place of those that answered."""
+        hand, apply, facts, buffer = view.in_hand, None, {}, int(self.buffer)
+        if view.minimum > 1:
+            buffer = max(buffer, prefix_of_clients(hand.clients, view.minimum))
+        if len(hand) >= buffer:  # surplus simultaneous answers make the next step
+            lag = view.step - hand.step[:buffer]
+            apply = Apply(hand.ids[:buffer], self.weigh(lag, counted(view, hand.clients[:buffer])), "delta")
+            facts = {"mean lag": float(lag.mean()), "largest lag": int(lag.max())}
+        start = refill(view, self.in_flight, rng)
+        left = len(hand) - (0 if apply is None else buffer)
+        # Decide again after the next answer, to start another client in the place of its sender.
+        wait = Wait(min(left + 1, buffer))
+        return Move(start, np.zeros(start.size), apply, wait=wait, mode="delta", why=Diagnostics(facts=facts)), None
 
 
 def prefix_of_clients(rows: IntArray, clients: int) -> int:

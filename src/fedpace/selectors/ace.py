@@ -28,7 +28,7 @@ import numpy as np
 from fedpace._base.options import FINITE, Above, AtLeast
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Stateless, View
+from fedpace.core.types import Diagnostics, Stateless, View
 from fedpace.selectors._buffered import mean_weights, missing
 from fedpace.server.last_updates import LastUpdates
 
@@ -45,7 +45,6 @@ class Ace(Stateless):
     """
 
     name: ClassVar[str] = "ace"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = (
         "its server remembers the last update of each client. Use pace-async, whose clients remember, or fedbuff"
     )
@@ -59,7 +58,7 @@ class Ace(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return LastUpdates(self.lr, self.max_age)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:

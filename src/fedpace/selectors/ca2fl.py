@@ -21,19 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
-from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.tasks import Move
-from fedpace.core.types import Need, Stateless, View
-from fedpace.selectors._buffered import buffered
+from fedpace.selectors._buffered import Buffered
 from fedpace.server.calibrated import Calibrated
 
 
 @dataclass(frozen=True)
-class Ca2fl(Stateless):
+class Ca2fl(Buffered):
     """A full buffer, corrected by everybody's last update.
 
     Args:
@@ -43,11 +38,9 @@ class Ca2fl(Stateless):
     """
 
     name: ClassVar[str] = "ca2fl"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = (
         "its server remembers the last update of each client. Use pace-async, whose clients remember, or fedbuff"
     )
-    rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 
     buffer: Annotated[int, AtLeast(1)] = 10
@@ -56,12 +49,5 @@ class Ca2fl(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return Calibrated(self.lr)
-
-    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step if the buffer is full, and start clients in the place of those that answered."""
-        return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
-
-    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
-        return counted / self.buffer

@@ -39,7 +39,6 @@ class ClusteredSampling(Stateless):
     """
 
     name: ClassVar[str] = "clustered-sampling"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     ignores_delays: ClassVar[bool] = True
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     """Updates of participants, if the host reports them."""

@@ -13,19 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
-from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast, Between
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.tasks import Move
-from fedpace.core.types import Need, Stateless, View
-from fedpace.selectors._buffered import buffered
+from fedpace.selectors._buffered import Buffered
 from fedpace.server import fadas
 
 
 @dataclass(frozen=True)
-class Fadas(Stateless):
+class Fadas(Buffered):
     """A full buffer, AMSGrad, short steps if stale.
 
     Args:
@@ -39,8 +34,6 @@ class Fadas(Stateless):
     """
 
     name: ClassVar[str] = "fadas"
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 
     buffer: Annotated[int, AtLeast(1)] = 10
@@ -53,12 +46,5 @@ class Fadas(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return fadas.Fadas(self.lr, self.beta_1, self.beta_2, self.tau, self.tolerated)
-
-    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step if the buffer is full, and start clients in the place of those that answered."""
-        return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
-
-    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
-        return counted / self.buffer

@@ -26,16 +26,14 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.tasks import Move
-from fedpace.core.types import Need, Stateless, View
-from fedpace.selectors._buffered import buffered
+from fedpace.selectors._buffered import Buffered
 from fedpace.server.mixing import Mixing
 
 Discount = Literal["polynomial", "hinge", "constant"]
 
 
 @dataclass(frozen=True)
-class Fedasync(Stateless):
+class Fedasync(Buffered):
     """Every answer is mixed into the model as it comes.
 
     Args:
@@ -48,10 +46,9 @@ class Fedasync(Stateless):
     """
 
     name: ClassVar[str] = "fedasync"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = "it steps with each single answer. Use fedbuff, or pace-async"
-    rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
+    buffer = 1
 
     alpha: Annotated[float, Between(0, 1, "(]")] = 0.6
     in_flight: Annotated[int, AtLeast(0)] = 0
@@ -62,14 +59,11 @@ class Fedasync(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return Mixing()
 
-    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Mix the next answer in, and start a client in the place of its sender."""
-        return buffered(view, rng, buffer=1, in_flight=self.in_flight, weigh=self._weigh), None
-
-    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+    def weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+        """Return the part of each answer in the next model."""
         return np.minimum(self.alpha * self.discounted(lag) * counted, 1.0)
 
     def discounted(self, lag: IntArray) -> FloatArray:

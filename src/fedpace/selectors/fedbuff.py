@@ -24,14 +24,12 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast, Between
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.tasks import Move
-from fedpace.core.types import Need, Stateless, View
-from fedpace.selectors._buffered import buffered
+from fedpace.selectors._buffered import Buffered
 from fedpace.server.fedavgm import Fedavgm
 
 
 @dataclass(frozen=True)
-class Fedbuff(Stateless):
+class Fedbuff(Buffered):
     """A step whenever the buffer is full; without rounds.
 
     Args:
@@ -43,8 +41,6 @@ class Fedbuff(Stateless):
     """
 
     name: ClassVar[str] = "fedbuff"
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    rounds: ClassVar[bool] = False
 
     buffer: Annotated[int, AtLeast(1)] = 10
     in_flight: Annotated[int, AtLeast(0)] = 0
@@ -54,12 +50,9 @@ class Fedbuff(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return None if (self.lr, self.momentum) == (1, 0) else Fedavgm(self.momentum, self.lr)
 
-    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step if the buffer is full, and start clients in the place of those that answered."""
-        return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
-
-    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+    def weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+        """Return the weights of stale answers, which fall with their lag."""
         return np.asarray(counted * (1.0 + lag) ** -self.staleness / self.buffer)

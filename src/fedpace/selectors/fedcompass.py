@@ -35,11 +35,11 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
-from fedpace.selectors._pacing import fitting_work
+from fedpace.selectors._drawing import fitting_work
 
 
 @dataclass(frozen=True)
-class Watch:
+class CompassState:
     """State: when the policy decided last, and how many answers it left in hand."""
 
     decided: float = -math.inf
@@ -47,7 +47,7 @@ class Watch:
 
 
 @dataclass
-class Group:
+class ArrivalGroup:
     """An arrival group, as its tasks show it."""
 
     expected: float
@@ -71,6 +71,7 @@ class Fedcompass(Scheme):
     """
 
     name: ClassVar[str] = "fedcompass"
+    sets_work: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     rounds: ClassVar[bool] = False
 
@@ -80,20 +81,15 @@ class Fedcompass(Scheme):
     alpha: Annotated[float, Above(0), FINITE] = 0.9
     staleness: Annotated[float, AtLeast(0), FINITE] = 0.5
 
-    @property
-    def sets_work(self) -> bool:
-        """Whether the scheme decides how much each client trains."""
-        return True
-
-    def init(self) -> Watch:
+    def init(self) -> CompassState:
         """Return the state before the first decision."""
-        return Watch()
+        return CompassState()
 
-    def observe(self, state: Watch, report: Report) -> Watch:
+    def observe(self, state: CompassState, report: Report) -> CompassState:
         """Return the state as it is: the next View contains the report."""
         return state
 
-    def decide(self, state: Watch, view: View, rng: np.random.Generator) -> tuple[Move, Watch]:
+    def decide(self, state: CompassState, view: View, rng: np.random.Generator) -> tuple[Move, CompassState]:
         """Step with the groups that are complete or at their latest time, and assign free clients to groups."""
         hand = view.in_hand
         groups = self.groups(view)
@@ -125,17 +121,17 @@ class Fedcompass(Scheme):
         }
         why = Diagnostics(facts=facts, reasons=reasons)
         move = Move(start, expected, apply, wait=wait, mode="delta", why=why, work=work)
-        return move, Watch(view.now, left)
+        return move, CompassState(view.now, left)
 
-    def groups(self, view: View) -> dict[float, Group]:
+    def groups(self, view: View) -> dict[float, ArrivalGroup]:
         """Return the groups of all tasks in flight and in hand, by expected arrival time."""
         full = view.seconds_with(self.most)
-        found: dict[float, Group] = {}
+        found: dict[float, ArrivalGroup] = {}
         for tasks in (view.in_flight, view.in_hand):
             for key, began, row in zip(
                 tasks.weights.tolist(), tasks.began.tolist(), tasks.clients.tolist(), strict=True
             ):
-                group = found.setdefault(key, Group(key, began, math.inf, 0.0))
+                group = found.setdefault(key, ArrivalGroup(key, began, math.inf, 0.0))
                 group.created = min(group.created, began)
                 group.fastest = float(min(group.fastest, full[row]))
         for group in found.values():
@@ -143,7 +139,7 @@ class Fedcompass(Scheme):
         return found
 
     @staticmethod
-    def _sorted(state: Watch, view: View, groups: dict[float, Group]) -> tuple[BoolArray, BoolArray]:
+    def _sorted(state: CompassState, view: View, groups: dict[float, ArrivalGroup]) -> tuple[BoolArray, BoolArray]:
         """Return which answers in hand are of groups that step now, and which are not late."""
         hand, flying = view.in_hand, set(view.in_flight.weights.tolist())
         ripe, in_time = np.zeros(len(hand), dtype=np.bool_), np.zeros(len(hand), dtype=np.bool_)
@@ -155,7 +151,9 @@ class Fedcompass(Scheme):
             ripe[place] = in_time[place] and (key not in flying or view.now >= latest)
         return ripe, in_time
 
-    def _assign(self, view: View, idle: IntArray, opened: list[Group]) -> tuple[IntArray, FloatArray, FloatArray]:
+    def _assign(
+        self, view: View, idle: IntArray, opened: list[ArrivalGroup]
+    ) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return the clients that start, their work, and the expected arrival time of their group."""
         order = idle[np.lexsort((idle, view.growing[idle]))]
         full = view.seconds_with(self.most)
@@ -165,14 +163,14 @@ class Fedcompass(Scheme):
             if group is None:
                 amount = self._alone(view, row, opened)
                 seconds = float(view.delay[row] + (amount - 1) * view.growing[row])
-                group = Group(view.now + seconds, view.now, float(full[row]), view.now + self.late * seconds)
+                group = ArrivalGroup(view.now + seconds, view.now, float(full[row]), view.now + self.late * seconds)
                 opened.append(group)
             group.fastest = min(group.fastest, float(full[row]))
             work[place], expected[place] = amount, group.expected
         back = np.argsort(order, kind="stable")
         return order[back], work[back], expected[back]
 
-    def _joined(self, view: View, row: int, opened: list[Group]) -> tuple[float, Group | None]:
+    def _joined(self, view: View, row: int, opened: list[ArrivalGroup]) -> tuple[float, ArrivalGroup | None]:
         """Return the most work with which a client meets an open group, and that group; None = it meets none."""
         best, chosen = 0.0, None
         for group in opened:
@@ -181,7 +179,7 @@ class Fedcompass(Scheme):
                 best, chosen = fits, group
         return best, chosen
 
-    def _alone(self, view: View, row: int, opened: list[Group]) -> float:
+    def _alone(self, view: View, row: int, opened: list[ArrivalGroup]) -> float:
         """Return the work of a client that opens a group."""
         possible = [self._fits(view, row, group.latest + group.fastest) for group in opened]
         possible = [fits for fits in possible if 0 <= fits <= self.most]

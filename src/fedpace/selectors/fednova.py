@@ -24,8 +24,7 @@ from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.rounds import cohort_size
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._pacing import delay_quantile, fitting_work
+from fedpace.selectors._drawing import delay_quantile, fitting_work, share_weights
 from fedpace.server.fednova import Fednova as NormalisedAverage
 
 
@@ -41,6 +40,7 @@ class Fednova(Stateless):
     """
 
     name: ClassVar[str] = "fednova"
+    sets_work: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     not_with: ClassVar[dict[str, str]] = {
         "scaffold": "SCAFFOLD corrects client drift in its own way, and FedNova is defined without it: use `timelyfl`"
@@ -52,13 +52,8 @@ class Fednova(Stateless):
     most: Annotated[float, AtLeast(1), FINITE] = 4.0
 
     @property
-    def sets_work(self) -> bool:
-        """Whether the scheme decides how much each client trains."""
-        return True
-
-    @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return NormalisedAverage()
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:

@@ -25,8 +25,7 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import AtLeast, Between
 from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._pacing import delay_quantile, fitting_work
+from fedpace.selectors._drawing import delay_quantile, fitting_work, share_weights
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class Fedprox(Stateless):
     """
 
     name: ClassVar[str] = "fedprox"
+    sets_work: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
     k: Annotated[int, AtLeast(1)] = 10
@@ -49,11 +49,6 @@ class Fedprox(Stateless):
     quantile: Annotated[float, Between(0, 1)] = 0.5
     stragglers: Annotated[float, Between(0, 1)] = 0.5
     least: Annotated[float, Between(0, 1, "(]")] = 0.05
-
-    @property
-    def sets_work(self) -> bool:
-        """Whether the scheme decides how much each client trains."""
-        return True
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the clients, and let stragglers train less."""

@@ -25,7 +25,7 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import AtLeast
 from fedpace._base.rng import stream
 from fedpace.core.rounds import cohort_size
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
+from fedpace.core.types import Cohort, Diagnostics, Probe, Scheme, View
 from fedpace.selectors._drawing import even_weights, share_weights, slowest
 
 VANISHING = 1e-12
@@ -51,7 +51,6 @@ class Folb(Scheme):
     """
 
     name: ClassVar[str] = "folb"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = "it weights each client by its own gradient. Use random, or pace"
     ignores_delays: ClassVar[bool] = True
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedpace._base.options import FINITE, Above, AtLeast
 from fedpace.core.rounds import cohort_size
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.core.types import Cohort, Stateless, View
 from fedpace.selectors._drawing import share_weights
 from fedpace.server.fedavgm import Fedavgm
 
@@ -34,14 +34,13 @@ class MSync(Stateless):
     """
 
     name: ClassVar[str] = "m-sync"
-    needs: ClassVar[frozenset[Need]] = frozenset()
 
     m: Annotated[int, AtLeast(0)] = 10
     lr: Annotated[float, Above(0), FINITE] = 1.0
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return None if self.lr == 1 else Fedavgm(0.0, self.lr)
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:

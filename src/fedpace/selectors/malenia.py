@@ -24,7 +24,7 @@ import numpy as np
 from fedpace._base.options import FINITE, Above, AtLeast
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Stateless, View
+from fedpace.core.types import Diagnostics, Stateless, View
 from fedpace.selectors._buffered import mean_weights, missing
 from fedpace.server.fedavgm import Fedavgm
 
@@ -39,7 +39,6 @@ class Malenia(Stateless):
     """
 
     name: ClassVar[str] = "malenia"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with: ClassVar[Mapping[str, str]] = {
         "scaffold": "clients answer several times from one model, and each answer moves their control variates. Use "
         "algorithm = 'fedavg', or use pace-async"
@@ -51,7 +50,7 @@ class Malenia(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return None if self.lr == 1 else Fedavgm(0.0, self.lr)
 
     def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:

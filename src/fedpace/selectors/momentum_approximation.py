@@ -19,14 +19,12 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast, Between
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.tasks import Move
-from fedpace.core.types import Need, Stateless, View
-from fedpace.selectors._buffered import buffered
+from fedpace.selectors._buffered import Buffered
 from fedpace.server import momentum_approximation
 
 
 @dataclass(frozen=True)
-class MomentumApproximation(Stateless):
+class MomentumApproximation(Buffered):
     """A full buffer, momentum corrected for staleness.
 
     Args:
@@ -39,8 +37,6 @@ class MomentumApproximation(Stateless):
     """
 
     name: ClassVar[str] = "momentum-approximation"
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    rounds: ClassVar[bool] = False
     own_server: ClassVar[str] = "fedbuff"
 
     buffer: Annotated[int, AtLeast(1)] = 10
@@ -52,12 +48,9 @@ class MomentumApproximation(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return momentum_approximation.MomentumApproximation(self.momentum, self.lr, self.history)
 
-    def decide(self, state: None, view: View, rng: np.random.Generator) -> tuple[Move, None]:
-        """Step if the buffer is full, and start clients in the place of those that answered."""
-        return buffered(view, rng, buffer=self.buffer, in_flight=self.in_flight, weigh=self._weigh), None
-
-    def _weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+    def weigh(self, lag: IntArray, counted: FloatArray) -> FloatArray:
+        """Return the weights of stale answers, which fall with their lag."""
         return np.asarray(counted * (1.0 + lag) ** -self.staleness / self.buffer)

@@ -62,7 +62,7 @@ class RecentLags(Accumulator):
 
 
 @dataclass(frozen=True)
-class Paced:
+class PiscesState:
     """State of Pisces."""
 
     epsilon: float
@@ -84,7 +84,6 @@ class Pisces(Scheme):
     """
 
     name: ClassVar[str] = "pisces"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     reads_losses: ClassVar[bool] = True
     not_with: ClassVar[Mapping[str, str]] = {
         "scaffold": "its steps of few stale answers diverge with control variates. Use algorithm = 'fedavg', or use "
@@ -110,15 +109,15 @@ class Pisces(Scheme):
                 f"{self.epsilon} came"
             )
 
-    def init(self) -> Paced:
+    def init(self) -> PiscesState:
         """Return the state before the first step."""
-        return Paced(self.epsilon)
+        return PiscesState(self.epsilon)
 
-    def observe(self, state: Paced, report: Report) -> Paced:
+    def observe(self, state: PiscesState, report: Report) -> PiscesState:
         """Return the state as it is: the next View contains the report."""
         return state
 
-    def decide(self, state: Paced, view: View, rng: np.random.Generator) -> tuple[Move, Paced]:
+    def decide(self, state: PiscesState, view: View, rng: np.random.Generator) -> tuple[Move, PiscesState]:
         """Step if it is time, and start clients in the free places."""
         hand = view.in_hand
         capacity = self.in_flight or view.clients

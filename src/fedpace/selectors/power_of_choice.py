@@ -23,7 +23,7 @@ from fedpace._base.checks import IntArray
 from fedpace._base.errors import InputError
 from fedpace._base.options import AtLeast
 from fedpace.core.rounds import cohort_size
-from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
+from fedpace.core.types import Cohort, Diagnostics, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
@@ -44,7 +44,6 @@ class PowerOfChoice(Scheme):
     """
 
     name: ClassVar[str] = "power-of-choice"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     reads_losses: ClassVar[bool] = True
     ignores_delays: ClassVar[bool] = True
 

@@ -22,7 +22,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.rounds import cohort_size, draw_multiset, over_asked
 from fedpace.core.server_rule import ServerRule
-from fedpace.core.types import Cohort, Need, Stateless, View
+from fedpace.core.types import Cohort, Stateless, View
 from fedpace.selectors._drawing import share_weights
 from fedpace.server.fedexp import Fedexp
 from fedpace.server.nesterov import Nesterov
@@ -47,7 +47,6 @@ class Random(Stateless):
     """
 
     name: ClassVar[str] = "random"
-    needs: ClassVar[frozenset[Need]] = frozenset()
 
     k: Annotated[int, AtLeast(0)] = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
@@ -71,7 +70,7 @@ class Random(Stateless):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         if self.momentum:
             return Nesterov(self.fedexp_exponent)
         return Fedexp(self.fedexp_exponent) if self.fedexp_exponent else None

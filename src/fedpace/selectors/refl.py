@@ -57,7 +57,6 @@ class Refl(Scheme):
     """
 
     name: ClassVar[str] = "refl"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset({Need.UPDATE})
     rounds: ClassVar[bool] = False
 

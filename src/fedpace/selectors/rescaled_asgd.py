@@ -37,7 +37,6 @@ class RescaledAsgd(Stateless):
     """
 
     name: ClassVar[str] = "rescaled-asgd"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = "it steps with each single answer. Use fedbuff, or pace-async"
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
     rounds: ClassVar[bool] = False

@@ -32,7 +32,7 @@ import numpy as np
 from fedpace._base.options import FINITE, Above
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.tasks import Apply, Move, Wait
-from fedpace.core.types import Diagnostics, Need, Report, Scheme, View
+from fedpace.core.types import Diagnostics, Report, Scheme, View
 from fedpace.selectors._buffered import mean_weights, missing
 from fedpace.server.client_means import ClientMeans
 
@@ -55,7 +55,6 @@ class Ringleader(Scheme):
     """
 
     name: ClassVar[str] = "ringleader"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     not_with_sums: ClassVar[str] = (
         "its server keeps a table of single updates. Use pace-async, whose clients remember, or malenia"
     )
@@ -66,7 +65,7 @@ class Ringleader(Scheme):
 
     @property
     def server(self) -> ServerRule[Any] | None:
-        """The server step that this scheme uses by default; None = the plain average."""
+        """The default server rule of this scheme; None = plain averaging."""
         return ClientMeans(self.lr)
 
     def init(self) -> Cycle:

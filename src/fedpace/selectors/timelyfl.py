@@ -24,8 +24,7 @@ import numpy as np
 from fedpace._base.options import FINITE, AtLeast, Between
 from fedpace.core.rounds import check_k
 from fedpace.core.types import Cohort, Diagnostics, Need, Stateless, View
-from fedpace.selectors._drawing import share_weights
-from fedpace.selectors._pacing import fitting_work
+from fedpace.selectors._drawing import fitting_work, share_weights
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Timelyfl(Stateless):
     """
 
     name: ClassVar[str] = "timelyfl"
+    sets_work: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
     k: Annotated[int, AtLeast(1)] = 10
@@ -48,11 +48,6 @@ class Timelyfl(Stateless):
     most: Annotated[int, AtLeast(1)] = 4
     least: Annotated[float, Between(0, 1, "(]")] = 0.05
     slack: Annotated[float, AtLeast(1), FINITE] = 1.2
-
-    @property
-    def sets_work(self) -> bool:
-        """Whether the scheme decides how much each client trains."""
-        return True
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
         """Draw the clients, set the interval, and give each the work that fits."""

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.events import Event, Events
+from fedpace.core.tasks import Event, Events
 from fedpace.sim.rounds import Simulation
 
 FORMAT = 4

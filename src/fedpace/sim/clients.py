@@ -2,6 +2,13 @@
 
 Tasks that end together are computed together, because engines are faster on large batches. Only tasks that are answered
 in time are computed.
+
+`ControlVariates` are those of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II): local steps go along
+g_i(y) - c_i + c, and afterwards c_i <- c_i - c + (x - y_i) / (steps x lr). The paper updates c with |S|/m times the
+plain mean over the cohort, which assumes uniform selection; under any other, c would drift away from the clients' c_i.
+Here each change is weighted by the client's share, so c = sum_i share_i c_i holds after every round. If a scheme always
+selects the same clients, the variates of the others would stay at 0, so the warm-up sets every client's variate to its
+gradient (option I).
 """
 
 from __future__ import annotations
@@ -18,12 +25,64 @@ from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
 from fedpace.numerics.count_sketch import CountSketch
 from fedpace.sim.engines.base import Engine
-from fedpace.sim.scaffold import ControlVariates
 from fedpace.sim.trainers import Trainer
 from fedpace.sim.training import WARM_UP_STEP, LocalResult
 
 
-class UpdateSketch:
+class ControlVariates:
+    """The server's variate c and the clients' variates c_i. A client that never took part has c_i = 0, not stored.
+
+    Args:
+        zero: a zero vector of the model's length.
+        shares: the clients' weights in the objective.
+    """
+
+    def __init__(self, zero: Vector, shares: FloatArray) -> None:
+        self._shares = shares
+        self._own: dict[int, Vector] = {}
+        self._zero = zero
+        self.server = zero
+
+    def of(self, client: int) -> Vector:
+        """Return c_i of a client."""
+        return self._own.get(client, self._zero)
+
+    def replace(self, client: int, variate: Vector) -> None:
+        """Set c_i, and move c by the client's share of the change."""
+        self.server = self.server + (variate - self.of(client)) * float(self._shares[client])
+        self._own[client] = variate
+
+    def tensors(self) -> dict[str, Vector]:
+        """Return the state as named tensors, for a checkpoint."""
+        return {"server": self.server} | {str(client): variate for client, variate in self._own.items()}
+
+    def load(self, tensors: Mapping[str, Vector]) -> None:
+        """Restore the state that `tensors` returned."""
+        self.server = tensors["server"]
+        self._own = {int(client): variate for client, variate in tensors.items() if client != "server"}
+
+    def round(self) -> RoundVariates:
+        """Return the variates for one round, in which the cohort trains with a fixed c."""
+        return RoundVariates(self, self.server)
+
+
+class RoundVariates:
+    """The server's c, frozen for one round."""
+
+    def __init__(self, variates: ControlVariates, server: Vector) -> None:
+        self._variates = variates
+        self._server = server
+
+    def correction(self, client: int) -> Vector:
+        """Return what is added to each of the client's gradients, c - c_i."""
+        return self._server - self._variates.of(client)
+
+    def learn(self, client: int, drift: Vector) -> None:
+        """Update c_i after local training; `drift` is (x - y_i) / (steps x lr)."""
+        self._variates.replace(client, self._variates.of(client) - self._server + drift)
+
+
+class VectorSketch:
     """A count sketch (`fedpace.numerics.count_sketch`) of torch tensors or NumPy arrays."""
 
     def __init__(self, length: int, width: int, *, seed: int) -> None:
@@ -69,7 +128,7 @@ class Clients:
         self._variates = variates
         self._rounds = rounds
         self._tell_losses = tell_losses
-        self._sketch = UpdateSketch(trainer.trainable, trainer.training.sketch, seed=seed)
+        self._sketch = VectorSketch(trainer.trainable, trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._compute: dict[int, float] = {}
         self._outcomes: dict[int, Outcome] = {}

@@ -15,8 +15,7 @@ from fedpace._base import checks
 from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace._base.errors import InfeasibleError
 from fedpace._base.options import FINITE, Above, AtLeast, Options
-from fedpace.core.events import Event
-from fedpace.core.tasks import Actions
+from fedpace.core.tasks import Actions, Event
 from fedpace.core.types import DelayModel
 from fedpace.delays.availability import AvailabilityModel, TimedAvailability
 from fedpace.delays.base import WorkDelays, compute_seconds

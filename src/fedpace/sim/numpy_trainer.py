@@ -24,10 +24,9 @@ from fedpace._base.rng import stream
 from fedpace.core.server_rule import SingleArray
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import CHUNK, Dense, LinearLayers, ModelConfig
-from fedpace.sim.minibatches import BatchPlan, IntArray
 from fedpace.sim.stacking import Batch, ClientStack, Layer, layer_positions
 from fedpace.sim.trainers import TestScore, Trainer
-from fedpace.sim.training import LocalResult, Training
+from fedpace.sim.training import BatchPlan, IntArray, LocalResult, Training
 
 quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 """Silences NumPy's warnings, because `LocalResult.check` reports training that diverges."""

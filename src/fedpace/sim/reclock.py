@@ -25,7 +25,7 @@ from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.types import Need, Selector
 from fedpace.delays.availability import ChurnModel
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 from fedpace.sim.clock import Clock, VirtualTime
 from fedpace.sim.rounds import Fleet
 from fedpace.sim.stopping import Stop

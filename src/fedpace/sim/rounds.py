@@ -3,6 +3,9 @@
 Look here to see how the simulator carries out the coordinator's tasks, delivers the answers and steps the shared model.
 `simulate` yields rounds without end. Its callers decide when to stop (`stopping.py`), and write records or show
 progress.
+
+`SpeedGroups` evaluates the shared model on the data of fast and of slow clients: a scheme that avoids slow clients may
+reach its target early at their cost.
 """
 
 from __future__ import annotations
@@ -14,37 +17,34 @@ from dataclasses import replace
 from typing import Any, ParamSpec
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpace._base.checks import FloatArray, whole
+from fedpace._base.checks import FloatArray, IntArray, whole
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.aggregation import Aggregator, Trained, Validation
 from fedpace.core.budget import PrivacyBudget
 from fedpace.core.coordinator import Coordinator
-from fedpace.core.events import Events
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.rounds import check_k
 from fedpace.core.server_rule import ServerRule, Vector, step_facts, step_notes
 from fedpace.core.settings import Settings
 from fedpace.core.step_log import StepLog
 from fedpace.core.sums import SumAggregator
-from fedpace.core.tasks import Actions, Policy, Step
+from fedpace.core.tasks import Actions, Events, Policy, Step
 from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig, FederatedData, Samples
 from fedpace.delays.availability import Availability
 from fedpace.models.base import ModelConfig
-from fedpace.records.round import Round, recorded
+from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
 from fedpace.server._client_memory import ClientMemory
 from fedpace.server._sums import sum_rule
-from fedpace.sim.clients import Clients
+from fedpace.sim.clients import Clients, ControlVariates
 from fedpace.sim.clock import Clock, VirtualTime, draw_completion_times
-from fedpace.sim.engines.choice import EngineChoice, EngineOptions
-from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.engines.base import EngineChoice, EngineOptions, one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.group_sums import SimulatedGroups
-from fedpace.sim.scaffold import ControlVariates
-from fedpace.sim.speeds import SpeedGroups
 from fedpace.sim.trainers import Trainer, trainer_for
 from fedpace.sim.training import MAX_LOSS_GROWTH, DivergedError, Training
 from fedpace.trust.robust import RobustRule
@@ -436,3 +436,62 @@ def settings(
         aggregation=(privacy or TrainingPrivacy()).aggregation,
         minimum=(privacy or TrainingPrivacy()).minimum,
     )
+
+
+GROUPS = 10
+MAX_GROUP_SAMPLES = 200
+"""Most samples per group, drawn once: enough to tell schemes apart, and cheap compared with a round."""
+
+
+class SpeedGroups:
+    """Groups of clients by speed, with samples of their data.
+
+    Args:
+        trainer: the model and the data.
+        delays: expected delay of each client in seconds.
+    """
+
+    def __init__(self, trainer: Trainer, delays: FloatArray) -> None:
+        self._trainer = trainer
+        order = np.argsort(delays, kind="stable")
+        groups = np.array_split(order, min(GROUPS, order.size))
+        found = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
+        self._samples = [tuple(map(trainer.to_native, samples)) for samples in found]
+        self._sizes = np.array([len(targets) for _, targets in found])
+        # Linear layers compute each row independently, so all groups can be evaluated at once.
+        self._all_groups: tuple[Vector, ...] | None = None
+        if trainer.stackable and trainer.data.metric != "loss":
+            self._all_groups = tuple(trainer.to_native(np.concatenate(parts)) for parts in zip(*found, strict=True))
+
+    def evaluate(self, parameters: Vector) -> tuple[float, ...]:
+        """Return the metric on each group's samples, fastest group first."""
+        with one_thread():
+            if self._all_groups is None:
+                return tuple(round(self._trainer.metric_on(parameters, *samples), 6) for samples in self._samples)
+            correct = np.asarray(self._trainer.correct(parameters, *self._all_groups))
+            counts = np.add.reduceat(correct, np.cumsum(self._sizes) - self._sizes, dtype=np.int64)
+            return tuple(
+                round(count / size, 6) for count, size in zip(counts.tolist(), self._sizes.tolist(), strict=True)
+            )
+
+
+def _samples(data: FederatedData, group: IntArray, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return up to `MAX_GROUP_SAMPLES` samples of a group of clients, each sample with the same probability."""
+    ends = None if data.test_sizes is None else np.cumsum(data.test_sizes)
+    if ends is not None and any(data.test_sizes[client] for client in group):  # type: ignore[index]
+        own = [data.test] * group.size
+        starts = ends[group] - np.array(data.test_sizes)[group]
+        sizes = np.array(data.test_sizes)[group]
+    else:
+        own = [data.train[client] for client in group]
+        starts, sizes = np.zeros(group.size, dtype=np.int64), np.array([len(samples) for samples in own])
+    total = int(sizes.sum())
+    chosen = np.arange(total)
+    if total > MAX_GROUP_SAMPLES:
+        chosen = np.sort(stream(seed, "speeds", int(group[0])).choice(total, MAX_GROUP_SAMPLES, replace=False))
+    before = np.cumsum(sizes) - sizes
+    holder = np.searchsorted(before, chosen, side="right") - 1
+    rows = starts[holder] + chosen - before[holder]
+    inputs = np.stack([own[client].inputs[row] for client, row in zip(holder, rows, strict=True)])
+    targets = np.stack([own[client].targets[row] for client, row in zip(holder, rows, strict=True)])
+    return inputs, targets

@@ -21,8 +21,7 @@ from fedpace._base.checks import FloatArray
 from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import Dense
-from fedpace.sim.minibatches import BatchPlan, IntArray, local_steps, plan_batches
-from fedpace.sim.training import LocalResult, Training
+from fedpace.sim.training import BatchPlan, IntArray, LocalResult, Training, local_steps, plan_batches
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpace._base.options import FINITE, Above, AtLeast, Options
 from fedpace.records.holding import Direction, Holding, Looks
-from fedpace.records.round import Round
+from fedpace.records.run import Round
 
 __all__ = ["Direction", "Stop", "StopRule", "run_until"]
 

@@ -25,16 +25,13 @@ from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.models._modules import FeatureModel
-from fedpace.models._wrapped import WrappedModel
+from fedpace.models._modules import FeatureModel, WrappedModel
 from fedpace.models.base import ModelConfig
 from fedpace.models.custom import ClientData, Functions, Work
-from fedpace.sim.devices import LOSS_SCALE, autocast, check_precision, described, gpus, resolve
-from fedpace.sim.flat import FlatModel, mean_buffers
-from fedpace.sim.minibatches import BatchPlan, IntArray, batches, steps_of_work
+from fedpace.sim.flat import LOSS_SCALE, FlatModel, autocast, check_precision, described, gpus, mean_buffers, resolve
 from fedpace.sim.stacking import Batch, ClientStack, Layer
 from fedpace.sim.trainers import TestScore, Trainer
-from fedpace.sim.training import DivergedError, LocalResult, Training
+from fedpace.sim.training import BatchPlan, DivergedError, IntArray, LocalResult, Training, batches, steps_of_work
 
 STACKABLE_PARAMETERS = 200_000
 """Largest number of parameters for which clients are stacked; larger models are fast enough one by one."""

@@ -24,8 +24,7 @@ from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
 from fedpace.models.base import LinearLayers, ModelConfig
 from fedpace.moments.factor import compress, moment_rows, private_moment
-from fedpace.sim.minibatches import IntArray
-from fedpace.sim.training import LocalResult, Training
+from fedpace.sim.training import IntArray, LocalResult, Training
 
 
 @dataclass(frozen=True)
@@ -199,6 +198,11 @@ class Trainer(ABC):
     def evaluate(self, parameters: Vector) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""
         return self.total_score(self.score_chunk(parameters, chunk) for chunk in range(self.test_chunks))
+
+    def metric_on(self, parameters: Vector, inputs: Vector, targets: Vector) -> float:
+        """Return the metric of `parameters` on the given samples, which are evaluated in chunks."""
+        parts = [slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk)]
+        return self.total_score([self.score_samples(parameters, inputs[part], targets[part]) for part in parts])[0]
 
     def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
         """Return the metric and the scaled loss from the scores of all chunks, in order."""

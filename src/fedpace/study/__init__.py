@@ -25,21 +25,20 @@ from fedpace._base.errors import InputError
 from fedpace.config import TRACK, Experiment, folder_name
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.data.arrays import Problem
-from fedpace.data.measured import Better
+from fedpace.data.federated import Better
 from fedpace.delays.availability import Availability
 from fedpace.models.custom import Functions
 from fedpace.progress import RunProgress
-from fedpace.records.round import Round
-from fedpace.records.run import RunRecord, in_order
+from fedpace.records.run import Round, RunRecord, in_order
 from fedpace.runner import Execution, Plan, PlanState, check_folder
 from fedpace.sim import rounds as simulator
 from fedpace.sim.clock import Clock
 from fedpace.sim.engines import EngineName
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training
-from fedpace.study import parts
+from fedpace.study import arguments
 from fedpace.study.results import Page, Results
 from fedpace.tracking import make_trackers
 
@@ -136,8 +135,8 @@ def compare(
         name: name of the comparison in its reports.
         progress: whether to show progress bars.
     """
-    ground = parts.ground(clients, test, data, model, task=task, head=head)
-    ground = parts.with_own(ground, Functions(train, loss, metric), better)
+    ground = arguments.ground(clients, test, data, model, task=task, head=head)
+    ground = arguments.with_own(ground, Functions(train, loss, metric), better)
     at_least(rounds, 1, "rounds")
     chosen = _seeds(seeds)
     if schemes is None:
@@ -146,22 +145,24 @@ def compare(
         name=folder_name(name, "name"),
         data=ground.data,
         model=ground.model,
-        delays=parts.delay_model(delays),
-        schemes=parts.schemes(schemes),
+        delays=arguments.delay_model(delays),
+        schemes=arguments.schemes(schemes),
         seeds=chosen,
-        training=parts.on_device(parts.training(training, epochs=epochs, batch=batch, lr=lr), device, precision),
-        fleet=parts.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
-        availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(Clock() if clock is None else clock, Clock, "clock"),
-        stop=parts.instance(Stop(target=target, max_rounds=rounds) if stop is None else stop, Stop, "stop"),
-        server=parts.server_step(server),
-        robust=parts.robust_rule(robust),
+        training=arguments.on_device(
+            arguments.training(training, epochs=epochs, batch=batch, lr=lr), device, precision
+        ),
+        fleet=arguments.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
+        availability=arguments.instance(availability, Availability, "availability"),
+        clock=arguments.instance(Clock() if clock is None else clock, Clock, "clock"),
+        stop=arguments.instance(Stop(target=target, max_rounds=rounds) if stop is None else stop, Stop, "stop"),
+        server=arguments.server_step(server),
+        robust=arguments.robust_rule(robust),
         validation=validation,
-        privacy=parts.instance(privacy, TrainingPrivacy, "privacy"),
+        privacy=arguments.instance(privacy, TrainingPrivacy, "privacy"),
         track=make_trackers(track),
     )
     _check_target(experiment)
-    execution = Execution(parts.engine_options(engine, ground.model), keep_model=None)
+    execution = Execution(arguments.engine_options(engine, ground.model), keep_model=None)
     plan = Plan.under([experiment])
     if out is not None:
         records = _run(plan, Path(out), execution, resume=resume, overwrite=overwrite, progress=progress)
@@ -210,23 +211,23 @@ def simulate(
     `compare`. Data, initial model, delays and absences depend on `seed` alone, never on the selector, so runs with the
     same seed are paired. The configuration is checked before this returns.
     """
-    ground = parts.ground(clients, test, data, model, task=task, head=head)
-    ground = parts.with_own(ground, Functions(train, loss, metric), better)
-    (scheme,) = parts.schemes([selector])
+    ground = arguments.ground(clients, test, data, model, task=task, head=head)
+    ground = arguments.with_own(ground, Functions(train, loss, metric), better)
+    (scheme,) = arguments.schemes([selector])
     return simulator.simulate(
         ground.data,
         ground.model,
-        parts.delay_model(delays),
+        arguments.delay_model(delays),
         scheme.selector,
-        training=parts.on_device(parts.instance(training, Training, "training"), device, precision),
-        fleet=parts.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
-        availability=parts.instance(availability, Availability, "availability"),
-        clock=parts.instance(Clock() if clock is None else clock, Clock, "clock"),
-        engine=parts.engine_options("auto" if engine is None else engine, ground.model),
-        server=parts.server_step(server),
-        robust=parts.robust_rule(robust),
+        training=arguments.on_device(arguments.instance(training, Training, "training"), device, precision),
+        fleet=arguments.instance(Fleet() if fleet is None else fleet, Fleet, "fleet"),
+        availability=arguments.instance(availability, Availability, "availability"),
+        clock=arguments.instance(Clock() if clock is None else clock, Clock, "clock"),
+        engine=arguments.engine_options("auto" if engine is None else engine, ground.model),
+        server=arguments.server_step(server),
+        robust=arguments.robust_rule(robust),
         validation=validation,
-        privacy=parts.instance(privacy, TrainingPrivacy, "privacy"),
+        privacy=arguments.instance(privacy, TrainingPrivacy, "privacy"),
         seed=seed,
     )
 

@@ -29,9 +29,7 @@ from typing import Any
 from fedpace._base import registry
 from fedpace._base.errors import InputError, MissingExtraError
 from fedpace._base.options import Above, AtLeast, Between, check_option, constrained, option_name
-from fedpace.config import Experiment
-from fedpace.config.experiment import Scheme
-from fedpace.config.options import typed
+from fedpace.config import Experiment, LabelledScheme, typed
 from fedpace.core.types import Selector
 from fedpace.records.run import RunRecord
 from fedpace.runner import Execution, run_one
@@ -371,7 +369,7 @@ def _suggest(current: Any, name: str, each: Range | Choice) -> Any:
 def _run(
     experiment: Experiment, label: str, selector: Selector[Any], seed: int, folder: Path, execution: Execution | None
 ) -> RunRecord:
-    scheme = Scheme(label, selector)
+    scheme = LabelledScheme(label, selector)
     chosen = replace(experiment, schemes=(scheme,), seeds=(seed,))
     return run_one(chosen, scheme, seed, folder, execution=execution, overwrite=folder.exists())
 

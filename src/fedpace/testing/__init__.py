@@ -14,11 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedpace._base.errors import MissingExtraError
-from fedpace.testing.datasets import check_dataset
 from fedpace.testing.hostile import check_host
 from fedpace.testing.policies import check_policy
-from fedpace.testing.selectors import ContractError, ToyFleet, check_delay_model, check_selector
-from fedpace.testing.sums import SumSupport, sum_support
+from fedpace.testing.selectors import (
+    ContractError,
+    SumSupport,
+    ToyFleet,
+    check_dataset,
+    check_delay_model,
+    check_selector,
+    sum_support,
+)
 
 if TYPE_CHECKING:
     from fedpace.testing.models import check_model

@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from fedpace.models._modules import FeatureModel
-from fedpace.models._wrapped import WrappedModel, wrap
+from fedpace.models._modules import FeatureModel, WrappedModel, wrap
 from fedpace.sim.flat import FlatModel
-from fedpace.testing.datasets import check_options
-from fedpace.testing.selectors import rule
+from fedpace.testing.selectors import check_options, rule
 
 ROWS = 6
 TOLERANCE = 1e-4

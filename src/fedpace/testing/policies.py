@@ -21,7 +21,7 @@ Event = tuple[float, int]
 
 
 @dataclass(eq=False)
-class Transport:
+class ToyTransport:
     """Delivers tasks to a toy fleet and answers to the coordinator, and checks the rules of the contract."""
 
     fleet: ToyFleet
@@ -111,11 +111,11 @@ def check_policy(policy: Policy[Any], *, clients: int = 14, steps: int = 12) -> 
 
 def _transport(
     policy: Policy[Any], fleet: ToyFleet, *, warmup: Warmup = "full", deadline: float = np.inf, clients: int = 0
-) -> Transport:
+) -> ToyTransport:
     settings = Settings(fleet.seed, shares="samples", warmup=warmup, deadline=deadline)
     coordinator = Coordinator(policy, settings, offers=frozenset(Need))
     fleet.join(coordinator, list(range(clients or fleet.clients)))
-    return Transport(fleet, coordinator)
+    return ToyTransport(fleet, coordinator)
 
 
 def _check_repeatable(policy: Policy[Any], fleet: ToyFleet, steps: int) -> None:
@@ -130,7 +130,7 @@ def _check_restored(policy: Policy[Any], fleet: ToyFleet, steps: int) -> None:
         first.play(played)
         with tempfile.TemporaryDirectory() as folder:
             first.coordinator.save(folder)
-            second = Transport(fleet, Coordinator.restore(folder, policy), events=list(first.events))
+            second = ToyTransport(fleet, Coordinator.restore(folder, policy), events=list(first.events))
         heapify(second.events)
         rule(
             second.play(steps) == first.play(steps),

@@ -1,7 +1,8 @@
-"""`check_selector` and `check_delay_model` check the contracts of selectors and delay models.
+"""`check_selector`, `check_delay_model` and `check_dataset` check the contracts of these components.
 
 A toy fleet drives the selector through whole sessions: its clients join, leave, fail, are slow and have equal delays,
-and the session is saved and restored. A broken rule raises a ContractError that names the rule.
+and the session is saved and restored. A broken rule raises a ContractError that names the rule. `sum_support` says
+which schemes work where the server sees sums only.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from fedpace import make_selector
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.rng import stream
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.session import Session, Warmup
+from fedpace.core.sums import why_not_sums
 from fedpace.core.types import (
     DelayConfig,
     Need,
@@ -29,7 +32,9 @@ from fedpace.core.types import (
     Selector,
     check_traits,
     configuration,
+    facts_wanted,
 )
+from fedpace.data.federated import DataConfig, FederatedData, Samples
 
 SKETCH = 6
 FEATURES = 4
@@ -301,3 +306,88 @@ def _plain(selection: Selection) -> tuple[Any, ...]:
     """Return a selection as rounded plain values, in an order that does not depend on rows."""
     pairs = sorted(zip(selection.clients, selection.weights.round(9).tolist(), strict=True), key=repr)
     return selection.step, tuple(pairs), selection.mode, round(selection.deadline, 9)
+
+
+@dataclass(frozen=True)
+class SumSupport:
+    """Whether a scheme works with sums, and what the server sees of single clients then."""
+
+    name: str
+    why_not: str
+    """Why it does not work, and what to use instead; empty if it works."""
+    sees: tuple[str, ...]
+    """Facts about single clients that the scheme is told, beside who takes part and when."""
+    without: tuple[str, ...]
+    """Facts that it uses with single updates, and does without here."""
+
+    def row(self) -> str:
+        """Return the line of the table in docs/privacy.md."""
+        if self.why_not:
+            return f"| `{self.name}` | no: {self.why_not} | |"
+        does_without = f"; does without {', '.join(self.without)}" if self.without else ""
+        return f"| `{self.name}` | yes{does_without} | {', '.join(self.sees)} |"
+
+
+def sum_support(name: str) -> SumSupport:
+    """Return how the scheme registered as `name` works with sums."""
+    scheme = make_selector(name)
+    wanted = facts_wanted(scheme)
+    told = wanted - {Need.UPDATE, Need.DELAY, Need.TARGETS}
+    if scheme.reads_losses:
+        told |= {Need.LOSS}
+    without = [Need.UPDATE.value] if Need.UPDATE in scheme.uses else []
+    if name == "pace":
+        without.append("memory")
+    return SumSupport(name, why_not_sums(scheme), tuple(sorted(need.value for need in told)), tuple(without))
+
+
+def check_dataset(config: DataConfig) -> None:
+    """Raise a ContractError if a data set breaks a rule of the contract."""
+    name = getattr(config, "name", None)
+    rule(isinstance(name, str) and bool(name), f"{type(config).__name__} must have a name")
+    check_options(config)
+    one, two, other = config.build(seed=3), config.build(seed=3), config.build(seed=4)
+    rule(isinstance(one, FederatedData), f"{name}: build(seed=...) must return FederatedData")
+    rule(one.metric == config.metric, f"{name} says its metric is {config.metric}, but its data have {one.metric}")
+    rule(
+        (one.classes is None) == (one.metric == "loss"),
+        f"{name}: data with classes are judged by accuracy, others by loss",
+    )
+    for what, samples in [("the test data", one.test), *((f"client {c}", s) for c, s in enumerate(one.train))]:
+        _check_samples(f"{name}: {what}", samples, one)
+    same = all(_equal(a, b) for a, b in zip((*one.train, one.test), (*two.train, two.test), strict=True))
+    rule(same, f"{name}: one seed gave two data sets: draw everything from fedpace.stream(seed, ...)")
+    rule(
+        (one.clients, one.input_shape, one.classes) == (other.clients, other.input_shape, other.classes),
+        f"{name}: another seed gave other clients, inputs or classes: schemes could not be compared over seeds",
+    )
+
+
+def check_options(config: Any) -> None:
+    """Raise a ContractError if a component is not a frozen dataclass, whose fields are its options."""
+    cls = type(config)
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    rule(
+        dataclasses.is_dataclass(config) and bool(frozen),
+        f"{cls.__name__} must be a frozen dataclass: its fields are its options",
+    )
+
+
+def _check_samples(what: str, samples: Samples, data: FederatedData) -> None:
+    rule(samples.inputs.shape[1:] == data.input_shape, f"{what} has inputs of shape {samples.inputs.shape[1:]}")
+    wanted = np.float32 if data.classes is None else np.int64
+    rule(samples.targets.dtype == wanted, f"{what}: targets are {samples.targets.dtype}, expected {np.dtype(wanted)}")
+    rule(
+        samples.inputs.dtype == np.float32 or np.issubdtype(samples.inputs.dtype, np.integer),
+        f"{what}: inputs are {samples.inputs.dtype}, expected float32, or whole numbers for an embedding",
+    )
+    if data.classes is not None:
+        labels = samples.targets
+        rule(
+            bool(labels.min() >= 0 and labels.max() < data.classes),
+            f"{what}: classes lie in 0..{data.classes - 1}, but {labels.min()}..{labels.max()} came",
+        )
+
+
+def _equal(one: Samples, other: Samples) -> bool:
+    return np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)

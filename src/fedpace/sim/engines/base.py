@@ -4,22 +4,75 @@ A task is the unit of work that an engine distributes: training, gradients, loss
 send: a worker already has the data, and gets the parameters once for all tasks of a call. A task carries models only if
 its clients start from different versions. Which clients share a task never depends on the engine, so the results are
 the same in every engine.
+
+Every task is limited to one thread: a sum computed by several threads differs in its last bits, so records would depend
+on the number of cores. Engines use the cores by training several clients in parallel instead.
+
+`EngineOptions` is the user's request, and `EngineChoice` the decision for one run. They decide how fast a run is, never
+its results, so they are not part of an experiment.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from fedpace._base.checks import FloatArray
-from fedpace._base.errors import FedpaceError
+from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.options import AtLeast, Options
 from fedpace.core.server_rule import Vector
-from fedpace.sim.engines.threads import one_thread
+from fedpace.sim.engines import EngineName
 from fedpace.sim.trainers import TestScore, Trainer
 from fedpace.sim.training import LocalResult
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Limits numerical libraries to one thread, because threads of parallel processes slow each other down."""
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables inside the `with` block, and restore the old values after it."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit torch, if it is loaded, to one thread inside the `with` block."""
+    torch = sys.modules.get("torch")
+    before = 1 if torch is None else torch.get_num_threads()
+    if torch is None or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def limit_to_one_thread() -> None:
+    """Limit this process to one thread for good, in libraries already loaded and in those loaded later."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    os.environ.update(ONE_THREAD)
+    threadpool_limits(limits=1)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 class WorkerLostError(FedpaceError, RuntimeError):
@@ -31,11 +84,9 @@ class EngineTask(Protocol):
 
     def cost(self, trainer: Trainer) -> float:
         """Return the relative duration of the task, in any unit; the longest tasks start first."""
-        ...
 
     def run(self, trainer: Trainer, parameters: Vector) -> Sequence[Any]:
         """Compute the task; return one answer per client."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -239,3 +290,94 @@ class Inline(Engine):
 
 def _part_of(work: Sequence[float] | None, own: slice) -> tuple[float, ...] | None:
     return None if work is None else tuple(work[own])
+
+
+@dataclass(frozen=True)
+class EngineOptions(Options):
+    """The engine that the user asks for.
+
+    Args:
+        name: `inline`, `processes`, `ray`, or `auto`, which picks `inline` or `processes` for the model and the cohort.
+        workers: number of parallel processes; 0 = one per core (of the cluster, for `ray`).
+        ray_address: address of the Ray cluster to join, `auto` for the one that this machine belongs to; None = start
+            one on this machine.
+    """
+
+    options_of: ClassVar[str] = "the engine"
+
+    name: EngineName = "auto"
+    workers: Annotated[int, AtLeast(0)] = 0
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError if an option is invalid."""
+        super().__post_init__()
+        if self.ray_address is not None and self.name != "ray":
+            raise InputError(f"a Ray address is for engine ray, but the engine is {self.name}")
+
+    def choose(self, trainer: Trainer, cohort: int | None = None) -> EngineChoice:
+        """Return the engine for this model and for cohorts of about this size; None = size not known."""
+        if trainer.training.arithmetic == "numpy" and self.name in ("processes", "ray"):
+            raise InputError(
+                f"arithmetic numpy trains a whole cohort at once in this process, but engine {self.name} came: leave "
+                "the engine out, and have several runs at a time with --jobs, or take arithmetic torch"
+            )
+        if self.name == "ray":
+            return EngineChoice("ray", self.workers, "as asked for", self.ray_address)
+        if trainer.device_kind != "cpu":
+            return self._on_gpus(trainer)
+        workers = self.workers or cores()
+        if self.name == "inline":
+            return EngineChoice("inline", 1, "as asked for")
+        if self.name == "processes":
+            return EngineChoice("processes", workers, "as asked for")
+        if trainer.stackable:
+            return EngineChoice("inline", 1, "the model is small: a whole cohort is trained at once")
+        if cohort == 1:
+            return EngineChoice("inline", 1, "one client a round leaves nothing to spread")
+        if workers == 1:
+            return EngineChoice("inline", 1, "there is one core")
+        return EngineChoice("processes", workers, f"clients are trained one by one, on {workers} cores")
+
+    def _on_gpus(self, trainer: Trainer) -> EngineChoice:
+        """Return the engine for clients that are trained on GPUs: by default one process per GPU."""
+        workers, device = self.workers or trainer.gpus, trainer.device_name
+        if self.name == "processes":
+            return EngineChoice("processes", workers, "as asked for", device=device)
+        if self.name == "inline" or workers == 1:
+            why = "as asked for" if self.name == "inline" else "one GPU trains one client at a time"
+            return EngineChoice("inline", 1, why, device=device)
+        return EngineChoice("processes", workers, f"clients are trained by {workers} processes in turn", device=device)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine that a run uses, and why."""
+
+    name: Literal["inline", "processes", "ray"]
+    workers: int
+    why: str
+    ray_address: str | None = None
+    device: str = "cpu"
+    """Where clients are trained, and in which precision if it is not float32."""
+
+    def build(self, trainer: Trainer) -> Engine:
+        """Return the engine; it acquires its resources at first use."""
+        if self.name == "inline":
+            return Inline(trainer)
+        if self.name == "ray":
+            from fedpace.sim.engines.ray import Ray  # the one module that needs ray
+
+            return Ray(trainer, self.workers, address=self.ray_address)
+        from fedpace.sim.engines.processes import Processes
+
+        return Processes(trainer, self.workers)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the choice as a dict for the run's record."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,9 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, MissingExtraError
-from fedpace.sim.engines.base import Engine, EngineTask, WorkerLostError
-from fedpace.sim.engines.choice import cores
-from fedpace.sim.engines.threads import environment, one_thread
+from fedpace.sim.engines.base import Engine, EngineTask, WorkerLostError, cores, environment, one_thread
 from fedpace.sim.engines.worker import WorkerSetup, build_trainer, share
 from fedpace.sim.trainers import Trainer
 

@@ -36,8 +36,7 @@ from fedpace.report.privacy import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import cost_table, delay_table, scheme_table, terminal
 from fedpace.runner import Execution, Plan, check_folder, duration_text, pending, planned, run_one, run_plan
-from fedpace.sim.engines.choice import EngineOptions
-from fedpace.sim.engines.threads import limit_to_one_thread
+from fedpace.sim.engines.base import EngineOptions, limit_to_one_thread
 
 
 def execution(how: ExecutionOptions) -> Execution:
@@ -203,8 +202,8 @@ def _show_run(record: RunRecord, folder: Path, console: Console, *, as_json: boo
         markup=False,
     )
     if info.engine:
-        where = f" on {info.engine['device']}" if "device" in info.engine else ""  # older records do not say
-        console.print(f"Engine: {info.engine['name']}{where} ({info.engine['why']})", highlight=False, markup=False)
+        said = "Engine: {name} on {device} ({why})".format_map(info.engine)
+        console.print(said, highlight=False, markup=False)
     console.print(f"Recorded in {folder}", highlight=False, markup=False)
 
 

@@ -14,17 +14,15 @@ from fedpace._base import checks, registry
 from fedpace._base.checks import one_of
 from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
 from fedpace._base.registry import Catalogue, parse_named, scheme_table, split_list
-from fedpace.config import Scheme, build
+from fedpace.config import LabelledScheme, build
 from fedpace.core.types import DelayConfig
 from fedpace.data.arrays import ArrayData, Problem, data_from_arrays, listed, number_names, pair_of, task_of
-from fedpace.data.federated import DataConfig
-from fedpace.data.measured import Better, MeasuredData
+from fedpace.data.federated import Better, DataConfig, MeasuredData
 from fedpace.delays.trace import delays_from_array
-from fedpace.models._own import UserModel
 from fedpace.models.base import ModelConfig
-from fedpace.models.custom import CustomModel, Functions, named, with_functions
+from fedpace.models.custom import CustomModel, Functions, UserModel, named, with_functions
 from fedpace.sim.engines import EngineName
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.training import Training
 
 T = TypeVar("T")
@@ -121,7 +119,7 @@ def delay_model(delays: Any) -> DelayConfig:
     return delays_from_array(delays)
 
 
-def schemes(given: Any) -> tuple[Scheme, ...]:
+def schemes(given: Any) -> tuple[LabelledScheme, ...]:
     """Return the schemes, each given by name (`"random(k=5)"`), as an object, or as (label, name or object)."""
     if isinstance(given, str):
         given = split_list(given, "schemes")  # as the command line takes them
@@ -136,17 +134,17 @@ def schemes(given: Any) -> tuple[Scheme, ...]:
     return tuple(found)
 
 
-def _scheme(entry: Any) -> Scheme:
+def _scheme(entry: Any) -> LabelledScheme:
     if isinstance(entry, tuple) and len(entry) == 2:
         inner = _scheme(entry[1])
-        return Scheme(str(entry[0]), inner.selector, inner.server)
+        return LabelledScheme(str(entry[0]), inner.selector, inner.server)
     if isinstance(entry, str):
         table = scheme_table(entry, "schemes")
         label = str(table.pop("label", table["name"]))
-        return Scheme(label, _from_table(registry.selectors, table, "schemes"))
+        return LabelledScheme(label, _from_table(registry.selectors, table, "schemes"))
     if not hasattr(entry, "name") or isinstance(entry, type):
         raise InputError(f"expected the name of a scheme or a scheme with its options, but {entry!r} came")
-    return Scheme(entry.name, entry)
+    return LabelledScheme(entry.name, entry)
 
 
 def training(given: Any, **options: float | None) -> Training:
@@ -238,7 +236,7 @@ def _is_module(given: Any) -> bool:
 
 def _wrapped(model: Any, input_shape: tuple[int, ...], head: str | None) -> UserModel:
     try:
-        from fedpace.models._wrapped import wrap
+        from fedpace.models._modules import wrap
     except ModuleNotFoundError as cause:
         if cause.name != "torch":
             raise

@@ -3,28 +3,48 @@
 A run is stored in a folder that is named by the hash of its configuration, so it is never repeated, whatever table
 asks for it, and an interrupted run continues from its last checkpoint. Schemes that use neither delays nor time are
 trained once, and reclocked under the other delay model.
+
+`tune` chooses the quick profile as a paper would, on seeds that no table reports, and keeps everything that was tried:
+
+1. The step size of a data set is the one with which random is furthest after `rounds` rounds (mean of the last three),
+   and all schemes share it.
+2. Its target is what random has then, over two seeds, rounded towards easy; that of Quadratic is the paper's.
+3. The options of FLANP and of ApproxOptSampling are the fastest of three for each data set and delay model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import Experiment, parse_experiment
 from fedpace.core.types import configuration
 from fedpace.records.run import INFO, RunRecord, read_run
-from fedpace.reproduce import columns, paper
-from fedpace.reproduce.columns import SchemeColumn
-from fedpace.reproduce.paper import PAPER_DELAYS, PaperTask, Profile, Tuned, merged, task, task_names
+from fedpace.reproduce import paper
+from fedpace.reproduce.paper import (
+    COLUMNS,
+    PAPER_DELAYS,
+    TUNED_OPTIONS,
+    PaperTask,
+    Profile,
+    SchemeColumn,
+    TunedOptions,
+    merged,
+    task,
+    task_names,
+)
 from fedpace.runner import Execution, Job, SharedData, Watcher, run_job
 from fedpace.runner.jobs import with_data
-from fedpace.sim.engines.choice import EngineOptions
+from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.reclock import depends_on_delays
 
 RUNS = "runs"
@@ -152,7 +172,7 @@ class Request:
     seeds: tuple[int, ...] = SEEDS
     selectors: tuple[str, ...] | None = None
     """Columns of tables 1 and 2; None = all of ours."""
-    tuned: Tuned | None = None
+    tuned: TunedOptions | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError for unknown data sets and invalid seeds."""
@@ -169,14 +189,14 @@ class Request:
     @property
     def columns(self) -> tuple[SchemeColumn, ...]:
         """The columns of tables 1 and 2."""
-        return columns.chosen(self.selectors)
+        return paper.chosen(self.selectors)
 
     def run(self, task: PaperTask, delays: str, column: SchemeColumn, seed: int, **changes: Any) -> PaperRun:
         """Return a run with the options that were tuned for it."""
-        tuned = self.tuned or Tuned.packaged()
+        tuned = self.tuned or TunedOptions.packaged()
         options = tuned.options(task.name, delays, column.label) if self.profile == "quick" else {}
-        if not options and column.label in columns.TUNED_OPTIONS:
-            options = columns.TUNED_OPTIONS[column.label](task.k)[0]
+        if not options and column.label in paper.TUNED_OPTIONS:
+            options = paper.TUNED_OPTIONS[column.label](task.k)[0]
         return PaperRun(task, delays, column, seed, {**options, **changes.pop("options", {})}, **changes)
 
 
@@ -196,13 +216,13 @@ def cells(request: Request, *tables: str) -> list[Wanted]:
 
 def table3(request: Request) -> list[Wanted]:
     """Return the paper's three sweeps of its own schemes, and its number of clients per round."""
-    own = columns.chosen(paper.PAPER_SCHEMES)
+    own = paper.chosen(paper.PAPER_SCHEMES)
     found: list[Wanted] = []
     for seed in request.seeds:
         for column in own:
             for part, runs in _sweeps(request, column, seed):
                 found += [Wanted(f"table3/{part}/{column.label}", run, target) for run, target in [runs]]
-        (sampling,) = columns.chosen(paper.PAPER_SCHEMES[1:])
+        (sampling,) = paper.chosen(paper.PAPER_SCHEMES[1:])
         quadratic = _task(request, "quadratic")
         for k in COHORTS:
             if quadratic is None:
@@ -242,7 +262,7 @@ def motivation(request: Request) -> list[Wanted]:
         Wanted(f"motivation/{case}/{column.label}", request.run(quadratic, delays, column, seed, change=change))
         for seed in request.seeds
         for case, (delays, change) in CASES.items()
-        for column in columns.chosen(MOTIVATION)
+        for column in paper.chosen(MOTIVATION)
     ]
 
 
@@ -251,7 +271,7 @@ def constants(request: Request) -> list[Wanted]:
     quadratic = _task(request, "quadratic")
     if quadratic is None:
         return []
-    submodular, sampling = columns.chosen(paper.PAPER_SCHEMES)
+    submodular, sampling = paper.chosen(paper.PAPER_SCHEMES)
     found: list[Wanted] = []
     for seed in request.seeds:
         for delays in DELAYS.values():
@@ -329,3 +349,83 @@ def play(
         if done is not None:
             done(job)
     return failed
+
+
+TUNING_SEEDS = (100, 101)
+LAST = 3
+"""Rounds over whose mean a run is judged."""
+STEP = 0.01
+"""Targets are multiples of it."""
+
+
+def tune(
+    names: tuple[str, ...],
+    store: Path,
+    tuned: TunedOptions,
+    watch: Watcher | None,
+    note: Note,
+    keep: Callable[[TunedOptions], None],
+) -> None:
+    """Choose what is not chosen yet, and hand everything to `keep` after each data set."""
+    for name in names:
+        mine = tuned.tasks.setdefault(name, {})
+        if "lr" not in mine:
+            mine.update(_rate(task(name, "quick", tuned), store, watch, note))
+            keep(tuned)
+            note(f"{name}: lr {mine['lr']}, target {mine.get('target', 'as in the paper')}")
+    for name in names:
+        mine = tuned.tasks[name]
+        if "options" not in mine:
+            mine["options"] = _options(task(name, "quick", tuned), store, watch, note)
+            keep(tuned)
+            note(f"{name}: {_said(mine['options'])}")
+
+
+def _rate(wanted: PaperTask, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
+    found = {rate: _after(wanted, rate, TUNING_SEEDS[0], store, watch, note) for rate in wanted.rates}
+    sign = -1 if wanted.metric == "loss" else 1
+    best = max(found, key=lambda rate: sign * found[rate])
+    said: dict[str, Any] = {"lr": best, "tried": {str(rate): round(value, 4) for rate, value in found.items()}}
+    if wanted.metric == "accuracy":
+        reached = [found[best], *(_after(wanted, best, seed, store, watch, note) for seed in TUNING_SEEDS[1:])]
+        said["target"] = round(math.floor(float(np.mean(reached)) / STEP) * STEP, 2)
+        said["reached"] = [round(value, 4) for value in reached]
+    return said
+
+
+def _after(wanted: PaperTask, rate: float, seed: int, store: Path, watch: Watcher | None, note: Note) -> float:
+    """Return what random has after the expected number of rounds."""
+    never = 0.0 if wanted.metric == "loss" else 1.0
+    goal = replace(
+        wanted, training={**wanted.training, "lr": rate}, target=never, max_rounds=wanted.rounds, profile="quick"
+    )
+    run = PaperRun(goal, PAPER_DELAYS[0], next(column for column in COLUMNS if column.label == "random"), seed)
+    play([run], store, watch, note=note)
+    record = run.record(store)
+    if record is None or record.info.status == "diverged":
+        return math.inf if wanted.metric == "loss" else -math.inf
+    return float(np.mean([current.metric for current in record.evaluated[-LAST:]]))
+
+
+def _options(wanted: PaperTask, store: Path, watch: Watcher | None, note: Note) -> dict[str, Any]:
+    shorter = replace(wanted, max_rounds=2 * wanted.rounds)
+    found: dict[str, Any] = {}
+    for delays in PAPER_DELAYS:
+        for label, settings in TUNED_OPTIONS.items():
+            column = next(column for column in COLUMNS if column.label == label)
+            tried = []
+            for options in settings(wanted.k):
+                run = PaperRun(shorter, delays, column, TUNING_SEEDS[0], options)
+                play([run], store, watch, note=note)
+                record = run.record(store)
+                reached = None if record is None else record.reached
+                tried.append({"options": options, "seconds": None if reached is None else round(reached.clock, 1)})
+            best = min(tried, key=lambda each: math.inf if each["seconds"] is None else each["seconds"])
+            found.setdefault(delays, {})[label] = {"chosen": best["options"], "tried": tried}
+    return found
+
+
+def _said(options: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{delays} {label} {found['chosen']}" for delays, each in options.items() for label, found in each.items()
+    )

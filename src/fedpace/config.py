@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpace._base import registry
-from fedpace._base.checks import at_least, between, whole
-from fedpace._base.errors import FedpaceError, InputError
+from fedpace._base.checks import at_least, between, check_options, did_you_mean, whole
+from fedpace._base.errors import FedpaceError, InputError, MissingExtraError
 from fedpace._base.registry import Catalogue, parse_named, scheme_table
-from fedpace.config.options import TomlTable, as_table, build, known_keys, typed
 from fedpace.core.aggregation import check_robust
 from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.server_rule import ServerRule
@@ -36,6 +35,71 @@ from fedpace.sim.training import Training
 from fedpace.tracking import Tracker, make_trackers
 from fedpace.trust.robust import RobustRule
 
+TomlTable = Mapping[str, Any]
+
+WORDS = {
+    "input should": "it should",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+    "a valid tuple": 'a list, such as ["one", "two"] or [1, 2]',
+    "a valid dictionary": "a table, such as { name = ... }",
+}
+"""Phrases in pydantic's messages, and their replacements for users who write TOML."""
+
+
+def build(cls: type[Any], options: TomlTable, where: str) -> Any:
+    """Return `cls(**options)` after checking every key and type against the dataclass."""
+    check_options(cls, options, where, "key")
+    hints = typing.get_type_hints(cls)
+    checked = {name: typed(hints[name], value, f"{where}: {name}") for name, value in options.items()}
+    try:
+        return cls(**checked)
+    except FedpaceError as cause:
+        raise InputError(f"{where}: {cause}") from cause
+
+
+def as_table(value: Any, where: str) -> TomlTable:
+    """Return `value`; raise if it is not a table."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where} must be a table of keys, but {value!r} came")
+    return value
+
+
+def known_keys(table: TomlTable, known: Sequence[str], where: str) -> None:
+    """Raise if the table has a key that is not in `known`."""
+    for key in table:
+        if key not in known:
+            allowed = ", ".join(known) or "none"
+            raise InputError(f"{where} has no key {key!r}.{did_you_mean(key, known)} Known keys: {allowed}")
+
+
+def typed(hint: Any, value: Any, where: str) -> Any:
+    """Return a TOML value checked against a type hint; strict, because TOML values have types."""
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ModuleNotFoundError as cause:
+        raise MissingExtraError("reading an experiment", "sim", "pydantic") from cause
+    try:
+        return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
+    except ValidationError as cause:
+        problem = "; ".join(dict.fromkeys(_said(error["msg"]) for error in cause.errors()))
+        raise InputError(f"{where} is {value!r}, but {problem}") from cause
+
+
+def _said(message: str) -> str:
+    """Translate a pydantic message for users who write TOML."""
+    said = message[:1].lower() + message[1:]
+    for theirs, ours in WORDS.items():
+        said = said.replace(theirs, ours)
+    return said
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """Endings of files that are written beside the schemes' folders; a scheme's label must not have one."""
 PATHS = (("data", "path"), ("delays", "file"))
@@ -45,7 +109,7 @@ DEFAULT = "default.toml"
 
 
 @dataclass(frozen=True)
-class Scheme:
+class LabelledScheme:
     """A selector with its label in tables and pictures."""
 
     label: str
@@ -62,7 +126,7 @@ class Experiment:
     data: DataConfig
     model: ModelConfig
     delays: DelayConfig
-    schemes: tuple[Scheme, ...]
+    schemes: tuple[LabelledScheme, ...]
     seeds: tuple[int, ...]
     training: Training
     fleet: Fleet
@@ -85,7 +149,7 @@ class Experiment:
         whole(self.validation, 0, "validation")
         check_robust(self.robust, self.validation)
 
-    def server_of(self, scheme: Scheme) -> ServerRule[Any]:
+    def server_of(self, scheme: LabelledScheme) -> ServerRule[Any]:
         """Return the server step that a scheme uses."""
         return server_step(scheme.selector, scheme.server or self.server)
 
@@ -290,10 +354,10 @@ def _trackers(table: TomlTable, where: str) -> tuple[Tracker, ...]:
         raise cause if where in str(cause) else InputError(f"{where}: {cause}") from cause
 
 
-def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Scheme, ...]:
+def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[LabelledScheme, ...]:
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{source}: selectors must be a list of tables, [[selectors]], with at least one entry")
-    schemes: list[Scheme] = []
+    schemes: list[LabelledScheme] = []
     for position, entry in enumerate(entries, start=1):
         where = origins.get(f"selectors {position}", f"{source}, [[selectors]] number {position}")
         options = dict(as_table(entry, where))
@@ -302,7 +366,7 @@ def _schemes(entries: Any, source: str, origins: Mapping[str, str]) -> tuple[Sch
         options.pop(SERVER, None)
         selector = _component(registry.selectors, options, where)
         named = selector.name if label is None else typed(str, label, f"{where}: label")
-        schemes.append(Scheme(named, selector, server))
+        schemes.append(LabelledScheme(named, selector, server))
     labels = [scheme.label for scheme in schemes]
     for label in labels:
         if labels.count(label) > 1:
