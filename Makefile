@@ -32,7 +32,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-ray test-browser coverage docs image dist evidence bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-flwr-datasets test-ray test-browser coverage docs image dist evidence bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -78,6 +78,15 @@ test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kill
 test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopback, a client that fails
 	@$(PIP) --quiet -e '.[nvflare]'
 	$(ONE_THREAD) $(BIN)/python -m pytest -v tests/nvflare
+
+test-flwr-datasets: .venv-flwr-datasets/.installed  ## partitions of Flower Datasets, which needs an older `datasets`
+	$(ONE_THREAD) .venv-flwr-datasets/bin/python -m pytest -v -m flwr_datasets tests/data/test_flwr_datasets.py
+
+.venv-flwr-datasets/.installed: pyproject.toml
+	@test -x .venv-flwr-datasets/bin/python || $(PYTHON) -m venv .venv-flwr-datasets
+	@.venv-flwr-datasets/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
+		-e '.[light,flwr-datasets]' scikit-learn pytest hypothesis
+	@touch $@
 
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
 	$(ONE_THREAD) $(BIN)/python -m pytest -v -m ray tests/sim/test_ray_engine.py
@@ -127,4 +136,4 @@ constraints:     ## rewrite constraints.txt from the current .venv
 	@mv constraints.tmp constraints.txt
 
 clean:           ## remove what make created
-	rm -rf $(VENV) .venv-peers runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-flwr-datasets runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

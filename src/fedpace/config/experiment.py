@@ -39,7 +39,7 @@ from fedpace.trust.robust import RobustRule
 FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """Endings of files that are written beside the schemes' folders; a scheme's label must not have one."""
 PATHS = (("data", "path"), ("delays", "file"))
-"""Tables and keys that name a file."""
+"""Tables and keys that name a file or folder."""
 DEFAULT = "default.toml"
 """The embedded experiment, which `fedpace compare` runs without arguments."""
 
@@ -196,7 +196,7 @@ def _beside(table: TomlTable, folder: Path) -> TomlTable:
         if not isinstance(options, dict):
             continue
         name = options.get(key)
-        if isinstance(name, str) and name and not Path(name).exists() and (folder / name).is_file():
+        if isinstance(name, str) and name and not Path(name).exists() and (folder / name).exists():
             found[part] = {**options, key: str(folder / name)}
     return found
 

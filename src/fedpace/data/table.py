@@ -269,12 +269,15 @@ class Table(Options):
     @property
     def metric(self) -> Metric:
         """Metric of the runs; it depends on the target column, so this reads the file."""
-        return "accuracy" if self._classifies(read_columns(self.path)) else "loss"
+        return "accuracy" if self.classifies(read_columns(self.path)) else "loss"
 
     def build(self, *, seed: int) -> FederatedData:
         """Return the data of `seed`, which draws the clients and the test rows."""
-        columns = read_columns(self.path)
-        classifies = self._classifies(columns)
+        return self.build_from(read_columns(self.path), seed)
+
+    def build_from(self, columns: Columns, seed: int) -> FederatedData:
+        """Return the data of `seed` from columns that are already read."""
+        classifies = self.classifies(columns)
         features = {
             name: columns.named(name) if name in self.categories else columns[name] for name in self._features(columns)
         }
@@ -303,7 +306,8 @@ class Table(Options):
             names=tuple(columns.named(self.client).words[number] for number, _ in owners),
         )
 
-    def _classifies(self, columns: Columns) -> bool:
+    def classifies(self, columns: Columns) -> bool:
+        """Return whether the target is a class."""
         target = columns.named(self.target) if self.task == "classification" else columns[self.target]
         distinct = len(target.words)
         if distinct < 2:
