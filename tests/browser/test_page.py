@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from made_up import CASES, MARKUP
 
+from fedpace.report.comparison import summarise
+from fedpace.report.tables import scheme_table
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CHECKS = (Path(__file__).parent / "checks.js").read_text()
 SHOTS = os.environ.get("FEDPACE_SHOTS")
@@ -82,6 +85,57 @@ def test_schemes_are_hidden_and_shown_in_every_figure(browser, pages):
     assert browser.run("return document.querySelectorAll('#at-values li').length") == 11
     browser.run("document.getElementById('all-schemes').click()")
     assert browser.run(lines) == 12
+    assert errors(browser) == []
+
+
+def test_schemes_are_filtered_by_name_and_shown_alone(browser, pages):
+    look(browser, pages["twelve"])
+    lines = "return document.querySelectorAll('#figure-speed .scatterlayer .trace').length"
+    dimmed = "return document.querySelectorAll('table.sortable')[0].querySelectorAll('tr.off').length"
+    write = "const f = document.getElementById('filter'); f.value = arguments[0]; f.dispatchEvent(new Event('input'))"
+    browser.run(write, "pace")
+    assert (browser.run(lines), browser.run(dimmed)) == (2, 10)
+    browser.run(write, "random OORT")
+    assert (browser.run(lines), browser.run(dimmed)) == (2, 10)
+    browser.run("document.getElementById('all-schemes').click()")
+    assert (browser.run(lines), browser.run(dimmed)) == (12, 0)
+    assert browser.run("return document.getElementById('filter').value") == ""
+    browser.run("document.querySelectorAll('button[data-scheme]')[3].dispatchEvent(new Event('dblclick'))")
+    assert browser.run(lines) == 1
+    assert errors(browser) == []
+
+
+SPEED_UPS = """
+const head = document.querySelector("[data-column='Speed-up']");
+const place = [...head.parentNode.children].indexOf(head);
+const rows = [...head.closest("table").querySelectorAll("tbody tr")];
+return Object.fromEntries(rows.map((row) => [row.dataset.row, row.children[place].innerText.split(/\\s+/).join(" ")]));
+"""
+COMPARE = "const b = document.getElementById('baseline'); b.value = arguments[0]; b.dispatchEvent(new Event('change'))"
+
+
+@pytest.mark.parametrize("case", ["twelve", "never"])
+def test_readers_choose_the_scheme_that_others_are_compared_with(browser, pages, made, case):
+    """The script computes what `summarise(baseline=...)` does, to the last digit."""
+    look(browser, pages[case])
+    if not browser.run("return document.getElementById('baseline') !== null"):
+        pytest.fail("the page has no list of baselines")
+    written = browser.run(SPEED_UPS)
+    first = browser.run("return document.getElementById('baseline').value")
+    for label in browser.run("return [...document.getElementById('baseline').options].map((o) => o.value)"):
+        browser.run(COMPARE, label)
+        table = scheme_table(summarise(made[case], baseline=label))
+        column = [each.title for each in table.columns].index("Speed-up")
+        wanted = {row[0].text: " ".join(filter(None, (row[column].text, row[column].note))) for row in table.rows}
+        assert browser.run(SPEED_UPS) == wanted
+        assert f"over {label}, seed by seed" in browser.run("return document.body.innerText")
+        browser.run("document.querySelector(\"[data-view='speed-up']\").click()")
+        assert label in browser.run("return document.querySelector('#figure-metric .ytitle').textContent")
+        browser.run("document.querySelector(\"[data-view='time']\").click()")
+        heavy = "return [...document.getElementById('figure-metric').data].filter((t) => t.line && t.line.width === 4)"
+        assert {each["name"] for each in browser.run(heavy)} == {label}
+    browser.run(COMPARE, first)
+    assert browser.run(SPEED_UPS) == written
     assert errors(browser) == []
 
 

@@ -80,6 +80,8 @@ class SeedResult:
     reached: bool
     censored: bool
     """Whether the run stopped at an easier target before it held the requested one."""
+    limit: str
+    """Option that ended the run without the target, such as `--max-rounds 60`; empty if none did."""
     seconds: float | None
     """Virtual seconds until the target is held; None = not reached."""
     first_seconds: float | None
@@ -276,6 +278,7 @@ def _result(run: RunRecord, at: float | None) -> SeedResult:
         status=run.info.status,
         reached=reached is not None,
         censored=run.censored,
+        limit="" if reached is not None else _limit(run),
         seconds=reached.clock if reached else None,
         first_seconds=crossed.clock if crossed else None,
         rounds=reached.number if reached else None,
@@ -286,6 +289,17 @@ def _result(run: RunRecord, at: float | None) -> SeedResult:
         cost=seed_cost(run),
         at=None if at is None else metric_at(run, at),
     )
+
+
+def _limit(run: RunRecord) -> str:
+    """Return the option at which a finished run ended; empty if it is not known."""
+    stop = run.info.experiment.get("stop")
+    if run.info.status != "finished" or not isinstance(stop, dict) or not run.rounds:
+        return ""
+    last = run.rounds[-1]
+    if last.number >= stop.get("max_rounds", math.inf):
+        return f"--max-rounds {stop['max_rounds']}"
+    return f"max_seconds = {stop['max_seconds']:g}" if last.clock >= stop.get("max_seconds", math.inf) else ""
 
 
 def _scheme(label: str, runs: list[RunRecord], baseline: dict[int, float], at: float | None) -> SchemeSummary:

@@ -72,9 +72,15 @@ def geometric_estimate(ratios: Sequence[float]) -> Estimate | None:
     return Estimate(math.exp(logs.mean), low, high, logs.count)
 
 
+def student_quantiles(most: int) -> list[float | None]:
+    """Return by the number of values, 0 to `most`, the quantile of their interval; None if there is no interval."""
+    known = [float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) for count in range(LEAST, most + 1)]
+    return [*[None] * min(LEAST, most + 1), *known]
+
+
 def _half_width(values: Sequence[float]) -> float | None:
     count = len(values)
     if count < LEAST:
         return None
-    quantile = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
+    quantile = student_quantiles(count)[count] or 0.0
     return quantile * float(np.std(values, ddof=1)) / math.sqrt(count)

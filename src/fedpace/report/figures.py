@@ -279,7 +279,7 @@ def cohort_chart(runs: Sequence[RunRecord], comparison: Comparison) -> Chart | N
     """Return the number of different clients in each round or step; None if there was no round."""
     look = looks(comparison)
     series = [
-        _step_line(scheme, curve, look[scheme.label], "%{y:.4~r} clients in round %{x:.0f}", 0.0)
+        _step_line(scheme, curve, look[scheme.label], "%{y:.4~r} clients in step %{x:.0f}", 0.0)
         for scheme, members in by_scheme(runs, comparison)
         if (curve := cohort_over_rounds(members)) is not None
     ]
@@ -288,7 +288,8 @@ def cohort_chart(runs: Sequence[RunRecord], comparison: Comparison) -> Chart | N
     lengths = sorted(float(each.x[-1]) for each in series)
     log = lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1)  # else short rounds leave the others no room
     return Chart(
-        "Clients per round", Axis("round", log=log), Axis("clients", zero=True, whole=True), tuple(series)
+        "How many clients took part", Axis("step of the server", log=log), Axis("clients per step", zero=True, whole=True),
+        tuple(series),
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from fedpace.records.influence import Bounded, Influence, called
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import figures, numbers
 from fedpace.report.cohort_map import cohort_map
-from fedpace.report.comparison import Comparison
+from fedpace.report.comparison import Comparison, summarise
+from fedpace.report.estimates import student_quantiles
 from fedpace.report.figures import Axis, Chart, Over, by_scheme, looks
 from fedpace.report.plotly_figures import PlotlyFigure, escaped, plain_layout, plotly_figure
 from fedpace.report.privacy import privacy_panel, privacy_sentence
@@ -34,8 +35,11 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 MAP_HEIGHT = 440
 UNITS = re.compile(r"(?<=\d) (?=s\b|%)|(?<=[≥≤]) ")
 """Blanks between a number and its unit or sign, where no line may end."""
+CODE = re.compile("`([^`]+)`")
 NO_BREAK = "\u00a0"
 OVER: dict[Over, str] = {"time": "{clock}", "rounds": "rounds", "work": "client work"}
+MANY = 6
+"""Number of schemes above which they can be filtered by name."""
 MAX_BOUNDED = 50
 """Most clients that the panel of bounded influence lists."""
 BOUNDED_HINT = (
@@ -80,13 +84,22 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
         if (found := cohort_map(members[0])) is not None
     }
     sections = _sections(runs, comparison, list(maps))
-    results = html_table(scheme_table(comparison).keeping(lambda c: not c.detail), looks(comparison), "Schemes")
+    against = _with_baseline(runs, comparison)
+    table = scheme_table(against).keeping(lambda c: not c.detail)
+    if comparison.target is not None:
+        at = [column.title for column in table.columns].index("Time to target")
+        rows = sorted(table.rows, key=lambda row: (row[at].order is None, row[at].order or 0.0))  # the fastest first
+        table = dataclasses.replace(table, rows=tuple(rows))
+    results = html_table(table, looks(comparison), "Schemes")
+    if against.baseline is not None:
+        over = f"over {escape(against.baseline)},"
+        results = results.replace(over, f"over <span class='base'>{escape(against.baseline)}</span>,")
     curves = [section for section in sections if section.name == "metric"]
     body = "\n".join(
         [
             _header(comparison, title),
             _summary([*sentences(comparison), *filter(None, [influence_sentence(runs), privacy_sentence(runs)])]),
-            _chips(comparison),
+            _toolbar(against),
             *map(_section, curves),
             results,
             *(_section(section) for section in sections if section not in curves),
@@ -98,8 +111,13 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
     data = {
         "schemes": [
             {"label": label, "group": escaped(label), "colour": look.colour, "dash": look.dash}
+            | {"seconds": {str(result.seed): result.seconds for result in comparison[label].results}}
             for label, look in looks(comparison).items()
         ],
+        "baseline": against.baseline,
+        "metric": comparison.metric,
+        "up": comparison.direction == "up",
+        "quantiles": student_quantiles(max(scheme.runs for scheme in comparison.schemes)),
         "layout": plain_layout(Chart("", Axis(""), Axis(""), (), height=MAP_HEIGHT)),
         "maps": {label: dataclasses.asdict(found) for label, found in maps.items()},
         "most_banded": MAX_BANDED,
@@ -141,7 +159,7 @@ def html_table(table: ReportTable, styles: Mapping[str, Look], title: str, *, so
         swatch = f"<span class='swatch {look.dash}' style='border-color:{look.colour}'></span>"
         cells = f"<th scope='row' class='text {first.tone}'><div class='name'>{swatch}{_cell(first)}</div></th>"
         cells += "".join(f"<td class='{cell.tone}'{_order(cell, sortable)}>{_cell(cell)}</td>" for cell in others)
-        rows.append(f"<tr>{cells}</tr>")
+        rows.append(f"<tr data-row='{escape(first.text)}'>{cells}</tr>")
     # A region that scrolls must be reachable by keyboard, and named.
     return (
         f"<div class='scroll' role='region' tabindex='0' aria-label='{escape(title)}'>"
@@ -178,7 +196,7 @@ def influence_panel(runs: Sequence[RunRecord], comparison: Comparison) -> str:
     back = " `fedpace readmit FOLDER CLIENT` takes an exclusion back." if hosted else ""
     return (
         f"<section id='influence'><div class='head'><h2>{BOUNDED}</h2></div>"
-        f"<p class='hint'>{escape(BOUNDED_HINT + back + few)}</p>"
+        f"<p class='hint'>{prose(BOUNDED_HINT + back + few)}</p>"
         f"<div class='scroll' role='region' tabindex='0' aria-label='{BOUNDED}'><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></section>"
     )
@@ -189,7 +207,19 @@ def escape(text: str) -> str:
     return html.escape(text, quote=True)
 
 
+def prose(text: str) -> str:
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    return CODE.sub(r"<code>\1</code>", escape(text))
+
+
 # -- parts of the page -----------------------------------------------------------------------------------------------
+
+
+def _with_baseline(runs: Sequence[RunRecord], comparison: Comparison) -> Comparison:
+    """Return the comparison with a scheme that others are compared with, so that readers can choose another one."""
+    if comparison.baseline is not None or comparison.target is None or len(comparison.schemes) < 2:
+        return comparison
+    return summarise(runs, baseline=comparison.schemes[0].label, at=comparison.at)
 
 
 def _header(comparison: Comparison, title: str) -> str:
@@ -201,8 +231,8 @@ def _header(comparison: Comparison, title: str) -> str:
 def _summary(said: list[str]) -> str:
     """Return the result: the first sentence in large letters, and below it those that qualify it."""
     first, *others = said
-    rest = f"<p class='summary'>{escape(' '.join(others))}</p>" if others else ""
-    return UNITS.sub(NO_BREAK, f"<p class='lead'>{escape(first)}</p>{rest}")
+    rest = f"<p class='summary'>{prose(' '.join(others))}</p>" if others else ""
+    return UNITS.sub(NO_BREAK, f"<p class='lead'>{prose(first)}</p>{rest}")
 
 
 def _sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: list[str]) -> list[Section]:
@@ -237,7 +267,11 @@ def _metric_section(runs: Sequence[RunRecord], comparison: Comparison) -> list[S
         hint += "A dot marks where the target is held, a cross a scheme that did not hold it in every run. "
     if any(scheme.censored for scheme in comparison.schemes):
         hint += "An open triangle: runs were stopped at the easier target that they were run for. "
-    controls = _switch("metric", {over: OVER[over].format(clock=comparison.clock) for over in views}, "horizontal axis")
+    names = {over: OVER[over].format(clock=comparison.clock) for over in views}
+    if "time" in views and comparison.target is not None and len(comparison.schemes) > 1:
+        names["speed-up"] = "speed-up"  # the page's script computes it, because readers choose the baseline
+        hint += "Speed-up: how many times as fast each value is reached as with the scheme that you compare with. "
+    controls = _switch("metric", names, "what is drawn")
     hint += "Drag to zoom, double-click to zoom out."
     under = _instant(name, comparison.clock) if "time" in views else ""
     return [Section("metric", name.capitalize(), hint, views, controls, under)]
@@ -272,11 +306,11 @@ def _client_sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: 
     found = []
     if mapped:
         hint = (
-            "Clients from the fastest (bottom) to the slowest, rounds from left to right; the stronger the colour, the "
-            "larger the weight of the client. Without rounds: the clients whose replies made a step. A cross marks a "
-            "task that failed or was given up. First seed."
+            "A row is a client, the fastest at the bottom; a column is a step of the server, and a round is one step. "
+            "The stronger the colour, the larger the weight of the client's update. A cross marks a task that failed "
+            "or was given up. First seed."
         )
-        found.append(Section("map", "Selected clients", hint, None, _choice(mapped, comparison.best)))
+        found.append(Section("map", "Which clients took part", hint, None, _choice("Scheme", "map-scheme", mapped, comparison.best)))
     charts = {of: figures.speed_chart(runs, comparison, of) for of in ("share", "metric")}
     views = {of: plotly_figure(chart) for of, chart in charts.items() if chart is not None}
     if views:
@@ -290,8 +324,8 @@ def _client_sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: 
     cohort = figures.cohort_chart(runs, comparison)
     if cohort is not None:
         hint = (
-            "Number of different clients in each round; without rounds, of the clients whose replies made a step. Mean "
-            "over the runs that had that round."
+            "Different clients whose updates made a step of the server; a round is one step. Mean over the runs that "
+            "had that step."
         )
         found.append(Section("cohort", cohort.title, hint, plotly_figure(cohort)))
     return found
@@ -303,7 +337,7 @@ def _section(section: Section) -> str:
     figure: PlotlyFigure = section.figure or {}
     layout = (figure if "layout" in figure else next(iter(figure.values()), {})).get("layout", {})
     height = layout.get("height", MAP_HEIGHT)  # kept free before the figure is there, so that nothing jumps
-    hint = f"<p class='hint'>{escape(section.hint.strip())}</p>"
+    hint = f"<p class='hint'>{prose(section.hint.strip())}</p>"
     return (
         f"{section.above}<section><div class='head'><h2>{escape(section.heading)}</h2>{section.controls}</div>"
         f"{'' if section.under else hint}"
@@ -313,8 +347,8 @@ def _section(section: Section) -> str:
     )
 
 
-def _chips(comparison: Comparison) -> str:
-    """Return a button per scheme that shows or hides it in all figures; none for a single scheme."""
+def _toolbar(comparison: Comparison) -> str:
+    """Return what decides which schemes are shown, and which one others are compared with; none for one scheme."""
     if len(comparison.schemes) == 1:
         return ""
     buttons = "".join(
@@ -324,7 +358,14 @@ def _chips(comparison: Comparison) -> str:
         for number, (label, look) in enumerate(looks(comparison).items())
     )
     every = "<button type='button' id='all-schemes'>show all</button>"
-    return f"<div class='chips' role='group' aria-label='schemes in the figures'>{buttons}{every}</div>"
+    found = f"<div class='chips' role='group' aria-label='schemes in the figures'>{buttons}{every}</div>"
+    tools = ""
+    if len(comparison.schemes) > MANY:
+        tools += "<label>Filter <input id='filter' type='search' placeholder='part of a name' size='14'></label>"
+    if comparison.baseline is not None:
+        tools += _choice("Compare with", "baseline", [s.label for s in comparison.schemes], comparison.baseline)
+    hint = "<span class='how'>Click a scheme to hide it, double-click to see it alone.</span>"
+    return f"<div class='tools'>{tools}{hint}</div>{found}"
 
 
 def _switch(name: str, views: Mapping[str, str], label: str) -> str:
@@ -349,18 +390,18 @@ def _instant(metric: str, clock: str) -> str:
     )
 
 
-def _choice(labels: list[str], best: str | None) -> str:
-    """Return a list of schemes to choose from, with the fastest selected."""
+def _choice(text: str, name: str, labels: list[str], chosen: str | None) -> str:
+    """Return a list of schemes to choose from."""
     options = "".join(
-        f"<option value='{escape(label)}'{' selected' if label == best else ''}>{escape(label)}</option>"
+        f"<option value='{escape(label)}'{' selected' if label == chosen else ''}>{escape(label)}</option>"
         for label in labels
     )
-    return f"<label class='choice'>Scheme <select id='map-scheme'>{options}</select></label>"
+    return f"<label class='choice'>{text} <select id='{name}'>{options}</select></label>"
 
 
 def _heading(column: Column, sortable: bool) -> str:
     text = f"{escape(column.heading)}{f'<br>{escape(column.sub)}' if column.sub else ''}"
-    kind = "" if column.number else " class=text"
+    kind = f" data-column='{escape(column.title)}'" + ("" if column.number else " class=text")
     if not sortable:
         return f"<th scope='col'{kind}>{text}</th>"
     return f"<th scope='col'{kind} aria-sort='none'><button type='button' class='sort'>{text}</button></th>"

@@ -13,6 +13,7 @@ from fedpace._base.files import keeping, write_atomically
 from fedpace.planning import Choice, CohortPlan
 from fedpace.report import numbers
 from fedpace.report.figures import Axis, Chart, Series
+from fedpace.report.page import prose
 from fedpace.report.picture import draw_chart, new_figure, rendered
 from fedpace.report.style import NEUTRAL, PALETTE
 
@@ -48,7 +49,7 @@ def write_plan_page(plan: CohortPlan, path: Path) -> None:
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Clients to wait for</title><style>{STYLE}</style></head>
-<body><h1>Clients to wait for</h1><p>{html.escape(" ".join(plan.sentences()))}</p>
+<body><h1>Clients to wait for</h1><p>{prose(" ".join(plan.sentences()))}</p>
 {picture}
 <h2>Alternatives</h2>
 {

@@ -130,6 +130,7 @@ def _not_reached(comparison: Comparison) -> list[str]:
             f"{numbers.listed(stopped)} ended with the easier target that they were run for, so it is not known when "
             f"they would have held this one: run `fedpace compare --target {target}`."
         )
+    said.extend(_cut(comparison))
     if never and len(never) < len(comparison.schemes):
         said.append(f"{numbers.listed([scheme.label for scheme in never])} did not reach the target in any run.")
     if comparison.best is not None:  # else the first sentence says that no scheme is ranked
@@ -139,6 +140,19 @@ def _not_reached(comparison: Comparison) -> list[str]:
             for scheme in partly
         )
     return said
+
+
+def _cut(comparison: Comparison) -> list[str]:
+    """Return which runs a limit ended before the target: they may have needed only a little longer."""
+    found: dict[str, list[str]] = {}
+    for scheme in comparison.schemes:
+        limits = [result.limit for result in scheme.results if result.limit]
+        for limit in dict.fromkeys(limits):
+            found.setdefault(limit, []).append(f"{_runs(limits.count(limit), scheme)} of {scheme.label}")
+    return [
+        f"`{limit}` ended {numbers.listed(cut)} before the target was held: with a higher limit they may hold it."
+        for limit, cut in found.items()
+    ]
 
 
 def _final(comparison: Comparison) -> list[str]:

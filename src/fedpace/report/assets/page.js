@@ -9,6 +9,7 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const views = { metric: "time", speed: "share" };
   const hidden = new Set();
+  let base = data.schemes.find((scheme) => scheme.label === data.baseline) || {};
   const drawn = new Set();
   const one = (id) => document.getElementById(id);
   const all = (selector) => [...document.querySelectorAll(selector)];
@@ -21,6 +22,7 @@
   function current(name) {
     if (name === "map") return cohortMap(one("map-scheme").value);
     if (!(name in views)) return figures[name];
+    if (name === "metric" && views.metric === "speed-up") return speedUps();
     return figures[name][views[name]] || Object.values(figures[name])[0];
   }
 
@@ -36,6 +38,8 @@
     for (const axis of [layout.xaxis, layout.yaxis]) Object.assign(axis, { gridcolor: line, linecolor: line });
     for (const shape of layout.shapes || []) shape.line.color = ink;
     for (const trace of copy.data) if (trace.meta === "ink") trace.line.color = ink;
+    // The scheme that others are compared with is the heavy line.
+    for (const trace of copy.data) if (trace.meta === "line" && trace.legendgroup === base.group) trace.line.width = 4;
     // Many bands over each other show nothing.
     const many = data.schemes.length - hidden.size > data.most_banded;
     const band = (trace) => trace.mode === "lines" && trace.line.width === 0;
@@ -50,7 +54,7 @@
       layout.xaxis.title = Object.assign({}, layout.xaxis.title, { font: { size: 12 } });
       layout.xaxis.tickangle = 0;
       if (layout.xaxis.type === "log") Object.assign(layout.xaxis, decades(copy.data));
-      else if (!layout.xaxis.tickvals) Object.assign(layout.xaxis, { nticks: 5, tickformat: "~s" });
+      else if (!layout.xaxis.tickvals) Object.assign(layout.xaxis, { nticks: 5, tickformat: Math.max(...copy.data.flatMap((t) => t.x)) < 10 ? "~g" : "~s" });
       if (layout.xaxis.dtick === 1 && layout.xaxis.type !== "log") layout.xaxis.dtick = 3;
       if (layout.yaxis.ticktext) layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorter);
     }
@@ -81,7 +85,112 @@
 
   const redraw = () => drawn.forEach(draw);
 
-  // -- selected clients --------------------------------------------------------------------------------------------
+  // -- compared with a scheme ------------------------------------------------------------------------------------
+
+  // As `fedpace.report.numbers.digits`: three significant digits, thousands with commas.
+  function digits(value) {
+    if (value === 0) return "0";
+    if (Math.abs(value) < 1e-4) return value.toExponential(2);
+    const rounded = Math.abs(value) < 1000 ? Number(value.toPrecision(3)) : value;
+    const places = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(rounded))));
+    return rounded.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+  }
+
+  // As `geometric_estimate`: the mean of the ratios seed by seed, and its 95 % interval.
+  function speedUp(scheme) {
+    const ratios = Object.keys(scheme.seconds)
+      .filter((seed) => scheme.seconds[seed] > 0 && base.seconds[seed] > 0)
+      .map((seed) => Math.log(base.seconds[seed] / scheme.seconds[seed]));
+    const count = ratios.length;
+    if (!count) return null;
+    const mean = ratios.reduce((sum, ratio) => sum + ratio, 0) / count;
+    const quantile = data.quantiles[count];
+    if (!quantile) return { mean: Math.exp(mean), count };
+    const spread = Math.sqrt(ratios.reduce((sum, ratio) => sum + (ratio - mean) ** 2, 0) / (count - 1));
+    const half = (quantile * spread) / Math.sqrt(count);
+    return { mean: Math.exp(mean), low: Math.exp(mean - half), high: Math.exp(mean + half), count };
+  }
+
+  function compareWith(label) {
+    base = data.schemes.find((scheme) => scheme.label === label);
+    for (const part of all(".base")) part.textContent = label;
+    const head = document.querySelector("[data-column='Speed-up']");
+    if (!head) return;
+    const table = head.closest("table");
+    const place = [...head.parentNode.children].indexOf(head);
+    for (const row of table.querySelectorAll("tbody tr")) {
+      const scheme = data.schemes.find((each) => each.label === row.dataset.row);
+      const cell = row.children[place];
+      const found = speedUp(scheme);
+      const text = document.createElement("span");
+      cell.replaceChildren(text);
+      delete cell.dataset.order;
+      text.textContent = found === null ? "\u2013" : (scheme === base ? "1" : digits(found.mean)) + "\u00d7";
+      if (found === null) continue;
+      cell.dataset.order = scheme === base ? 1 : found.mean;
+      const notes = [];
+      if (found.low !== undefined && scheme !== base) notes.push(digits(found.low) + "\u2013" + digits(found.high));
+      const runs = Object.keys(scheme.seconds).length;
+      if (found.count < runs && scheme !== base) notes.push(found.count + " of " + runs + " seeds");
+      if (notes.length) {
+        const small = document.createElement("small");
+        small.textContent = notes.join(", ");
+        text.append(small);
+      }
+    }
+    sortAgain(table);
+    if (drawn.has("metric")) draw("metric");
+  }
+
+  // How many times as fast as the baseline each scheme comes to each value of the metric, on the mean curves.
+  function speedUps() {
+    const layout = structuredClone(figures.metric.time.layout);
+    const best = (values) => values.reduce((kept, value) => (data.up ? Math.max(kept, value) : Math.min(kept, value)));
+    const of = (scheme) => lines.find((trace) => trace.legendgroup === scheme.group);
+    const start = of(base) ? of(base).y[0] : 0;
+    const end = of(base) ? best(of(base).y) : 0;
+    const levels = Array.from({ length: 101 }, (_, i) => start + ((end - start) * i) / 100).slice(1);
+    const when = (trace, level) => {
+      const place = trace.y.findIndex((value) => (data.up ? value >= level : value <= level));
+      return place < 0 ? null : trace.x[place];
+    };
+    const traces = [];
+    const named = [];
+    for (const scheme of data.schemes) {
+      const line = of(scheme);
+      if (!line || !of(base)) continue;
+      const points = levels
+        .map((level) => [level, when(of(base), level), when(line, level)])
+        .filter(([, slow, fast]) => slow > 0 && fast > 0)
+        .map(([level, slow, fast]) => [level, slow / fast]);
+      const [x, y] = [points.map((point) => point[0]), points.map((point) => point[1])];
+      const common = { type: "scatter", legendgroup: scheme.group, x, y, showlegend: false };
+      const style = { color: scheme.colour, dash: scheme.dash, width: 2.2, shape: "hv" };
+      const hovertemplate = "%{y:.3~r} times as fast to %{x:.3~r}<extra>" + scheme.group + "</extra>";
+      traces.push({ ...common, mode: "lines", meta: "line", name: scheme.group, line: style, hovertemplate });
+      if (x.length && !hidden.has(scheme.group)) named.push({ ...common, x: x.slice(-1), text: [scheme.group], at: Math.log(y[y.length - 1]) });
+    }
+    // Names at the ends of the lines, moved apart where lines end close to each other.
+    named.sort((a, b) => b.at - a.at);
+    const heights = traces.flatMap((trace) => trace.y).map(Math.log);
+    const apart = 0.055 * (Math.max(...heights) - Math.min(...heights));
+    named.forEach((label, i) => {
+      if (i) label.at = Math.min(label.at, named[i - 1].at - apart);
+      const place = { mode: "text", textposition: "middle right", hoverinfo: "skip", cliponaxis: false, meta: "label" };
+      traces.push({ ...label, ...place, x: [end], y: [Math.exp(label.at)] });
+    });
+    layout.xaxis.title.text = escaped(data.metric);
+    Object.assign(layout.xaxis, { type: "linear", rangemode: "normal", tickformat: "~g" });
+    delete layout.xaxis.dtick;
+    Object.assign(layout.yaxis, { type: "log", tickformat: ",.10~g", dtick: "D2", rangemode: "normal" });
+    layout.yaxis.title.text = "times as fast as " + escaped(base.label);
+    layout.shapes = [];
+    layout.annotations = [];
+    if (!narrow.matches) layout.margin.r = 130;
+    return { data: traces, layout };
+  }
+
+  // -- which clients took part --------------------------------------------------------------------------------------------
 
   function cohortMap(label) {
     const map = data.maps[label];
@@ -95,11 +204,11 @@
       const column = map.column[i];
       const first = at(column);
       const last = Math.min(map.rounds, first + map.per_column - 1);
-      const when = first === last ? "round " + first : "rounds " + first + " to " + last;
+      const when = first === last ? "step " + first : "steps " + first + " to " + last;
       const lines = [escaped(map.rows[row]), when];
       if (map.weight[i] || !map.failed[i]) {
         z[row][column] = map.weight[i];
-        lines.push("weight " + number(map.weight[i]) + (map.per_column > 1 ? " per round" : ""));
+        lines.push("weight " + number(map.weight[i]) + (map.per_column > 1 ? " per step" : ""));
       }
       if (map.why[i] >= 0) lines.push(escaped(map.reasons[map.why[i]]));
       if (map.failed[i]) {
@@ -115,10 +224,10 @@
     const steps = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.round(share * (height - 1)));
     const ticks = [...new Set(steps)].filter((row) => map.ticks[row]);
     const layout = structuredClone(data.layout);
-    layout.xaxis.title = { text: "round", standoff: 6 };
+    layout.xaxis.title = { text: "step of the server", standoff: 6 };
     Object.assign(layout.xaxis, { showgrid: false, type: "linear", dtick: null });
     layout.yaxis = {
-      title: { text: ticks.length ? "clients by delay" : "clients, most often chosen first", standoff: 12 },
+      title: { text: ticks.length ? "clients by seconds per round" : "clients, most often chosen first", standoff: 12 },
       automargin: true, zeroline: false, showgrid: false, range: [-0.5, height - 0.5],
       tickvals: ticks, ticktext: ticks.map((row) => map.ticks[row]),
     };
@@ -224,9 +333,11 @@
     });
   }
 
-  const chips = all("[data-scheme]");
+  const chips = all("button[data-scheme]");
   function showSchemes() {
     chips.forEach((chip, i) => chip.setAttribute("aria-pressed", String(!hidden.has(data.schemes[i].group))));
+    const off = new Set(data.schemes.filter((scheme) => hidden.has(scheme.group)).map((scheme) => scheme.label));
+    for (const row of all("tr[data-row]")) row.classList.toggle("off", off.has(row.dataset.row));
     redraw();
     if (one("at") && one("at").value !== "") tell(Number(one("at").value));
   }
@@ -237,32 +348,52 @@
       showSchemes();
     })
   );
+  const only = (wanted) => {
+    hidden.clear();
+    for (const scheme of data.schemes) if (!wanted(scheme)) hidden.add(scheme.group);
+    showSchemes();
+  };
+  chips.forEach((chip, i) => chip.addEventListener("dblclick", () => only((scheme) => scheme === data.schemes[i])));
+  if (one("filter")) {
+    one("filter").addEventListener("input", () => {
+      const words = one("filter").value.toLowerCase().split(/\s+/);
+      only((scheme) => words.some((word) => scheme.label.toLowerCase().includes(word)));
+    });
+  }
+  if (one("baseline")) one("baseline").addEventListener("change", () => compareWith(one("baseline").value));
   if (one("all-schemes")) {
     one("all-schemes").addEventListener("click", () => {
-      hidden.clear();
-      showSchemes();
+      if (one("filter")) one("filter").value = "";
+      only(() => true);
     });
   }
   // Click on a heading: sort by the column; click again: the other way round. Cells without a number stay last.
+  function sortAgain(table) {
+    const heads = [...table.querySelectorAll("thead th")];
+    const place = heads.findIndex((head) => head.getAttribute("aria-sort") !== "none");
+    if (place < 0) return;
+    const sign = heads[place].getAttribute("aria-sort") === "ascending" ? 1 : -1;
+    const key = (row) => {
+      const cell = row.children[place];
+      if (place === 0) return cell.textContent;
+      return "order" in cell.dataset ? Number(cell.dataset.order) : null;
+    };
+    const body = table.querySelector("tbody");
+    const rows = [...body.children].map((row) => [key(row), row]);
+    rows.sort(([a], [b]) => {
+      if (a === null || b === null) return (a === null) - (b === null);
+      return sign * (place === 0 ? a.localeCompare(b) : a - b);
+    });
+    body.append(...rows.map(([, row]) => row));
+  }
   for (const table of all("table.sortable")) {
     const heads = [...table.querySelectorAll("thead th")];
-    heads.forEach((head, place) =>
+    heads.forEach((head) =>
       head.querySelector("button").addEventListener("click", () => {
-        const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        const down = head.getAttribute("aria-sort") === "ascending";
         for (const other of heads) other.setAttribute("aria-sort", "none");
-        head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-        const body = table.querySelector("tbody");
-        const key = (row) => {
-          const cell = row.children[place];
-          if (place === 0) return cell.textContent;
-          return "order" in cell.dataset ? Number(cell.dataset.order) : null;
-        };
-        const rows = [...body.children].map((row) => [key(row), row]);
-        rows.sort(([a], [b]) => {
-          if (a === null || b === null) return (a === null) - (b === null);
-          return sign * (place === 0 ? a.localeCompare(b) : a - b);
-        });
-        body.append(...rows.map(([, row]) => row));
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        sortAgain(table);
       })
     );
   }
