@@ -27,6 +27,7 @@ from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key
 
 from fedpace.records.holding import Holding
+from fedpace.report.style import FIXED
 from grid import cells as grid_cells
 
 CELLS = "digits-0.3/synthetic/independent,digits-0.3/nycmesh/independent,digits-rotated/nycmesh/independent"
@@ -46,6 +47,7 @@ FAMILIES: dict[str, list[tuple[str, Scheme]]] = {
 }
 """Family -> what its points are labelled with, and the scheme."""
 STYLE = {"pace-async, priced": "o-", "pace-async, capped": "s--", "pace": "*", "fedbuff": "^-", "random": "v-"}
+NAMES = {"digits-0.3": "digits, very uneven", "digits-rotated": "digits, rotated"}
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,16 @@ def summarise(results: Rows, cells: Sequence[Cell], seeds: Sequence[int]) -> dic
     return found
 
 
+def _message(summary: dict[str, Any]) -> str:
+    """Return the title: what the points show, if they do so in every panel."""
+    for families in summary.values():
+        ours = [p for name in families for p in families[name] if name.startswith("pace-async") and "seconds" in p]
+        for point in (p for name in ("fedbuff", "random") for p in families[name] if "seconds" in p):
+            if not any(p["seconds"] < point["seconds"] and p["work"] < point["work"] for p in ours):
+                return "Time to the target against client work (down and left is better)"
+    return "For whatever work fedbuff or random cost, pace-async can take less work and less time"
+
+
 def draw(summary: dict[str, Any], path: Path) -> None:
     """Draw time against work, one panel for each cell and target; down and left is better."""
     import matplotlib
@@ -157,8 +169,9 @@ def draw(summary: dict[str, Any], path: Path) -> None:
             met = [point for point in points if "seconds" in point]
             size = 13 if family == "pace" else 5
             (line,) = axis.plot(
-                [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=family, ms=size
-            )
+                [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=family, ms=size,
+                color=FIXED[family.partition(",")[0]].colour,
+            )  # fmt: skip
             # The two fronts of pace-async cross: labels of one to the left below, of the other to the right above.
             left = family == "pace-async, priced"
             for point in met:
@@ -171,17 +184,18 @@ def draw(summary: dict[str, Any], path: Path) -> None:
                     fontsize=7,
                     color=line.get_color(),
                 )
-        axis.set(
-            xscale="log", yscale="log", title=name, xlabel="seconds to the target", ylabel="client-seconds of work"
-        )
-        axis.title.set_fontsize(9)
+        task, delays, *_, level = name.replace(", ", "/").split("/")
+        title = f"{NAMES.get(task, task)}, {delays} delays, {level} target"
+        axis.set(xscale="log", yscale="log", title=title, xlabel="seconds to the target", ylabel="client work in s")
+        axis.title.set_fontsize(10)
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if side is axis.yaxis else (1.0, 3.0)))
             side.set_major_formatter(plain)
             side.set_minor_formatter(NullFormatter())
         axis.grid(visible=True, which="both", alpha=0.2)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(FAMILIES), frameon=False)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.suptitle(_message(summary), x=0.01, ha="left", fontsize=14, fontweight="bold")
+    figure.tight_layout(rect=(0, 0.04, 1, 0.99))
     figure.savefig(path, dpi=110)
 
 

@@ -103,7 +103,7 @@ def main() -> None:
     summary = summarise(rows, flagship=options.flagship)
     print(picture.table(summary), file=sys.stderr)
     if options.png:
-        picture.draw(summary, Path(options.png))
+        picture.draw(sceptic.Judged(rows, options.flagship), Path(options.png))
     if options.markdown:
         print(sceptic.page(rows, options.flagship), markdown.judgements(summary), sep="\n\n")
         return

@@ -1,14 +1,28 @@
-"""The grid at a glance: a table for the terminal, and a heat map of the speed-ups over random."""
+"""The grid at a glance: a table for the terminal, and a picture of twelve rows, one per task and delay model.
+
+python -m grid.picture grid/results.json ../docs/without-rounds.png     in benchmarks/
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fedpace.report.picture import new_figure, save, tidy
+from fedpace.report.style import FAINT, FIXED, INK
+from grid import recorded
+from grid.sceptic import Factor, Judged
+from grid.schemes import BASELINE
 
-ORDER = {"ours": 0, "paper": 1, "baseline": 2, "control": 3}
+TASKS = {
+    "digits-0.3": "digits, very uneven",
+    "digits-2": "digits, fairly even",
+    "digits-rotated": "digits, rotated",
+    "quadratic": "quadratic",
+}
+"""Names of tasks, for people."""
 
 
 def table(summary: dict[str, Any], shown: int = 8) -> str:
@@ -40,75 +54,68 @@ def table(summary: dict[str, Any], shown: int = 8) -> str:
     return "\n".join(lines)
 
 
-def draw(summary: dict[str, Any], path: Path) -> None:
-    """Draw cells against schemes: colour is the log of the speed-up over random; grey is failure, white is not run."""
-    import matplotlib
+def draw(judged: Judged, path: Path) -> None:
+    """Draw how many times as long as the judged scheme others take, a row per task and delay model."""
+    rows = [(task, delays) for task in judged.tasks() for delays in judged.delays() if judged.cells(task, delays)]
+    rivals = {row: [judged.best(cell, "baseline", "paper") for cell in judged.cells(*row)] for row in rows}
+    others = {
+        label: {row: _mean([judged.over(label, cell) for cell in judged.cells(*row)]) for row in rows}
+        for label in ("pace", BASELINE)
+    }
+    best = {row: _mean(found) for row, found in rivals.items()}
+    known = [factor for factor in best.values() if factor is not None]
+    ahead = sum(factor > 1 for factor in known)
+    figure = new_figure(6.4, 0.36 * len(rows) + 2.0)
+    axes = figure.subplots()
+    tidy(axes, "", f"times as long as {judged.flagship} takes to hold a target", "")
+    figure.suptitle(
+        f"{judged.flagship} holds targets {min(known):.1f} to {max(known):.1f} times as fast\n"
+        f"as the best tuned rival: ahead in {ahead} of {len(rows)} settings",
+        x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK,
+    )  # fmt: skip
+    for y, row in enumerate(reversed(rows)):
+        factor = best[row]
+        axes.plot([1, others[BASELINE][row] or 1], [y, y], color=FAINT, linewidth=1.2, zorder=1)
+        axes.plot([1, factor], [y, y], color=INK, linewidth=3, alpha=0.25, zorder=2, solid_capstyle="round")
+        for value, colour, size in (
+            (others[BASELINE][row], FIXED["random"].colour, 8),
+            (others["pace"][row], FIXED["pace"].colour, 8),
+            (factor, INK, 10),
+        ):
+            if value is not None:
+                axes.plot([value], [y], "o", color=colour, markersize=size, markeredgecolor="white", zorder=3)
+        if factor is not None:
+            axes.annotate(
+                f"{factor:.2f}", (factor, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=11,
+                fontweight="bold", color=INK, bbox={"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"},
+            )  # fmt: skip
+    axes.axvline(1, color=FIXED["pace-async"].colour, linewidth=3, zorder=2)
+    axes.set_xscale("log")
+    ticks = [1, 2, 5, 10, 20, 50]
+    axes.set_xticks(ticks, [f"{tick}" for tick in ticks], fontsize=11)
+    axes.set_xlim(0.8, 90)
+    axes.minorticks_off()
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.grid(axis="y", visible=False)
+    labels = [f"{TASKS.get(task, task)} · {delays}" for task, delays in reversed(rows)]
+    axes.set_yticks(range(len(rows)), labels, fontsize=11, color=INK)
+    marks = {judged.flagship: FIXED["pace-async"].colour, "pace": FIXED["pace"].colour, "best rival": INK}
+    for number, (label, colour) in enumerate((marks | {"random": FIXED["random"].colour}).items()):
+        mark, edge = ("|", 3) if number == 0 else ("o", 1)
+        axes.plot([], [], mark, color=colour, markersize=10, markeredgewidth=edge, label=label)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.42, 1.0), ncols=4, frameon=False, fontsize=11, handletextpad=0.2,
+                columnspacing=1.4)  # fmt: skip
+    for edge in range(1, len(rows)):
+        if rows[edge][0] != rows[edge - 1][0]:
+            axes.axhline(len(rows) - edge - 0.5, color=FAINT, linewidth=0.8, zorder=0)
+    save(figure, path)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    cells = summary["cells"]
-    overall = summary["verdict"]["speed_up_over_random"]
-    camps = {label: entry["camp"] for cell in cells for label, entry in cell["schemes"].items()}
+def _mean(found: list[Factor | None]) -> float | None:
+    """Return the geometric mean of the factors that count; None if there are none."""
+    counted = [math.log(each.mean) for each in found if each is not None and each.counts and math.isfinite(each.mean)]
+    return math.exp(sum(counted) / len(counted)) if counted else None
 
-    def place(label: str) -> tuple[int, bool, int, float]:
-        mine = overall[label]
-        mean = mine["geometric_mean_where_reached"] or 0.0
-        return ORDER[camps[label]], label != summary["flagship"], mine["cells_with_a_failure"], -mean
 
-    labels = sorted(camps, key=place)
-    values = np.full((len(cells), len(labels)), np.nan)
-    texts: dict[tuple[int, int], str] = {}
-    for y, cell in enumerate(cells):
-        for x, label in enumerate(labels):
-            entry = cell["schemes"].get(label)
-            if entry is None:
-                continue
-            if entry["speed_up"] is None:
-                texts[y, x] = f"{entry['failed']}✗" if entry["failed"] else f"{entry['given_up']}…"
-            else:
-                mean = entry["speed_up"]["mean"]
-                values[y, x] = math.log2(mean)
-                texts[y, x] = f"{mean:.1f}" if mean < 9.95 else f"{mean:.0f}"
-    figure, axes = pyplot.subplots(figsize=(2.6 + 0.52 * len(labels), 1.9 + 0.27 * len(cells)), layout="constrained")
-    widest = 5.0
-    colours = pyplot.get_cmap("RdBu").copy()
-    colours.set_bad("white")
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, vmin=-widest, vmax=widest, aspect="auto")
-    for (y, x), text in texts.items():
-        if np.isnan(values[y, x]):
-            axes.add_patch(pyplot.Rectangle((x - 0.5, y - 0.5), 1, 1, color="#d0d0d0", linewidth=0))
-        dark = abs(values[y, x]) > 0.6 * widest if np.isfinite(values[y, x]) else False
-        ahead = cells[y]["standing"] == "fastest"
-        best = labels[x] == (summary["flagship"] if ahead else cells[y]["best"]["of_all_others"])
-        axes.text(
-            x,
-            y,
-            text,
-            ha="center",
-            va="center",
-            fontsize=7,
-            color="white" if dark else "black",
-            weight="bold" if best else "normal",
-        )
-    axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
-    axes.set_yticks(range(len(cells)), [cell["cell"] for cell in cells], fontsize=8)
-    for edge in range(1, len(labels)):
-        if camps[labels[edge]] != camps[labels[edge - 1]]:
-            axes.axvline(edge - 0.5, color="black", linewidth=1.5)
-    tasks = [cell["cell"].split("/")[0] for cell in cells]
-    for edge in range(1, len(cells)):
-        if tasks[edge] != tasks[edge - 1]:
-            axes.axhline(edge - 0.5, color="black", linewidth=1.5)
-    axes.set_title(
-        "Speed-up over random in the time until a target is held, warm-ups charged, options tuned\n"
-        "ours | the paper's | baselines | controls with the steps of pace\n"
-        "(bold: the fastest that competes, which neither variants of pace nor controls do; "
-        "✗: seeds that missed the target; …: seeds given up, far behind; white: not run, or does not apply)",
-        fontsize=10,
-    )
-    bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01)
-    ticks = np.arange(-widest, widest + 1)
-    bar.set_ticks(ticks, labels=[f"{2.0**tick:g}" for tick in ticks])
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+if __name__ == "__main__":
+    draw(Judged(recorded.read(Path(sys.argv[1])), "pace-async"), Path(sys.argv[2]))

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpace.report.style import FIXED
+
 NODES = 12
 Result = dict[str, Any]
 SENT, PART, BEGAN, SLEPT, ENDED, SEEN = range(6)
@@ -28,7 +30,8 @@ WHATS = (
 )
 """What a server's seconds go on."""
 SPENT = ("seconds", "times", "longest", "work", "most_work")
-COLOURS = ("#7f7f7f", "#b4875a", "#0072b2", "#a50fff", "#ff5a00")
+COLOURS = ("pace-async", "pace", "fedbuff", "random")
+"""Schemes whose colour a contestant has if its name begins with theirs; others have that of `fed-cs`."""
 
 
 def tables(found: Sequence[Result], contestants: Sequence[str]) -> Iterator[str]:
@@ -137,7 +140,10 @@ def draw(found: Sequence[Result], contestants: Sequence[str], target: float, pat
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     panels = above.subplots(1, len(seeds), sharey=True, squeeze=False)[0]
     for panel, seed in zip(panels, seeds, strict=True):
-        for name, colour in zip(contestants, COLOURS, strict=False):
+        for name in contestants:
+            colour = FIXED[
+                next((scheme for start, scheme in COLOURS.items() if name.startswith(start)), "fed-cs")
+            ].colour
             if (run := by.get((name, seed))) is not None:
                 times, reached = zip(*run["curve"], strict=True)
                 panel.step(times, reached, where="post", color=colour, linewidth=1.4, label=name)

@@ -93,7 +93,7 @@ def test_schemes_are_filtered_by_name_and_shown_alone(browser, pages):
     lines = "return document.querySelectorAll('#figure-speed .scatterlayer .trace').length"
     dimmed = "return document.querySelectorAll('table.sortable')[0].querySelectorAll('tr.off').length"
     write = "const f = document.getElementById('filter'); f.value = arguments[0]; f.dispatchEvent(new Event('input'))"
-    browser.run(write, "pace")
+    browser.run(write, "delayhet")
     assert (browser.run(lines), browser.run(dimmed)) == (2, 10)
     browser.run(write, "random OORT")
     assert (browser.run(lines), browser.run(dimmed)) == (2, 10)

@@ -310,7 +310,11 @@ def _client_sections(runs: Sequence[RunRecord], comparison: Comparison, mapped: 
             "The stronger the colour, the larger the weight of the client's update. A cross marks a task that failed "
             "or was given up. First seed."
         )
-        found.append(Section("map", "Which clients took part", hint, None, _choice("Scheme", "map-scheme", mapped, comparison.best)))
+        found.append(
+            Section(
+                "map", "Which clients took part", hint, None, _choice("Scheme", "map-scheme", mapped, comparison.best)
+            )
+        )
     charts = {of: figures.speed_chart(runs, comparison, of) for of in ("share", "metric")}
     views = {of: plotly_figure(chart) for of, chart in charts.items() if chart is not None}
     if views:
