@@ -100,9 +100,11 @@ coverage: setup  ## which lines the tests run; the page is runs/coverage/html/in
 	@mkdir -p runs/coverage
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n auto -m "not slow" --cov --cov-report=term --cov-report=html
 
-docs: setup      ## the documents as a site, into site/; strict: a broken link is an error
+# The site links to where this checkout came from, if that is a web address.
+REPOSITORY ?= $(filter https://%,$(shell git remote get-url origin 2>/dev/null))
+docs: setup      ## the documents as a site, into site/VERSION/; strict: a broken link is an error
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 FEDPACE_REPOSITORY="$(REPOSITORY)" $(BIN)/mkdocs build --strict
 
 image:           ## the server's image, with docker or podman; without them only what it is made of is checked
 	@builder=`command -v docker || command -v podman || true`; \

@@ -180,9 +180,15 @@ def picture(path: Path, results: Row) -> None:
     modes = ["plain", "sums 4", "sums 8", "sums 16"]
     noisy = [mode for mode in NOISES if mode.startswith("gaussian")]
     for scheme, found in results["summary"].items():
-        left.plot(modes, [found.get(mode, {}).get("hard") or math.nan for mode in modes], marker="o", label=scheme)
+        left.plot(
+            modes,
+            [found.get(mode, {}).get("hard") or math.nan for mode in modes],
+            marker="o",
+            label=scheme,
+            color=FIXED[scheme].colour,
+        )
         best = [np.mean((found.get(mode) or {}).get("best accuracies") or [math.nan]) for mode in noisy]
-        right.plot(noisy, best, marker="o", label=scheme)
+        right.plot(noisy, best, marker="o", label=scheme, color=FIXED[scheme].colour)
     left.axhline(1, color="grey", linewidth=0.5)
     left.set_ylabel("time to the hard target, over plain")
     left.set_xlabel("what the server sees: minimum of clients per sum")

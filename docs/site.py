@@ -1,19 +1,54 @@
-"""What the site needs beside mkdocs: formulas, links that leave docs/, and pictures from elsewhere in the project."""
+"""What the site needs beside mkdocs: formulas, links that leave docs/, pictures from elsewhere, and versions.
+
+Every version is a folder of its own. `versions.json` is what the theme's list of versions reads, in mike's format; the
+page above the versions leads to the newest. A build replaces its own version only.
+"""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
+from packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).parents[1]
+LATEST = """<!doctype html><meta charset="utf-8"><title>fedpace</title>
+<meta http-equiv="refresh" content="0; url={version}/index.html"><a href="{version}/index.html">fedpace {version}</a>
+"""
 FORMULA = re.compile(r"^( *)\$\$\n(.*?)\n *\$\$$", re.DOTALL | re.MULTILINE)
 """A displayed formula in LaTeX, which GitHub renders as it is."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Build into a folder of this version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.site_dir = str(Path(config.site_dir) / project["version"])
+    return config
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """List the versions that are built, and lead to the newest."""
+    above = Path(config.site_dir).parent
+    found = sorted(
+        (version for each in above.iterdir() if each.is_dir() and (version := _version(each.name))), reverse=True
+    )
+    listed = [{"version": str(each), "title": str(each), "aliases": ["latest"] * (each == found[0])} for each in found]
+    (above / "versions.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    (above / "index.html").write_text(LATEST.format(version=found[0]), encoding="utf-8")
+
+
+def _version(name: str) -> Version | None:
+    try:
+        return Version(name)
+    except InvalidVersion:
+        return None
 
 
 def on_files(files: Any, *, config: Any) -> Any:

@@ -141,9 +141,7 @@ def draw(found: Sequence[Result], contestants: Sequence[str], target: float, pat
     panels = above.subplots(1, len(seeds), sharey=True, squeeze=False)[0]
     for panel, seed in zip(panels, seeds, strict=True):
         for name in contestants:
-            colour = FIXED[
-                next((scheme for start, scheme in COLOURS.items() if name.startswith(start)), "fed-cs")
-            ].colour
+            colour = FIXED[next((scheme for scheme in COLOURS if name.startswith(scheme)), "fed-cs")].colour
             if (run := by.get((name, seed))) is not None:
                 times, reached = zip(*run["curve"], strict=True)
                 panel.step(times, reached, where="post", color=colour, linewidth=1.4, label=name)

@@ -287,10 +287,8 @@ def cohort_chart(runs: Sequence[RunRecord], comparison: Comparison) -> Chart | N
         return None
     lengths = sorted(float(each.x[-1]) for each in series)
     log = lengths[-1] > UNEVEN * max(lengths[len(lengths) // 2], 1)  # else short rounds leave the others no room
-    return Chart(
-        "How many clients took part", Axis("step of the server", log=log), Axis("clients per step", zero=True, whole=True),
-        tuple(series),
-    )  # fmt: skip
+    y = Axis("clients per step", zero=True, whole=True)
+    return Chart("How many clients took part", Axis("step of the server", log=log), y, tuple(series))
 
 
 def speed_chart(runs: Sequence[RunRecord], comparison: Comparison, of: Literal["share", "metric"]) -> Chart | None:
