@@ -70,7 +70,9 @@ OURS: dict[str, Given] = {"paced": ("paced", {}, {})}
 ABLATIONS: dict[str, Given] = {
     "all answers of a group weigh the same": ("paced", {"freshness": 0.0}, {}),
     "the last model": ("paced", {"average": 0.0}, {}),
+    "least variance (power 1/2)": ("paced", {"power": 0.5}, {}),
     "arrivals match shares (power 1)": ("paced", {"power": 1.0}, {}),
+    "places match shares (power 0)": ("paced", {"power": 0.0}, {}),
     "buffer of 100": ("paced", {"buffer": 100}, {}),
     "step size 1": ("paced", {"lr": 1.0}, {}),
     "step size 3": ("paced", {"lr": 3.0}, {}),

@@ -6,11 +6,10 @@ sent the model of d seconds ago is stable only for steps below about 1 / (d x cu
 data that only they hold. So this policy trades noise, which is cheap, for freshness.
 
 **Who starts.** Answers of group g arrive at the rate c_g (1 - q_g) / d_g, with c_g devices in flight, d_g the mean time
-in flight and q_g the drop-out (Little's law). With weights p_g / n_g for n_g answers, the variance of a step is
-sum p_g^2 s^2 / n_g, and n_g answers occupy n_g d_g / (1 - q_g) seconds of places. Least variance for the same places
-has n_g proportional to p_g / sqrt(d_g / (1 - q_g)), so quotas are c_g proportional to p_g (d_g / (1 - q_g))^power with
-`power` = 1/2. With `power` = 1 arrivals match the shares. A group that checks in too rarely to fill its quota leaves
-places to the others.
+in flight and q_g the drop-out (Little's law). Quotas are c_g proportional to p_g (d_g / (1 - q_g))^power, with p_g the
+group's share of the population. With `power` = 1 arrivals match the shares; with 1/2 a step has the least variance for
+the same places; with 0 every group has its share of the places. Fast groups answer with newer models, so less than 1/2
+is faster. A group that checks in too rarely to fill its quota leaves places to the others.
 
 **Weights.** A group that answered weighs p_g in a step, its share of the population. Within a group an answer of age t
 has the weight exp(-freshness t / d_g): devices that happened to be quick count most, so that a slow group's mean update
@@ -49,7 +48,7 @@ class Paced(Options, AdmissionPolicy):
     """Quotas per group by Little's law, weights that follow the population, fresh answers first, an averaged model.
 
     Args:
-        power: quotas go with share x delay^power; 1 = arrivals match the shares, 1/2 = least variance.
+        power: quotas go with share x delay^power; 1 = arrivals match the shares.
         buffer: number of answers per step; 0 = 1/30 of the allowed devices, but at least 10.
         freshness: within a group, an answer as old as the mean is divided by e to this power; 0 = all weigh the same.
         lr: the server's step size.
@@ -58,7 +57,7 @@ class Paced(Options, AdmissionPolicy):
 
     name: ClassVar[str] = "paced"
 
-    power: Annotated[float, Between(0, 1)] = 0.5
+    power: Annotated[float, Between(0, 1)] = 0.3
     buffer: Annotated[int, AtLeast(0)] = 0
     freshness: Annotated[float, AtLeast(0), FINITE] = 6.0
     lr: Annotated[float, Above(0), FINITE] = 1.5
