@@ -3,8 +3,9 @@
 python benchmarks/population.py decisions          # admission decisions per second on one core
 python benchmarks/population.py load               # a week of 10^6, 10^7 and 10^8 devices: load, memory, outage
 python benchmarks/population.py tune               # rivals' buffer and server step, on a seed of their own
-python benchmarks/population.py learn              # time to a held target, rivals tuned, ours not; ablations
-python benchmarks/population.py show               # tables in Markdown from the recorded results
+python benchmarks/population.py learn              # time to a held target, rivals tuned, ours not
+python benchmarks/population.py why                # ablations, and what oracles would give
+python benchmarks/population.py large              # 10^8 devices, 10^4 at a time
 
 Results are kept in --store, line by line: a run that is recorded is not repeated.
 """
@@ -23,64 +24,99 @@ from typing import Any
 
 import numpy as np
 
+from fedpace import make_server, stream
 from fedpace.population import Admission, CheckIn, Limits, Steering, make_admission, scenario, simulate
-from fedpace.population.simulator import held_since
-from fedpace.server.fedavgm import Fedavgm
-from fedpace.server.nesterov import Nesterov
+from fedpace.population.simulator import _Run, held_since
 
 STORE = Path(__file__).parent / "population.jsonl"
 DEVELOPMENT_SEED = 100
 SEEDS = (0, 1, 2)
-SCENARIOS = ("rare", "rare-shy", "alike")
+SCENARIOS = ("rare", "rare-shy", "alike", "zones")
 TARGETS = (0.9, 0.94, 0.96)
 CONCURRENCY, HORIZON, EVERY = 1000, 5400.0, 30.0
-SERVERS = {"nesterov": Nesterov(), "average": Fedavgm(0.0, 1.0)}
-STEPS = [
-    (30, 1.0, 0.0),
-    (30, 2.0, 0.0),
-    (30, 4.0, 0.0),
-    (100, 1.0, 0.0),
-    (100, 2.0, 0.0),
-    (100, 4.0, 0.0),
-    (100, 8.0, 0.0),
-    (100, 0.3, 0.9),
-]
-"""Buffer, server step size and server momentum that tuning tries."""
-ROUNDS = [(0, 1.0, 0.0), (0, 2.0, 0.0), (0, 4.0, 0.0), (300, 2.0, 0.0), (0, 0.5, 0.9)]
-TUNED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
-    "fedbuff": [
-        ("first-come", {"buffer": k, "lr": lr, "momentum": m, "staleness": 0.5, "over_selection": 1.3}, "")
-        for k, lr, m in STEPS
-    ],
-    "fedbuff, no staleness weight": [
-        ("first-come", {"buffer": k, "lr": lr, "momentum": m, "staleness": 0.0, "over_selection": 1.3}, "")
-        for k, lr, m in STEPS
-    ],
-    "synchronous, 130 %": [("over-selection", {"goal": k, "lr": lr, "momentum": m}, "") for k, lr, m in ROUNDS],
-    "paced, tuned as fedbuff": [("paced", {"buffer": k}, f"{lr} {m}") for k, lr, m in STEPS],
-}
-OURS: dict[str, tuple[str, dict[str, Any], str]] = {"paced": ("paced", {}, "")}
-ABLATIONS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "paced, arrivals match shares (power 1)": ("paced", {"power": 1.0}, ""),
-    "paced, equal weights": ("paced", {"catch_up": 0.0, "power": 1.0}, ""),
-    "paced, plain average": ("paced", {}, "average"),
-    "paced, buffer of 30": ("paced", {"buffer": 30}, ""),
-    "fedbuff with our server step": ("first-come", {"buffer": 100, "staleness": 0.5}, "nesterov"),
-    "fedbuff, no staleness weight, our server step": ("first-come", {"buffer": 100, "staleness": 0.0}, "nesterov"),
-}
+Given = tuple[str, dict[str, Any], dict[str, Any]]
+"""Name and options of a policy, and changes to the experiment: see `learnt`."""
 
 
-def learnt(scene: str, name: str, options: dict[str, Any], server: str, seed: int) -> dict[str, Any]:
-    """Return when a policy holds each target in a scenario, and how it treats groups."""
-    groups, learning = scenario(scene, 1_000_000, seed=seed)
+def _fedbuff(
+    buffer: int, lr: float, staleness: float, momentum: float = 0.0, average: float = 0.0, **changes: Any
+) -> Given:
+    options = {"buffer": buffer, "lr": lr, "staleness": staleness, "momentum": momentum, "average": average}
+    return "first-come", {**options, "over_selection": 1.0}, changes
+
+
+TUNED: dict[str, list[Given]] = {
+    "FedBuff": [
+        *(_fedbuff(10, lr, 0.0) for lr in (0.3, 0.6)),
+        *(_fedbuff(30, lr, 0.0) for lr in (0.5, 1.0, 2.0)),
+        *(_fedbuff(100, lr, 0.0) for lr in (1.0, 2.0, 4.0)),
+        *(_fedbuff(30, lr, 0.5) for lr in (2.0, 4.0, 8.0)),
+        *(_fedbuff(100, lr, 0.5) for lr in (4.0, 8.0, 16.0)),
+        _fedbuff(30, 0.1, 0.0, 0.9),
+        _fedbuff(100, 0.5, 0.5, 0.9),
+        _fedbuff(30, 2.0, 0.0, concurrency=500),
+        _fedbuff(30, 4.0, 0.5, concurrency=500),
+    ],
+    "FedBuff, averaged model": [
+        _fedbuff(*each, average=0.1)
+        for each in ((30, 1.0, 0.0), (30, 2.0, 0.0), (100, 4.0, 0.0), (30, 4.0, 0.5), (30, 8.0, 0.5), (100, 16.0, 0.5))
+    ],
+    "synchronous, 130 %": [
+        ("over-selection", {"goal": goal, "lr": lr, "momentum": momentum}, {})
+        for goal, lr, momentum in ((0, 1.0, 0.0), (0, 4.0, 0.0), (300, 2.0, 0.0), (0, 0.5, 0.9))
+    ],
+}
+OURS: dict[str, Given] = {"paced": ("paced", {}, {})}
+ABLATIONS: dict[str, Given] = {
+    "all answers of a group weigh the same": ("paced", {"freshness": 0.0}, {}),
+    "the last model": ("paced", {"average": 0.0}, {}),
+    "least variance (power 1/2)": ("paced", {"power": 0.5}, {}),
+    "arrivals match shares (power 1)": ("paced", {"power": 1.0}, {}),
+    "places match shares (power 0)": ("paced", {"power": 0.0}, {}),
+    "buffer of 100": ("paced", {"buffer": 100}, {}),
+    "step size 1": ("paced", {"lr": 1.0}, {}),
+    "step size 3": ("paced", {"lr": 3.0}, {}),
+    "Nesterov momentum": ("paced", {}, {"server": "nesterov"}),
+}
+ORACLES: dict[str, Given] = {
+    "paced, 20 times the samples per device": ("paced", {}, {"samples": 400, "batch": 200}),
+    "paced, answers to the current model": ("paced", {}, {"fresh": True}),
+    "FedBuff, 20 times the samples per device": _fedbuff(30, 1.0, 0.0, samples=400, batch=200),
+    "FedBuff, answers to the current model": _fedbuff(30, 1.0, 0.0, fresh=True),
+}
+"""What exact updates, and updates without delay, would give: neither exists outside a simulation."""
+LARGE = {"paced": OURS["paced"], **{f"FedBuff {k}, {lr:g}, {s:g}": _fedbuff(k, lr, s) for k, lr, s in
+         ((300, 1.0, 0.0), (300, 2.0, 0.0), (300, 4.0, 0.5), (1000, 8.0, 0.5))}}  # fmt: skip
+"""10^8 devices, 10^4 at a time."""
+
+
+class _Fresh:
+    """An oracle: every answer counts as if the device had trained from the current model."""
+
+    def __call__(self, run: Any, version: int, number: int) -> Any:
+        group = np.concatenate(run._versions[version]._groups)[number : number + 1]
+        key = (run.seed, "fresh", run.admission.book.version, version, number)
+        return run.trainer.updates(run.model, group, stream(*key))[0]
+
+
+def learnt(scene: str, name: str, options: dict[str, Any], changes: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return when a policy holds each target in a scenario, and how it treats groups.
+
+    `changes`: devices, concurrency, server (the name of a rule), samples and batch of a device, and the oracle fresh.
+    """
+    data = {each: changes[each] for each in ("samples", "batch") if each in changes}
+    groups, learning = scenario(scene, changes.get("devices", 1_000_000), seed=seed, **data)
     began = time.perf_counter()
+    update = _Run._update
+    if changes.get("fresh"):
+        _Run._update = lambda run, version, number: _Fresh()(run, version, number)  # type: ignore[method-assign]
     try:
         result = simulate(
             groups,
             make_admission(name, **options),
-            limits=Limits(concurrency=CONCURRENCY),
+            limits=Limits(concurrency=changes.get("concurrency", CONCURRENCY)),
             learning=learning,
-            server=_server(server),
+            server=make_server(changes["server"]) if "server" in changes else None,
             seconds=HORIZON,
             start_hour=20,
             rollout=7200,
@@ -89,28 +125,23 @@ def learnt(scene: str, name: str, options: dict[str, Any], server: str, seed: in
         )
     except ValueError as problem:
         return {"held": [None] * len(TARGETS), "problem": str(problem)}
+    finally:
+        _Run._update = update  # type: ignore[method-assign]
     facts = result.summary()
     late = result.evaluations[-20:]
     return {
         "held": [held_since(result, target, 10, EVERY) for target in TARGETS],
         "accuracy": float(np.mean([evaluation.accuracy for evaluation in late])),
         "worst_group": float(np.mean([evaluation.groups.min() for evaluation in late])),
+        "groups": np.mean([evaluation.groups for evaluation in late], axis=0).tolist(),
         "weight": result.weight.tolist(),
         "steps": result.steps,
-        "answers_per_step": facts["mean_answers_per_step"],
         "lag": facts["mean_lag"],
         "wasted": (facts["lost"] + facts["abandoned"]) / facts["admitted"],
         "answered": facts["answered"],
         "wall_seconds": time.perf_counter() - began,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-
-
-def _server(text: str) -> Any:
-    """Return a server rule by its name here, or FedAvgM by its step size and momentum; None = that of the policy."""
-    if not text or text in SERVERS:
-        return SERVERS.get(text)
-    lr, momentum = map(float, text.split())
-    return Fedavgm(momentum, lr)
 
 
 def decisions(seconds: float = 3.0) -> dict[str, Any]:
@@ -201,55 +232,42 @@ def cost(result: dict[str, Any]) -> float:
     return sum(math.log(2 * HORIZON if held is None else max(held, EVERY)) for held in result["held"])
 
 
-def tuned(store: Store, rival: str, scene: str) -> tuple[str, dict[str, Any], str]:
+def tuned(store: Store, rival: str, scene: str) -> Given:
     """Return the options of a rival that are best in a scenario on the development seed."""
     tried = []
     for place, given in enumerate(TUNED[rival]):
-        key = ["learn", scene, *given, DEVELOPMENT_SEED]
-        found = store.get(key, lambda given=given: learnt(scene, *given, DEVELOPMENT_SEED))
-        tried.append((cost(found), place))
+        tried.append((cost(played(store, scene, given, DEVELOPMENT_SEED)), place))
     return TUNED[rival][min(tried)[1]]
 
 
-def learn(store: Store, scenes: tuple[str, ...] = SCENARIOS) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return scenario -> scheme -> result per seed."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for scene in scenes:
-        schemes = {rival: tuned(store, rival, scene) for rival in TUNED} | OURS
-        if scene == "rare":
-            schemes |= ABLATIONS
-        for seed in SEEDS:
-            for label, (name, options, server) in schemes.items():
-                key = ["learn", scene, name, options, server, seed]
-                result = store.get(key, lambda given=(scene, name, options, server, seed): learnt(*given))
-                found.setdefault(scene, {}).setdefault(label, []).append(result)
+def played(store: Store, scene: str, given: Given, seed: int) -> dict[str, Any]:
+    """Return the result of one run, from the store if it is there."""
+    found: dict[str, Any] = store.get(["learn", scene, *given, seed], lambda: learnt(scene, *given, seed))
     return found
 
 
-def show(store: Store) -> None:
-    """Print the recorded results as tables in Markdown."""
-    for scene, schemes in learn(store).items():
-        wanted = " | ".join(map(str, TARGETS))
-        print(f"\n### {scene}\n\n| scheme | seconds to {wanted} | worst group | wasted |")
-        print("|---|---|---|---|---|---|")
-        for label, results in schemes.items():
-            cells = []
-            for place in range(len(TARGETS)):
-                times = [result["held"][place] for result in results]
-                missed = sum(held is None for held in times)
-                mean = math.exp(np.mean([math.log(2 * HORIZON if held is None else held) for held in times]))
-                cells.append(("≥ " if missed else "") + f"{mean:,.0f}" + (f" ({missed} missed)" if missed else ""))
-            worst = np.mean([result.get("worst_group", 0.0) for result in results])
-            wasted = np.mean([result.get("wasted", 0.0) for result in results])
-            print(f"| {label} | {' | '.join(cells)} | {worst:.3f} | {wasted:.0%} |")
-        for rival in TUNED:
-            print(f"\n{rival}: {tuned(store, rival, scene)[1]}")
+def table(store: Store, scene: str, schemes: dict[str, Given], changes: dict[str, Any] | None = None) -> None:
+    """Print times to the targets as a table in Markdown; runs that are not recorded are made."""
+    print(f"\n**{scene}**\n\n| scheme | {' | '.join(map(str, TARGETS))} | worst group | wasted |")
+    print("|---|" + "---|" * (len(TARGETS) + 2))
+    for label, (name, options, others) in schemes.items():
+        results = [played(store, scene, (name, options, {**others, **(changes or {})}), seed) for seed in SEEDS]
+        cells = []
+        for place in range(len(TARGETS)):
+            times = [result["held"][place] for result in results]
+            missed = sum(held is None for held in times)
+            mean = math.exp(np.mean([math.log(2 * HORIZON if held is None else max(held, EVERY)) for held in times]))
+            several = "missed" if missed == len(times) else f"≥ {mean:,.0f} ({missed} missed)"
+            cells.append(several if missed else f"{mean:,.0f}")
+        worst = np.mean([result.get("worst_group", 0.0) for result in results])
+        wasted = np.mean([result.get("wasted", 0.0) for result in results])
+        print(f"| {label} | {' | '.join(cells)} | {worst:.3f} | {wasted:.0%} |", flush=True)
 
 
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["decisions", "load", "tune", "learn", "show", "one-load"])
+    parser.add_argument("what", choices=["decisions", "load", "tune", "learn", "why", "large", "one-load"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--store", type=Path, default=STORE)
     given = parser.parse_args()
@@ -276,9 +294,15 @@ def main() -> None:
             for rival in TUNED:
                 print(scene, rival, tuned(store, rival, scene))
     elif given.what == "learn":
-        learn(store, tuple(given.rest) or SCENARIOS)
+        for scene in given.rest or SCENARIOS:
+            table(store, scene, {rival: tuned(store, rival, scene) for rival in TUNED} | OURS)
+            for rival in TUNED:
+                print(f"{rival}: {tuned(store, rival, scene)[1:]}")
+    elif given.what == "why":
+        table(store, "rare", OURS | ABLATIONS | ORACLES)
+        table(store, "alike", OURS | ORACLES)
     else:
-        show(store)
+        table(store, "rare", LARGE, {"devices": 10**8, "concurrency": 10_000})
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main() -> None:
     job.to_server(NPModelPersistor(), id="persistor")
     devices = AdmissionDeviceManager(
         policy="paced",
-        options={"max_lag": 3.0},
+        options={"buffer": 20, "lr": 1.0},
         concurrency=given.concurrency,
         initial_min_client_num=given.leaves,
         device_reuse=False,

@@ -20,7 +20,7 @@ SMALL = {
     "first-come": {"buffer": 5},
     "random": {"buffer": 5},
     "over-selection": {"goal": 5},
-    "paced": {"max_lag": 5.0},
+    "paced": {"buffer": 5},
 }
 
 
@@ -154,23 +154,50 @@ def test_first_come_weighs_stale_answers_less():
 
 
 def test_paced_weighs_groups_by_their_shares():
-    admission = Admission(make_admission("paced", catch_up=1.0), shares={"a": 0.75, "b": 0.25})
+    admission = Admission(make_admission("paced"), shares={"a": 0.75, "b": 0.25})
     weights = admission.weigh(["a", "b", "b", "b"], [0, 0, 0, 0])
     assert weights == pytest.approx([0.75, 0.25 / 3, 0.25 / 3, 0.25 / 3])
+    assert admission.weigh(["b"], [0]) == pytest.approx([0.25])  # a group without an answer leaves its weight out
 
 
-def test_paced_waits_for_twice_the_noise():
-    policy = make_admission("paced", max_lag=100.0, most=0.5)
+@settings(max_examples=60, deadline=None)
+@given(
+    answers=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**6)), min_size=1, max_size=40),
+    freshness=st.floats(0, 100),
+    seconds=st.floats(1e-3, 1e4),
+)
+def test_paced_prefers_fresh_answers_within_a_group(answers, freshness, seconds):
+    book = GroupBook.of({"a": 0.5, "b": 0.3, "c": 0.2})
+    book.step_seconds = seconds
+    groups, lags = (np.array(each) for each in zip(*answers, strict=True))
+    weights = make_admission("paced", freshness=freshness).weigh(book, groups, lags)
+    for group in range(3):
+        held, ages = weights[groups == group], lags[groups == group]
+        assert held.sum() == pytest.approx(book.shares[group] if held.size else 0.0)
+        assert (np.diff(held[np.argsort(ages)]) <= 1e-12).all()
+
+
+def test_paced_divides_an_answer_of_the_mean_age_by_e_to_the_freshness():
+    admission = Admission(make_admission("paced", freshness=2.0), shares={"a": 1.0})
+    admission.admit_counts(np.array([[50], [0], [0]]), 0.0)
+    for second in range(1, 51):
+        admission.answered("a", float(second))
+    for turn in range(1, 6):
+        admission.stepped(50.0 + 5 * turn)  # the first step takes 55 s, the others 5 s
+    book = admission.book
+    assert book.step_seconds == pytest.approx(5 + 50 * 0.9**4)
+    fresh, old = admission.weigh(["a", "a"], [5, 4])
+    assert old / fresh == pytest.approx(math.exp(-2 * book.step_seconds / book.delays[0]))
+
+
+def test_paced_steps_with_a_thirtieth_of_the_allowed_devices():
     book = GroupBook.of({"a": 1.0})
-    assert policy.answers_wanted(book, 1000) == 10
-    book.noise, book.signal = 30.0, 1.0
-    assert policy.answers_wanted(book, 1000) == 60
-    assert policy.answers_wanted(book, 50) == 25
-    assert policy.answers_wanted(book, 10_000) == 100
-    book.signal = 0.0
-    assert policy.answers_wanted(book, 1000) == 500
-    grid = np.arange(31.0, 1000.0)  # the buffer is the least of K / (1 - s / K)
-    assert grid[np.argmin(grid / (1 - 30 / grid))] == 60
+    for concurrency, answers in ((90, 10), (3000, 100)):
+        book.in_buffer[0] = answers - 1
+        assert not make_admission("paced").due(book, concurrency, 0.0)
+        book.in_buffer[0] = answers
+        assert make_admission("paced").due(book, concurrency, 0.0)
+    assert make_admission("paced", buffer=7).due(book, 10**6, 0.0)
 
 
 def test_starts_per_second():
@@ -247,7 +274,7 @@ def test_the_book_is_saved_as_json():
         admission.admit(CheckIn("ab"[second % 2]), float(second))
     admission.answered("a", 30.0)
     admission.weigh(["a"], [0])
-    admission.stepped(31.0, noise=2.0, signal=1.0)
+    admission.stepped(31.0)
     text = json.dumps(admission.book.saved())
     again = Admission(make_admission("paced"), book=GroupBook.load(json.loads(text)))
     assert json.dumps(again.book.saved()) == text

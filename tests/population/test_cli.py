@@ -12,15 +12,15 @@ SMALL = ["population", "--devices", "50000", "--concurrency", "40", "--hours", "
 def test_policies_are_compared_recorded_and_drawn(tmp_path):
     out = tmp_path / "fleet"
     done = CliRunner().invoke(
-        app, [*SMALL, "--policies", "paced(max_lag=8),first-come(buffer=5)", "--out", str(out), "--target", "0.2"]
+        app, [*SMALL, "--policies", "paced(buffer=5),first-come(buffer=5)", "--out", str(out), "--target", "0.2"]
     )
     assert done.exit_code == 0, done.output
     assert {path.name for path in out.iterdir()} == {
-        "paced_max_lag_8_.json",
+        "paced_buffer_5_.json",
         "first-come_buffer_5_.json",
         "population.png",
     }
-    record = json.loads((out / "paced_max_lag_8_.json").read_text())
+    record = json.loads((out / "paced_buffer_5_.json").read_text())
     assert record["policy"] == "paced"
     assert record["evaluations"][0]["clock"] == 0
     assert (out / "population.png").read_bytes()[:4] == b"\x89PNG"

@@ -11,7 +11,6 @@ the leaf that it checked in at, such as a region, so that a sum belongs to one g
 
 from __future__ import annotations
 
-import random
 import time
 from typing import Any
 
@@ -28,10 +27,9 @@ from nvflare.edge.mud import Device, ModelUpdate, PropKey
 
 from fedpace._base import registry
 from fedpace._base.checks import FloatArray, above, whole
+from fedpace._base.rng import stream
 from fedpace.core.server_rule import Answers
-from fedpace.population.admission import Admission
-from fedpace.population.checkins import Limits
-from fedpace.population.simulator import spread_of
+from fedpace.population.admission import Admission, Limits, averaged
 
 
 class AdmissionDeviceManager(DeviceManager):  # type: ignore[misc]
@@ -75,7 +73,7 @@ class AdmissionDeviceManager(DeviceManager):  # type: ignore[misc]
         )
         self._group: dict[str, str] = {}
         self._began: dict[str, float] = {}
-        self._random = random.Random(seed)
+        self._rng = stream(seed, "devices")
 
     # -- devices ---------------------------------------------------------------------------------------------
 
@@ -103,7 +101,7 @@ class AdmissionDeviceManager(DeviceManager):  # type: ignore[misc]
             visits[1, row] = len(devices)
         accepted = self.admission.admit_counts(visits, now).accepted.sum(0)
         for row, count in enumerate(accepted.tolist()):
-            for device_id in self._random.sample(sorted(waiting.get(row, [])), count):
+            for device_id in self._rng.choice(sorted(waiting.get(row, [])), count, replace=False).tolist():
                 self.current_selection[device_id] = current_model_version
                 self.used_devices[device_id] = {"model_version": current_model_version}
                 self._began[device_id] = now
@@ -181,6 +179,8 @@ class AdmissionModelManager(ModelManager):  # type: ignore[misc]
         self._made = registry.servers.make(server, **(server_options or {})) if server else None
         self._devices: AdmissionDeviceManager
         self._state: Any = None
+        self._used: FloatArray | None = None
+        """The model to save where the policy averages over steps."""
         self._buffer: list[tuple[FloatArray, int, list[str], int]] = []
         """(sum of updates, number of updates, their groups, version) since the last step."""
         self._stepped = time.monotonic()
@@ -208,14 +208,18 @@ class AdmissionModelManager(ModelManager):  # type: ignore[misc]
             length = float(np.linalg.norm(after - before))
             version = self.current_model_version + 1
             self.log_info(fl_ctx, f"fedpace: version {version} from {answers} answers, moved by {length:.6g}")
-            data = self._named(after, data)
+            steps, part = self._devices.admission.book.version, self._devices.admission.policy.averaging
+            self._used = averaged(before if self._used is None else self._used, after, steps, part)
+            data, kept = self._named(after, data), self._named(self._used, data)
+        else:
+            kept = data
         self.current_model_version += 1
         admission = self._devices.admission
         self._versions[self.current_model_version] = admission.book.version
         self.updates[self.current_model_version] = None
         plain = {name: value.tolist() for name, value in data.items()}
         self.current_model = DXO(data_kind=DataKind.WEIGHTS, data=plain)
-        learnable = make_model_learnable(data, {})
+        learnable = make_model_learnable(kept, {})
         fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, learnable, private=True, sticky=True)
         fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.current_model_version, private=True, sticky=True)
         self.fire_event(AppEventType.GLOBAL_WEIGHTS_UPDATED, fl_ctx)
@@ -258,9 +262,8 @@ class AdmissionModelManager(ModelManager):  # type: ignore[misc]
         if self._state is None:
             self._state = rule.init(np.zeros(model.size))
         answers = Answers(step, weights, model + step, mean_square=float(weights @ squares))
-        noise, signal = spread_of(weights, squares, step)
         moved, self._state = rule.apply(self._state, model, answers)
-        admission.stepped(time.monotonic(), noise=noise * len(groups) / max(len(means), 1), signal=signal)
+        admission.stepped(time.monotonic())
         self._buffer.clear()
         self._stepped = time.monotonic()
         return np.asarray(moved, dtype=np.float64)

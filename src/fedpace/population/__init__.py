@@ -10,9 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpace.population.admission import Admission, AdmissionPolicy
+    from fedpace.population.admission import Accept, Admission, AdmissionPolicy, CheckIn, Limits, Reject
     from fedpace.population.book import GroupBook
-    from fedpace.population.checkins import Accept, CheckIn, Limits, Reject
     from fedpace.population.fleet import Fleet, Group
     from fedpace.population.learning import Learning
     from fedpace.population.scenarios import scenario
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from fedpace.population.steering import Steering
 
 _HOMES = {
-    **dict.fromkeys(("Accept", "CheckIn", "Limits", "Reject"), "checkins"),
+    **dict.fromkeys(("Accept", "CheckIn", "Limits", "Reject"), "admission"),
     **dict.fromkeys(("Admission", "AdmissionPolicy"), "admission"),
     **dict.fromkeys(("Fleet", "Group"), "fleet"),
     **dict.fromkeys(("Result", "simulate"), "simulator"),

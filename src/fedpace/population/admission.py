@@ -7,7 +7,7 @@
     if admission.step_due(now):
         weights = admission.weigh(groups, versions)         # one weight per answer in the buffer
         ...                                                 # apply the server rule admission.server
-        admission.stepped(now, facts)
+        admission.stepped(now)
 
 A policy says how many devices of each group may train at a time, when the model steps, and with which weights. The
 state is a `GroupBook`: O(groups), not O(devices). The module does no I/O and starts no threads.
@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, real, shortened
+from fedpace._base.checks import FloatArray, IntArray, above, at_least, finite, real, shortened, whole
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import ServerRule
 from fedpace.population.book import MEMORY_SECONDS, GroupBook
-from fedpace.population.checkins import Accept, CheckIn, Limits, Reject
 from fedpace.population.steering import Steering
 from fedpace.server.average import Average
 
@@ -34,39 +34,127 @@ REFRESH_SECONDS = 1.0
 """Quotas and chances are computed anew at most this often, so that a decision costs a few comparisons."""
 BURST_SECONDS = 5.0
 """Starts that were not used are kept for this long under `Limits.starts_per_second`."""
+STEPS_KEPT = 0.1
+"""Weight of the last step in the mean time between steps."""
 VISITS = ("first", "again", "retry")
+Visit = Literal["first", "again", "retry"]
+"""Why a device checks in. `first`: it has never spoken to the server. `again`: it was told to come back another day.
+`retry`: it was told to come back within the same eligible period."""
+DAY = 86_400.0
+
+
+class CheckIn(NamedTuple):
+    """What a device says when it checks in."""
+
+    group: str
+    """Group of the device, such as its region and speed class."""
+    idle: bool = True
+    charging: bool = True
+    unmetered: bool = True
+    since_trained: float = math.inf
+    """Seconds since the device last trained, by its own clock; infinite if it never did."""
+    visit: Visit = "first"
+
+
+class Accept(NamedTuple):
+    """Train now."""
+
+    group: str
+    version: int
+    """Version of the model to train from."""
+
+
+class Reject(NamedTuple):
+    """Do not train now."""
+
+    retry_between: tuple[float, float]
+    """Seconds from now: the device draws a time from this window and returns when it is first eligible after it."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that hold under every admission policy.
+
+    Args:
+        concurrency: most devices that train at a time.
+        starts_per_second: most devices that start per second, on average; 0 = no limit.
+        min_separation: seconds that must pass before a device trains again.
+        retry_between: window for rejected devices where no pace steering sets one, in seconds.
+        max_groups: most groups; further group names are rejected, so that memory stays bounded.
+    """
+
+    concurrency: int = 1000
+    starts_per_second: float = 0.0
+    min_separation: float = DAY
+    retry_between: tuple[float, float] = (600.0, 1800.0)
+    max_groups: int = 4096
+
+    def __post_init__(self) -> None:
+        """Raise InputError if a limit is invalid."""
+        whole(self.concurrency, 1, "concurrency")
+        whole(self.max_groups, 1, "max_groups")
+        for name in ("starts_per_second", "min_separation"):
+            finite(getattr(self, name), name)
+            at_least(getattr(self, name), 0, name)
+        try:
+            low, high = self.retry_between
+        except (TypeError, ValueError) as cause:
+            raise InputError(
+                f"retry_between must be two numbers of seconds, but {self.retry_between!r} came"
+            ) from cause
+        for value in (low, high):
+            finite(value, "retry_between")
+        above(low, 0, "the start of retry_between")
+        if high < low:
+            raise InputError(f"retry_between must end after it starts, but {self.retry_between!r} came")
+
+    def ineligible(self, check_in: CheckIn) -> str:
+        """Return why the device may not train whatever the policy says; empty = it may."""
+        for name in ("idle", "charging", "unmetered"):
+            if not getattr(check_in, name):
+                return f"the device is not {name}" if name != "unmetered" else "the network is metered"
+        if not check_in.since_trained >= self.min_separation:
+            return "the device trained too recently"
+        return ""
 
 
 @runtime_checkable
 class AdmissionPolicy(Protocol):
     """Decides how many devices of each group train at a time, when the model steps and with which weights.
 
-    A policy is a frozen dataclass with its options as fields. All state is in the `GroupBook`.
+    A policy is a frozen dataclass with its options as fields. All state is in the `GroupBook`. A class that derives
+    from this one needs `name`, `due` and `weigh`; the rest says: every device that checks in, while there is room.
     """
 
     name: ClassVar[str]
 
     @property
-    def server(self) -> ServerRule[Any] | None:
-        """The server rule that the policy uses by default; None = the plain average."""
-        ...
+    def server(self) -> ServerRule[Any]:
+        """The server rule that the policy uses by default."""
+        return Average()
 
     @property
     def abandons(self) -> bool:
         """Whether a step ends all tasks in flight, as in synchronous rounds."""
-        ...
+        return False
+
+    @property
+    def averaging(self) -> float:
+        """The model to use is the mean over about this part of all steps (`averaged`); 0 = the last model."""
+        return 0.0
 
     def quotas(self, book: GroupBook, concurrency: int) -> FloatArray:
         """(groups,) most devices of each group that may train at a time; infinite = only the total counts."""
-        ...
+        return np.full(len(book), np.inf)
 
     def room(self, book: GroupBook, concurrency: int) -> int:
         """Return how many more devices may start now, over all groups."""
-        ...
+        return concurrency - book.training
 
     def chance(self, book: GroupBook, concurrency: int) -> float:
         """Return the probability with which a device that fits is admitted."""
-        ...
+        return 1.0
 
     def due(self, book: GroupBook, concurrency: int, now: float) -> bool:
         """Return whether the model should step with the answers in the buffer."""
@@ -75,6 +163,15 @@ class AdmissionPolicy(Protocol):
     def weigh(self, book: GroupBook, groups: IntArray, lags: IntArray) -> FloatArray:
         """(answers,) weight of each answer, from its group and from the steps made since it was sent the model."""
         ...
+
+
+def averaged(before: Any, model: Any, steps: int, part: float) -> Any:
+    """Return the mean of the models over about the last `part` of all steps, from the mean before the last step.
+
+    Devices go on training from the model itself. Shamir and Zhang, "Stochastic Gradient Descent for Non-smooth
+    Optimization" (ICML 2013): such a mean forgets the start and averages out the swings around the path.
+    """
+    return before + (model - before) / max(1.0, part * steps)
 
 
 class Told(NamedTuple):
@@ -120,7 +217,6 @@ class Admission:
         self.steering = steering
         self.book = GroupBook.of(shares) if book is None else book
         self._rng = stream(seed, "admission", self.book.version, int(self.book.admitted.sum()))
-        self._given: FloatArray = np.zeros(0)
         self._refreshed = -math.inf
         self._tokens = self.limits.starts_per_second * BURST_SECONDS
         self._quotas: FloatArray = np.zeros(0)
@@ -131,7 +227,7 @@ class Admission:
     @property
     def server(self) -> ServerRule[Any]:
         """The server rule of the policy."""
-        return self.policy.server or Average()
+        return self.policy.server
 
     # -- check-ins -------------------------------------------------------------------------------------------
 
@@ -236,28 +332,14 @@ class Admission:
                 f"expected a group and a version up to {self.book.version} for each of at least one answer, but "
                 f"{rows.size} groups and {lags.size} versions came"
             )
-        weights = self.policy.weigh(self.book, rows, lags)
-        self._given = np.bincount(rows, weights=weights, minlength=len(self.book)).astype(np.float64)
-        return weights
+        return self.policy.weigh(self.book, rows, lags)
 
-    def stepped(self, now: float, *, noise: float = math.nan, signal: float = math.nan) -> None:
-        """Record that the model has made a step with all answers in the buffer.
-
-        Args:
-            now: seconds.
-            noise: measured variance of one update around their mean; NaN = not measured.
-            signal: measured squared length of the mean update without its noise; NaN = not measured.
-        """
+    def stepped(self, now: float) -> None:
+        """Record that the model has made a step with all answers in the buffer."""
         self._advance(now)
         book = self.book
-        for name, value in (("noise", noise), ("signal", signal)):
-            if math.isfinite(value):
-                before = getattr(book, name)
-                setattr(book, name, value if math.isnan(before) else before + 0.1 * (value - before))
-        if (total := float(self._given.sum())) > 0:
-            book.deficit += book.shares - np.append(self._given, np.zeros(len(book) - self._given.size)) / total
-            np.clip(book.deficit, -1.0, 1.0, out=book.deficit)
-            self._given = np.zeros(0)
+        lasted, before = now - (book.stepped_at if book.version else book.began), book.step_seconds
+        book.step_seconds = lasted if math.isnan(before) else before + STEPS_KEPT * (lasted - before)
         book.version += 1
         book.in_buffer[:] = 0
         book.started = 0

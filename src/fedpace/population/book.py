@@ -28,7 +28,7 @@ QUANTUM = 0.2
 """Seconds for which changes of the clock are collected before they are applied to all groups."""
 
 COUNTS = ("in_flight", "answered", "lost", "checked_in", "admitted", "known", "in_buffer")
-MEANS = ("fresh_rate", "retry_rate", "exposure", "ended", "failed", "told_near", "deficit")
+MEANS = ("fresh_rate", "retry_rate", "exposure", "ended", "failed", "told_near")
 
 
 @dataclass(eq=False)
@@ -61,8 +61,6 @@ class GroupBook:
     """Tasks that ended without an answer, with forgetting."""
     told_near: FloatArray
     """Rejections per second that asked the device to return in the same eligible period."""
-    deficit: FloatArray
-    """Weight that the group should have had in past steps and did not have."""
     now: float = 0.0
     began: float = math.nan
     """Time of the first event; NaN = there was none."""
@@ -74,10 +72,8 @@ class GroupBook:
     stepped_at: float = 0.0
     started: int = 0
     """Devices admitted since the last step."""
-    noise: float = math.nan
-    """Running mean of the variance of one update; NaN = unknown."""
-    signal: float = math.nan
-    """Running mean of the squared length of the mean update; NaN = unknown."""
+    step_seconds: float = math.nan
+    """Running mean of the seconds between steps; NaN = no step yet."""
 
     @classmethod
     def of(cls, declared: Mapping[str, float] | None = None) -> GroupBook:
@@ -212,7 +208,7 @@ class GroupBook:
 
 
 _TIMES, _WHOLE = ("now", "applied", "stepped_at"), ("training", "version", "started")
-_MEASURED = ("noise", "signal", "began")
+_MEASURED = ("step_seconds", "began")
 
 
 def _name(name: object) -> str:

@@ -24,8 +24,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray, above, at_least, between, finite, frozen, whole
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
-from fedpace.population.admission import Told
-from fedpace.population.checkins import DAY
+from fedpace.population.admission import DAY, Told
 
 HOUR = 3600.0
 MINUTES = 1440

@@ -21,8 +21,7 @@ from fedpace._base.checks import FloatArray, IntArray, above, at_least, whole
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import Answers, ServerRule, SingleArray
-from fedpace.population.admission import Admission, AdmissionPolicy
-from fedpace.population.checkins import DAY, Limits
+from fedpace.population.admission import DAY, Admission, AdmissionPolicy, Limits, averaged
 from fedpace.population.fleet import Fleet, Group
 from fedpace.population.learning import Learning, Trainer
 from fedpace.population.steering import Steering
@@ -193,7 +192,7 @@ def simulate(
     result.steps = book.version
     if (total := result.weight.sum()) > 0:
         result.weight = result.weight / total
-    result.model = run.model
+    result.model = run.used
     return result
 
 
@@ -214,6 +213,8 @@ class _Run:
         self.names = [group.name for group in fleet.groups]
         self.trainer = None if learning is None else Trainer(learning, self.names)
         self.model: SingleArray | None = None if self.trainer is None else self.trainer.initial
+        self.used: Any = self.model
+        """The model to use: the last one, or a mean over the last steps where the policy says so."""
         self.rule = server or admission.server
         self.state: Any = None if self.model is None else self.rule.init(np.zeros(self.model.size))
         self.shares = np.array([fleet.shares[name] for name in self.names])
@@ -283,23 +284,23 @@ class _Run:
         np.add.at(result.weight, groups, weights)
         result.step_sizes.append(groups.size)
         result.mean_lags.append(float((book.version - versions).mean()))
-        noise = signal = math.nan
         if self.trainer is not None and self.model is not None:
             updates = np.stack([self._update(version, number) for _, version, number in self._buffer])
             step, squares = weights @ updates, np.einsum("ij,ij->i", updates, updates)
             answers = Answers(
                 step, weights, self.model + step, mean_square=float(weights @ squares), version=book.version
             )
-            noise, signal = spread_of(weights, squares, step)
             moved, self.state = self.rule.apply(self.state, self.model.astype(np.float64), answers)
             self.model = np.asarray(moved, dtype=np.float32)
+            part = admission.policy.averaging
+            self.used = averaged(self.used, moved, book.version + 1, part) if part else self.model
             if not np.isfinite(self.model).all():
                 raise InputError(f"training diverged in step {book.version}: use smaller steps (lr)")
         self._buffer.clear()
         if admission.policy.abandons:
             result.abandoned += int(book.in_flight.sum())
             self._versions.clear()
-        admission.stepped(book.now, noise=noise, signal=signal)
+        admission.stepped(book.now)
         for version in list(self._versions):
             self._forget(version)
 
@@ -319,8 +320,7 @@ class _Run:
     def evaluate(self, now: float) -> Evaluation:
         """Return the accuracy of the current model."""
         assert self.trainer is not None
-        assert self.model is not None
-        groups = self.trainer.group_accuracy(self.model)
+        groups = self.trainer.group_accuracy(self.used)
         return Evaluation(now, self.admission.book.version, float(self.shares @ groups), groups)
 
 
@@ -357,23 +357,6 @@ class _Version:
                 return np.asarray(found[number])
             number -= len(found)
         raise AssertionError(number)
-
-
-def spread_of(weights: FloatArray, squares: FloatArray, step: FloatArray) -> tuple[float, float]:
-    """Return the variance of one update around the mean, and the squared length of the mean without its noise.
-
-    NaN for both with a single answer, or if no answer has weight.
-    """
-    total = float(weights.sum())
-    if not total > 0:
-        return math.nan, math.nan
-    parts = weights / total
-    again = float(parts @ parts)
-    if again >= 1:
-        return math.nan, math.nan
-    mean = float(step @ step) / total**2
-    noise = (float(parts @ squares) - mean) / (1 - again)
-    return max(noise, 0.0), max(mean - again * noise, 0.0)
 
 
 def _shifted(group: Group, hours: float) -> Group:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedpace._base.rng import stream
-from fedpace.population.admission import Admission, AdmissionPolicy
+from fedpace.population.admission import Accept, Admission, AdmissionPolicy, CheckIn, Limits, Reject
 from fedpace.population.book import GroupBook
-from fedpace.population.checkins import Accept, CheckIn, Limits, Reject
 
 GROUPS = ("fast", "slow", "new")
 DELAYS = {"fast": 5.0, "slow": 40.0, "new": 15.0}
@@ -91,7 +90,7 @@ def _step(
     _check(bool((weights >= 0).all()) and bool(np.isfinite(weights).all()), policy, f"its weights are {weights}")
     _check(0 <= float(weights.sum()) <= 1 + 1e-9, policy, f"its weights sum to {weights.sum()}")
     in_flight = int(admission.book.in_flight.sum())
-    admission.stepped(now, noise=4.0, signal=1.0)
+    admission.stepped(now)
     events.append(("step", weights.tolist()))
     buffer.clear()
     return in_flight if policy.abandons else 0

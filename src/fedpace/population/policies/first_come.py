@@ -19,12 +19,13 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace.core.server_rule import ServerRule
+from fedpace.population.admission import AdmissionPolicy
 from fedpace.population.book import GroupBook
 from fedpace.server.fedavgm import Fedavgm
 
 
 @dataclass(frozen=True)
-class FirstCome(Options):
+class FirstCome(Options, AdmissionPolicy):
     """Every device that checks in, while there is room; a step whenever the buffer is full.
 
     Args:
@@ -34,10 +35,10 @@ class FirstCome(Options):
         max_lag: answers that are older, in steps, weigh nothing; 0 = no limit.
         lr: the server's step size.
         momentum: momentum of the server step (FedAvgM).
+        average: the model to use is the mean over this part of all steps; 0 = the last model, as in FedBuff.
     """
 
     name: ClassVar[str] = "first-come"
-    abandons: ClassVar[bool] = False
 
     buffer: Annotated[int, AtLeast(1)] = 100
     over_selection: Annotated[float, AtLeast(1), FINITE] = 1.3
@@ -45,23 +46,21 @@ class FirstCome(Options):
     max_lag: Annotated[int, AtLeast(0)] = 0
     lr: Annotated[float, Above(0), FINITE] = 1.0
     momentum: Annotated[float, Between(0, 1, "[)")] = 0.0
+    average: Annotated[float, Between(0, 1)] = 0.0
 
     @property
     def server(self) -> ServerRule[Any]:
         """FedAvgM with the policy's step size and momentum."""
         return Fedavgm(self.momentum, self.lr)
 
-    def quotas(self, book: GroupBook, concurrency: int) -> FloatArray:
-        """Return no limit for any group."""
-        return np.full(len(book), np.inf)
+    @property
+    def averaging(self) -> float:
+        """The part of all steps over which the model to use is the mean."""
+        return self.average
 
     def room(self, book: GroupBook, concurrency: int) -> int:
         """Return the free places."""
         return int(self.over_selection * concurrency) - book.training
-
-    def chance(self, book: GroupBook, concurrency: int) -> float:
-        """Return 1: every device that fits is admitted."""
-        return 1.0
 
     def due(self, book: GroupBook, concurrency: int, now: float) -> bool:
         """Return whether the buffer is full."""

@@ -15,12 +15,13 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace.core.server_rule import ServerRule
+from fedpace.population.admission import AdmissionPolicy
 from fedpace.population.book import GroupBook
 from fedpace.server.fedavgm import Fedavgm
 
 
 @dataclass(frozen=True)
-class OverSelection(Options):
+class OverSelection(Options, AdmissionPolicy):
     """Rounds of the first devices that check in; the slowest are abandoned.
 
     Args:
@@ -32,7 +33,6 @@ class OverSelection(Options):
     """
 
     name: ClassVar[str] = "over-selection"
-    abandons: ClassVar[bool] = True
 
     factor: Annotated[float, AtLeast(1), FINITE] = 1.3
     goal: Annotated[int, AtLeast(0)] = 0
@@ -41,21 +41,18 @@ class OverSelection(Options):
     momentum: Annotated[float, Between(0, 1, "[)")] = 0.0
 
     @property
+    def abandons(self) -> bool:
+        """Return True: a round ends all its tasks."""
+        return True
+
+    @property
     def server(self) -> ServerRule[Any]:
         """FedAvgM with the policy's step size and momentum."""
         return Fedavgm(self.momentum, self.lr)
 
-    def quotas(self, book: GroupBook, concurrency: int) -> FloatArray:
-        """Return no limit for any group."""
-        return np.full(len(book), np.inf)
-
     def room(self, book: GroupBook, concurrency: int) -> int:
         """Return the devices that the round still admits; places of devices that dropped out stay empty."""
         return self._admitted(concurrency) - book.started
-
-    def chance(self, book: GroupBook, concurrency: int) -> float:
-        """Return 1: every device that fits is admitted."""
-        return 1.0
 
     def due(self, book: GroupBook, concurrency: int, now: float) -> bool:
         """Return whether the goal is reached, nobody is left to wait for, or the round has lasted too long."""

@@ -22,13 +22,7 @@ HEADROOM = 1.2
 class Random(FirstCome):
     """Each device with the same probability; a step whenever the buffer is full.
 
-    Args:
-        buffer: number of answers per step.
-        over_selection: devices in flight, as a multiple of the allowed number.
-        staleness: an answer is divided by 1 + lag to this power.
-        max_lag: answers that are older, in steps, weigh nothing; 0 = no limit.
-        lr: the server's step size.
-        momentum: momentum of the server step (FedAvgM).
+    The options are those of `first-come`.
     """
 
     name: ClassVar[str] = "random"
