@@ -325,7 +325,7 @@ class Memory:
         self._change_sum: Row = np.zeros(0)
         """Sum of the changes, each times its share."""
         self._common_length = 0.0
-        """Length of that sum."""
+        """Length of that sum, once the sum is dropped."""
         self._sum = self._summed(state.offset_sum) if self._store.length > LARGE else None
         """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
         self.covered = 0.0
@@ -428,7 +428,7 @@ class Memory:
         self, updates: Updates, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
     ) -> tuple[FloatArray, Row]:
         """Return the step u of the module's docstring and the reference for fresh answers, and remember these."""
-        self._common_length, self._change_sum = math.sqrt(_square(self._change_sum)), np.zeros(0)  # makes room
+        self._common_length, self._change_sum = _length(self._change_sum), np.zeros(0)  # makes room
         reweighted = self._reweight(sources)
         b, total = self._predicted, float(weights.sum())
         log_scale, whole = self._was.log_scale, self._store.length
@@ -687,9 +687,10 @@ class Memory:
         common, total = self._was.common_change, self._was.total_change
         if len(self._changes) < 2:  # one client does not show what clients have in common
             return common, total
+        mean = _length(self._change_sum) if self._change_sum.size else self._common_length
         lengths = sum(share * length for share, length in self._changes)
         kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
-        return kept * common + self._common_length**2, kept * total + lengths**2
+        return kept * common + mean**2, kept * total + lengths**2
 
     def _disagreement(self, square: float) -> float:
         """Return the running average of the variance between clients, divided by |u|^2."""
@@ -714,6 +715,10 @@ class Memory:
 def _centred(rows: FloatArray) -> FloatArray:
     """Return the rows minus their mean."""
     return rows - rows.mean(axis=0) if len(rows) else rows
+
+
+def _length(vector: FloatArray | SingleArray) -> float:
+    return math.sqrt(_square(vector))
 
 
 def _square(vector: FloatArray | SingleArray) -> float:
