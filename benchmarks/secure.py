@@ -28,16 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from grid.cells import EMBEDDED, LEVELS, cells
+from grid.runs import HOLD, prepare
+from grid.schemes import Scheme
+from grid.tuning import Tuned
 
 from fedpace import TrainingPrivacy
 from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
 from fedpace.records.holding import Holding
 from fedpace.report.style import FIXED
-from grid.cells import EMBEDDED, LEVELS, cells
-from grid.runs import HOLD, prepare
-from grid.schemes import Scheme
-from grid.tuning import Tuned
 
 GRID = Path(__file__).parent / "grid" / "results.json"
 CELLS = tuple(

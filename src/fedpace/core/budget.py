@@ -72,9 +72,7 @@ class PrivacyBudget:
         """Return the standard deviation of the new noise in the sum of these members."""
         return self.multiplier * self.privacy.clip * max(self._weights(members).values(), default=0.0)
 
-    def release(
-        self, total: FloatArray, members: Iterable[Member], normal: Callable[[int], FloatArray]
-    ) -> FloatArray:
+    def release(self, total: FloatArray, members: Iterable[Member], normal: Callable[[int], FloatArray]) -> FloatArray:
         """Return a sum of clipped updates with noise, and charge its members.
 
         Args:

@@ -36,7 +36,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -506,7 +506,9 @@ class AggregatorProcess:
                 found = {"error": f"{what!r} is no request"}
         except (FedpaceError, KeyError, TypeError, ValueError, AssertionError) as problem:
             found, sums = {"error": f"{type(problem).__name__}: {problem}"}, {}
-        answer = pack({**found, "instance": self.instance}, {name: np.asarray(v, np.float64) for name, v in sums.items()})
+        answer = pack(
+            {**found, "instance": self.instance}, {name: np.asarray(v, np.float64) for name, v in sums.items()}
+        )
         self._replied = (request, answer)
         return self._replied
 
@@ -559,7 +561,11 @@ class AggregatorProcess:
     def _unsealed(self, member: Member, sealed: bytes, references: Mapping[int, FloatArray]) -> _Answer:
         """Return a member's answer; raise InputError if it is not this client's answer to this task, or was opened."""
         header, vectors, _ = unpack(unseal(sealed, self._private, self._secret))
-        if (decode_id(header["client"]), header["task"], header["version"]) != (member.client, member.task, member.version):
+        if (decode_id(header["client"]), header["task"], header["version"]) != (
+            member.client,
+            member.task,
+            member.version,
+        ):
             raise InputError("the sealed answer belongs to another client or task")
         if header["instance"] != self.instance:
             raise InputError("the answer was sealed for an earlier start of the aggregator")
@@ -590,7 +596,9 @@ class AggregatorProcess:
             update = answer.update
             if self._budget is not None:
                 return {UPDATE: ask["weight"] * clipped(update, self.privacy.clip)}, {}
-            return with_training(weighted_contribution(update, ask["weight"]), member.weight, answer.loss, answer.buffers)
+            return with_training(
+                weighted_contribution(update, ask["weight"]), member.weight, answer.loss, answer.buffers
+            )
         if self._budget is not None:
             raise InputError("memory on the clients is not used with differential privacy")
         own = answer.memory

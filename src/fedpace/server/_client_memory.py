@@ -347,7 +347,11 @@ class SumMemory(Memory):
     ) -> None:
         each = self.spoken.setdefault(kind, _Spoken())
         members = [member for member, _ in kept]
-        number, weight, share = sum(a["w"] for _, a in kept), sum(m.weight for m in members), sum(m.share for m in members)
+        number, weight, share = (
+            sum(a["w"] for _, a in kept),
+            sum(m.weight for m in members),
+            sum(m.share for m in members),
+        )
         factors = np.array([1.0, weight / number, share / number])
         each.updates = each.updates + np.outer(factors, found.vectors["update"])
         if "offset" in found.vectors:
