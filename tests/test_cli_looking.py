@@ -114,7 +114,7 @@ def test_explain_says_why(folder):
     assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
     fast = explain_client(record, "0")
     assert "fast enough" in fast.turns[2].reason
-    with pytest.raises(InputError, match=r"no client '9'.*It has 0, 1, 2"):
+    with pytest.raises(InputError, match=r"no client '9'.*It has the clients 0 to 2"):
         explain_client(record, "9")
 
 

@@ -116,6 +116,14 @@ def test_a_missing_file(tmp_path):
         load_experiment(tmp_path / "none.toml")
 
 
+def test_a_data_file_is_no_experiment_and_the_error_says_what_to_write(tmp_path):
+    (tmp_path / "shops.csv").write_text("shop,sales\na,1\n")
+    with pytest.raises(
+        InputError, match=r'is a data file.*name = "table", path = "shops.csv".*fedpace data show table'
+    ):
+        load_experiment(tmp_path / "shops.csv")
+
+
 def test_a_folder(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
         load_experiment(tmp_path)
@@ -237,7 +245,7 @@ def test_whole_numbers_are_numbers():
     [
         ("data.clients", 0, r"my\.toml, \[data\]: clients of quadratic must be at least 1, but 0 came"),
         ("training.momentum", 1.5, r"my\.toml, \[training\]: momentum of training must lie in \[0, 1\)"),
-        ("0.k", -1, r"my\.toml, \[\[selectors\]\] number 1: k of random must be at least 0, but -1 came"),
+        ("0.k", -1, r"my\.toml, \[\[selectors\]\] number 1: k of random must be at least 1, or 0 to take all clients"),
         ("stop.max_rounds", 0, r"my\.toml, \[stop\]: max_rounds of stop must be at least 1"),
         ("stop.target", math.nan, r"my\.toml, \[stop\]: target of stop must be a finite number"),
         ("delays.median", -1.0, r"my\.toml, \[delays\]: median of lognormal must be above 0"),

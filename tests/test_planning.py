@@ -160,6 +160,7 @@ def test_a_plan_from_files(files):
     assert "<svg" in page
     assert "http-equiv" not in page
     assert "<script" not in page
+    assert "`" not in page
 
 
 def test_parquet_and_rows_without_names(tmp_path):

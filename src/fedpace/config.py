@@ -104,6 +104,8 @@ FILES = (".json", ".jsonl", ".html", ".png", ".npz", ".safetensors")
 """Endings of files that are written beside the schemes' folders; a scheme's label must not have one."""
 PATHS = (("data", "path"), ("delays", "file"))
 """Tables and keys that name a file or folder."""
+DATA_FILES = (".csv", ".tsv", ".parquet", ".pq", ".npz", ".arrow")
+"""Endings of files that hold data, not an experiment."""
 DEFAULT = "default.toml"
 """The embedded experiment, which `fedpace compare` runs without arguments."""
 
@@ -229,6 +231,12 @@ def load_experiment(path: Path | None, overrides: Overrides | None = None) -> Ex
 def load_experiments(path: Path | None, overrides: Sequence[Overrides | None]) -> list[Experiment]:
     """Read a file once, and return one experiment for each of `overrides`."""
     source = f"the embedded {DEFAULT}" if path is None else str(path)
+    if path is not None and path.suffix.lower() in DATA_FILES and path.is_file():
+        raise InputError(
+            f"{path} is a data file, and an experiment is a TOML file that names it: write one with data = {{ name = "
+            f'"table", path = "{path.name}", client = "COLUMN", target = "COLUMN" }}; docs/own-tables.md has ten lines '
+            f"to start from, and `fedpace data show table -o path={path} -o client=COLUMN -o target=COLUMN` reads it"
+        )
     try:
         text = files("fedpace").joinpath(DEFAULT).read_text() if path is None else path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:

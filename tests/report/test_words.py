@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedpace.report import numbers
 from fedpace.report.comparison import Comparison, summarise
-from fedpace.report.summary import sentences
+from fedpace.report.summary import headline, sentences
 from fedpace.report.tables import scheme_table, terminal
 
 
@@ -41,6 +41,30 @@ def test_the_table_says_what_was_not_reached(three_schemes, make_run):
     assert "2.83×" in lines["quick"]  # noqa: RUF001
     assert "target accuracy ≥ 0.9" in text
     assert "1 of 2 seeds" in text
+
+
+def test_the_summary_says_which_limit_cut_runs(three_schemes, make_run):
+    cut = {"experiment": {"stop": {"max_rounds": 2, "max_seconds": 500.0}}}
+    runs = [
+        *three_schemes[:4],
+        make_run("slow", 0, [(5, 0.4), (5, 0.5)], **cut),
+        make_run("slow", 1, [(600, 0.4)], **cut),
+    ]
+    said = " ".join(sentences(summarise(runs)))
+    assert "`--max-rounds 2` ended 1 of 2 runs of slow before the target was held: with a higher limit" in said
+    assert "`max_seconds = 500` ended 1 of 2 runs of slow" in said
+    assert "ended" not in " ".join(sentences(summarise(three_schemes)))
+
+
+def test_the_headline_claims_only_what_the_seeds_show(three_schemes, make_run):
+    assert (
+        headline(summarise(three_schemes))
+        == "quick holds accuracy 0.9 first, after 50.0 s: 2.83 times as fast as random"
+    )
+    close = [
+        make_run(name, seed, [(10 + (seed + shift) % 3, 0.95)]) for seed in range(3) for shift, name in enumerate("ab")
+    ]
+    assert headline(summarise(close)) == ""
 
 
 def test_the_best_time_alone_is_bold(three_schemes):

@@ -128,7 +128,7 @@ def test_k_beyond_the_roster(variant):
 
 
 def test_bad_options():
-    with pytest.raises(InputError, match="k of random must be at least 0, but -1 came"):
+    with pytest.raises(InputError, match="k of random must be at least 1, or 0 to take all clients"):
         Random(k=-1)
     with pytest.raises(InputError, match="variant of random must be one of 'uniform-wor', 'md', 'uniform-unbiased'"):
         Random(variant="wor")

@@ -178,6 +178,8 @@ def explain_client(record: RunRecord, client: str) -> Explanation:
         there = names or known
         some = ", ".join(map(bare, there[:8])) + (", ..." if len(there) > 8 else "")
         near = did_you_mean(client, there)
+        if not names and known == [str(number) for number in range(len(known))]:  # "16" is not meant by "61"
+            near, some = "", f"the clients 0 to {len(known) - 1}"
         raise InputError(f"there is no client {shown(client)} in the run of {record.info.label!r}.{near} It has {some}")
     played = [current for current in record.rounds if current.number > 0]
     expected = np.array(record.info.expected_delays)

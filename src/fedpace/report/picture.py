@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,17 +32,18 @@ from fedpace.report.figures import (
     work_chart,
 )
 from fedpace.report.style import BAR, FAINT, INK, MAX_BANDED
+from fedpace.report.summary import headline
 from fedpace.report.tables import caption, missed
 
-WIDTH = 13.5
-"""Width of the picture in inches."""
+WIDTH = 8.0
+"""Width of the picture in inches: narrow, so that a phone shows its letters large enough."""
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """Plotly's names of dashes -> matplotlib's."""
 MARKS = {
     "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "triangle-right": ">", "line-ns": "|",
 }  # fmt: skip
 """Plotly's names of marks -> matplotlib's; a hollow mark has the name with `-open`."""
-LETTER = 0.0195
+LETTER = 0.024
 """Width of a letter of a name, as a share of the axes' width."""
 OFFSETS = {
     "top": (0, 9, "center", "bottom"),
@@ -55,7 +57,7 @@ CLASS_TICKS = 20
 
 
 def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> None:
-    """Draw metric over time, cost and delays of a comparison side by side to `path`."""
+    """Draw the metric over time, and below it the cost and the delays of a comparison, to `path`."""
     curves = metric_chart(runs, comparison)
     costs = work_chart(comparison, seeds=False)
     curve_title = f"{comparison.metric.capitalize()} over {comparison.clock}"
@@ -64,18 +66,22 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     missing = ["nothing was evaluated", *([""] if costs is not None else []), "no delays recorded"]
     names = [_legend_text(scheme, comparison) for scheme in comparison.schemes]
     columns = _legend_columns(names)
-    figure = new_figure(WIDTH, 4.5 + 0.2 * -(-len(names) // columns))
-    ratios = (1.6, 1, 0.9) if len(charts) == 3 else (1.75, 1)
-    figure.suptitle(caption(comparison), x=0.005, ha="left", fontsize=9.5, color=INK, parse_math=False)
+    title, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
+    figure = new_figure(WIDTH, 7.5 + 0.2 * (len(title) + len(facts) + -(-len(names) // columns)))
+    if title:
+        words = "\n".join(title)
+        figure.suptitle(words, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     bands = len(comparison.schemes) <= MAX_BANDED
-    for axes, chart, title, text in zip(
-        figure.subplots(1, len(charts), width_ratios=ratios), charts, titles, missing, strict=True
-    ):
+    places = [["curves"] * (len(charts) - 1), [str(number) for number in range(1, len(charts))]]
+    drawn = figure.subplot_mosaic(places, height_ratios=(1.25, 1)).values()
+    for axes, chart, title, text in zip(drawn, charts, titles, missing, strict=True):
         if chart is None:
             say_empty(axes, title, text)
         else:
             draw_chart(axes, chart, bands=bands)
-    _draw_legend(figure, comparison, names, columns)
+    legend = _draw_legend(figure, comparison, names, columns)
+    legend.set_title("\n".join(facts), prop={"size": 10})
+    legend.get_title().set(color="#555555", parse_math=False, ha="center")
     save(figure, path)
 
 
@@ -129,7 +135,7 @@ def draw_chart(axes: Any, chart: Chart, *, bands: bool = True) -> None:
         axes.axhline(value, color=INK, linestyle=(0, (5, 4)), linewidth=1, zorder=2)
         axes.annotate(
             text, (0.008, value), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points",
-            fontsize=8.5, color=INK,
+            fontsize=10, color=INK,
         )  # fmt: skip
         axes.margins(y=0.08)
     if any(each.legend for each in chart.series):
@@ -188,8 +194,8 @@ def write_names(axes: Any, points: list[tuple[float, float]], names: list[str]) 
     for side, point, name in zip(name_sides(places.tolist(), names, LETTER), points, names, strict=True):
         right, up, ha, va = OFFSETS[side]
         axes.annotate(
-            name, point, xytext=(right, up), textcoords="offset points", ha=ha, va=va, fontsize=8, color=INK, zorder=4,
-            parse_math=False,
+            name, point, xytext=(right, up), textcoords="offset points", ha=ha, va=va, fontsize=9.5, color=INK,
+            zorder=4, parse_math=False,
         )  # fmt: skip
 
 
@@ -207,7 +213,7 @@ def tidy(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#999999")
-    axes.tick_params(colors="#555555", labelsize=9)
+    axes.tick_params(colors="#555555", labelsize=10)
     axes.grid(True, color=FAINT, linewidth=0.6, alpha=0.7)
     axes.set_axisbelow(True)
 
@@ -273,8 +279,8 @@ def _unnamed(chart: Chart | None) -> Chart | None:
     return replace(chart, series=tuple(replace(each, name="") for each in chart.series))
 
 
-def _draw_legend(figure: Any, comparison: Comparison, names: list[str], columns: int) -> None:
-    """Draw the legend below all axes, where no curve can pass underneath it."""
+def _draw_legend(figure: Any, comparison: Comparison, names: list[str], columns: int) -> Any:
+    """Draw and return the legend below all axes, where no curve can pass underneath it."""
     from matplotlib.lines import Line2D
 
     found = looks(comparison)
@@ -284,11 +290,12 @@ def _draw_legend(figure: Any, comparison: Comparison, names: list[str], columns:
         handles.append(Line2D([], [], color=look.colour, linewidth=1.9))
         handles[-1].set_linestyle(DASHES[look.dash])
     placeholders = [f"scheme {position}" for position in range(len(names))]
-    legend = figure.legend(handles, placeholders, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    legend = figure.legend(handles, placeholders, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     # Set afterwards: the constructor hides labels that begin with an underscore, and reads dollars as mathematics.
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_parse_math(False)
         text.set_text(name)
+    return legend
 
 
 def _legend_text(scheme: SchemeSummary, comparison: Comparison) -> str:

@@ -26,6 +26,23 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
 
 
+def headline(comparison: Comparison) -> str:
+    """Return the result as the title of a picture; empty if no scheme is clearly the fastest."""
+    best = None if comparison.best is None or comparison.target is None else comparison[comparison.best]
+    if (
+        best is None
+        or best.time_to_target is None
+        or len(comparison.schemes) == 1
+        or _unsettled(_runner_up(comparison))
+    ):
+        return ""
+    said = f"{best.label} holds {comparison.metric} {numbers.given(comparison.target or 0.0)} first"
+    said += f", after {numbers.seconds(best.time_to_target.mean)}"
+    if best.speed_up is not None and comparison.baseline != best.label:
+        said += f": {numbers.digits(best.speed_up.mean)} times as fast as {comparison.baseline}"
+    return said
+
+
 def _fastest(comparison: Comparison) -> list[str]:
     target = f"the target {comparison.metric} of {numbers.given(comparison.target or 0.0)}"
     if comparison.best is None:

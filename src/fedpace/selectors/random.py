@@ -33,7 +33,7 @@ class Random(Stateless):
     """Clients drawn at random.
 
     Args:
-        k: clients in a cohort; 0 = all that can be reached.
+        k: clients in a cohort; 0 = all clients that can be reached (full participation).
         variant: `uniform-wor`: k distinct clients, all equally likely, weighted by their shares scaled to sum to 1
             (biased if shares differ, but the common default). `md`: k draws with replacement by share, weight = times
             drawn / k; unbiased. `uniform-unbiased`: k distinct clients, all equally likely, in delta mode with weight
@@ -48,7 +48,7 @@ class Random(Stateless):
 
     name: ClassVar[str] = "random"
 
-    k: Annotated[int, AtLeast(0)] = 10
+    k: Annotated[int, AtLeast(1, zero="take all clients that can be reached")] = 10
     variant: Literal["uniform-wor", "md", "uniform-unbiased"] = "uniform-wor"
     fedexp_exponent: Annotated[float, Between(0, 1)] = 0.0
     momentum: bool = False
