@@ -14,7 +14,7 @@ import fedpace
 from fedpace._base.errors import FedpaceError
 from fedpace._base.names import printable
 from fedpace._base.signals import terminable
-from fedpace.cli import inputs, listing, looking, planning, population, reproducing, runs, tuning
+from fedpace.cli import aggregating, inputs, listing, looking, planning, population, reproducing, runs, tuning
 
 app = typer.Typer(
     help="Client selection for federated learning: which clients to wait for, and how to weight their updates.",
@@ -36,6 +36,7 @@ app.command()(planning.plan)
 app.command()(tuning.tune)
 app.command()(population.population)
 app.command()(reproducing.reproduce)
+app.command()(aggregating.aggregator)
 app.command("list")(listing.list_components)
 app.command()(listing.show)
 app.add_typer(inputs.data_app, name="data")
