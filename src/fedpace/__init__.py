@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Stateless,
         View,
     )
+    from fedpace.hosting.aggregator import AggregatorProcess, PrivateClient, TrustedAggregator
     from fedpace.hosting.shared_model import SharedModel
     from fedpace.sim.clock import Clock
     from fedpace.sim.fleet import Fleet
@@ -65,6 +66,7 @@ __all__ = [
     "Accumulator",
     "Actions",
     "Aggregator",
+    "AggregatorProcess",
     "Answers",
     "Apply",
     "AtLeast",
@@ -85,6 +87,7 @@ __all__ = [
     "Outcome",
     "Phase",
     "Policy",
+    "PrivateClient",
     "Probe",
     "Report",
     "Scheme",
@@ -106,6 +109,7 @@ __all__ = [
     "Trained",
     "Training",
     "TrainingPrivacy",
+    "TrustedAggregator",
     "View",
     "Wait",
     "cohort_size",
@@ -175,6 +179,11 @@ _EXPORTS = {
         "Settled",
         "Stateless",
         "View",
+    ),
+    "fedpace.hosting.aggregator": (
+        "AggregatorProcess",
+        "PrivateClient",
+        "TrustedAggregator",
     ),
     "fedpace.hosting.shared_model": ("SharedModel",),
     "fedpace.sim.clock": ("Clock",),

@@ -13,7 +13,7 @@ import typer
 import fedpace
 from fedpace._base.checks import printable
 from fedpace._base.errors import FedpaceError, terminable
-from fedpace.cli import listing, looking, planning, runs, tuning
+from fedpace.cli import aggregating, listing, looking, planning, runs, tuning
 
 app = typer.Typer(
     help="Client selection for federated learning: which clients to wait for, and how to weight their updates.",
@@ -35,6 +35,7 @@ app.command()(planning.plan)
 app.command()(tuning.tune)
 app.command()(planning.population)
 app.command()(tuning.reproduce)
+app.command()(aggregating.aggregator)
 app.command("list")(listing.list_components)
 app.command()(listing.show)
 app.add_typer(listing.data_app, name="data")

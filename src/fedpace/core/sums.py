@@ -12,6 +12,7 @@ knows who is in a group, which version of the model each client trained from, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -302,11 +303,12 @@ def weighted_contribution(update: FloatArray, weight: float) -> Sums:
 
 
 def with_training(own: Sums, weight: float, loss: float, buffers: FloatArray | None = None) -> Sums:
-    """Return a contribution of any kind with what local training adds: the loss, and buffers beside the parameters."""
+    """Return a contribution of any kind with what local training adds: the loss (unless NaN), and buffers."""
     vectors, scalars = own
     if buffers is not None:
         vectors[BUFFERS] = max(weight, 0.0) * buffers
-    return vectors, scalars | {LOSS: loss, POSITIVE: max(weight, 0.0), COUNT: 1.0}
+    told = {} if math.isnan(loss) else {LOSS: loss, COUNT: 1.0}
+    return vectors, scalars | {POSITIVE: max(weight, 0.0), **told}
 
 
 def add_up(

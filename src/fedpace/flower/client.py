@@ -11,10 +11,12 @@ targets of this batch are the second argument of the next call of a loss functio
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,14 +32,28 @@ from fedpace.flower.wire import (
     ASK_NAME,
     ASK_SAMPLES,
     ASK_TARGETS,
+    PARCEL,
     RECORD,
+    SEALED,
     SKETCH_SEED,
     SKETCH_WIDTH,
     arrays_of,
     asked,
     config_value,
 )
-from fedpace.hosting.replies import Privacy, UpdateSketch, moment_rows, pack_labels, pack_update, packed_moment
+from fedpace.hosting.aggregator import PrivateClient
+from fedpace.hosting.replies import (
+    LOSS_KEYS,
+    Privacy,
+    UpdateSketch,
+    flat,
+    is_buffer,
+    moment_rows,
+    pack_labels,
+    pack_update,
+    packed_moment,
+    read_model,
+)
 
 LOSSES = (
     "cross_entropy",
@@ -221,6 +237,45 @@ def report_mod(
             note |= _moment(rows, captured, targets, max_rank, privacy, context)
         reply.content[RECORD] = ConfigRecord(note)
         return reply
+
+    return mod
+
+
+def sealed_mod(
+    keys: str | Path, *, name: str = "", loss_key: str = ""
+) -> Callable[[Message, Context, Handler], Message]:
+    """Return a Flower mod that seals the client's update for a trusted aggregator: the server cannot open it.
+
+    Put it after `report_mod`. It sends no metrics: the loss is sealed with the update.
+
+    Args:
+        keys: the file `client.json` that `fedpace aggregator` wrote.
+        name: the node's name, if it was registered with one; else it is the name that `report_mod` tells.
+        loss_key: name of the metric with the training loss; empty = the names in `LOSS_KEYS`.
+    """
+
+    def mod(message: Message, context: Context, call_next: Handler) -> Message:
+        if not message.metadata.message_type.startswith("train"):
+            return call_next(message, context)
+        parcel = config_value(message, PARCEL)
+        if not isinstance(parcel, bytes):
+            raise InputError("the server did not ask for a sealed update, and no other leaves this client")
+        received = arrays_of(message)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        trained = read_model(arrays_of(reply), received)
+        learned = [key for key, array in received.items() if not is_buffer(key, array)]
+        others = [key for key in received if key not in learned]
+        metrics: Any = next(iter(reply.content.metric_records.values()), {})
+        loss = next((metrics[key] for key in ((loss_key,) if loss_key else LOSS_KEYS) if key in metrics), math.nan)
+        memory: Any = context.state.config_records.get(SEALED, {})
+        own = name or stable_name(context) or str(context.node_id)
+        client = PrivateClient(keys, own, memory.get("memory", b""))
+        update = flat(trained, learned) - flat(received, learned)
+        sealed = client.answer(parcel, update, loss=float(loss), buffers=flat(trained, others) if others else None)
+        context.state[SEALED] = ConfigRecord({"memory": client.state})
+        return Message(RecordDict({SEALED: ConfigRecord({"update": sealed})}), reply_to=message)
 
     return mod
 

@@ -33,6 +33,7 @@ from fedpace.core.tasks import Policy
 from fedpace.core.types import Need, Selector
 from fedpace.flower.grid import GridTransport, connected_nodes, pull, push, registered_nodes
 from fedpace.flower.wire import ASK_LABELS, ASK_NAME, ASK_SAMPLES, note_of, record
+from fedpace.hosting.aggregator import TrustedAggregator
 from fedpace.hosting.replies import Note
 from fedpace.hosting.reply_loop import FORGET_SECONDS
 from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
@@ -251,6 +252,8 @@ class Federation:
             `fedpace.flower.local_steps`. Schemes that set work need it, and are refused otherwise.
         local_steps: usual number of local steps, if it is the same for all clients; tasks then also have the number of
             `local-steps` to make. 0 = each client knows its own.
+        secure: a `fedpace.TrustedAggregator`, for which the clients seal their updates (`sealed_mod`): the server sees
+            sums only (docs/privacy.md). For `PacedServer`.
         track: experiment trackers that get every step while the server works: `"mlflow"`, `"wandb"`, `"tensorboard"`,
             `"otel"`, or a list; see docs/howto/track.md. A tracker that fails does not stop the server.
         weight_key, array_key, config_key: names of the number of samples, the model and the configuration in messages.
@@ -277,6 +280,7 @@ class Federation:
         server: str | ServerRule[Any] | None = None,
         accepts_work: bool = False,
         local_steps: int = 0,
+        secure: TrustedAggregator | None = None,
         track: Any = None,
         weight_key: str = "num-examples",
         array_key: str = "arrays",
@@ -303,6 +307,7 @@ class Federation:
             loss_key=loss_key,
             forget_seconds=forget_seconds,
             track=track,
+            secure=secure,
         )
         self.coordinator: Coordinator = self._server.coordinator
         """It holds the known clients and the state of the scheme."""
@@ -313,7 +318,11 @@ class Federation:
         owners = {} if saved is None else {str(name): int(node) for name, node in saved.extra.get("names", {}).items()}
         self._node_names = NodeNames(name_seconds, config_key, questions, owners if bind_names else None)
         self._transport = GridTransport(
-            weight_key, (sketch, settings.seed), work=bool(self._scheme.sets_work), local_steps=local_steps
+            weight_key,
+            (sketch, settings.seed),
+            work=bool(self._scheme.sets_work),
+            local_steps=local_steps,
+            parcel=None if secure is None else secure.parcel,
         )
 
     def _server_rule(self, server: str | ServerRule[Any] | None) -> ServerRule[Any] | None:

@@ -30,7 +30,9 @@ from fedpace.flower.wire import (
     ASK_MOMENT,
     ASK_TARGETS,
     LOCAL_STEPS,
+    PARCEL,
     RECORD,
+    SEALED,
     SKETCH_SEED,
     SKETCH_WIDTH,
     WORK,
@@ -99,10 +101,19 @@ class GridTransport:
         sketch: width and seed of the sketches of steps.
         work: whether to send the work of each training task.
         local_steps: usual number of local steps of every client; 0 = clients know it themselves.
+        parcel: returns what a task's client needs to seal its update; None = clients send their models.
     """
 
-    def __init__(self, weight_key: str, sketch: tuple[int, int], *, work: bool = False, local_steps: int = 0) -> None:
-        self._weight_key, self._work, self._local_steps = weight_key, work, local_steps
+    def __init__(
+        self,
+        weight_key: str,
+        sketch: tuple[int, int],
+        *,
+        work: bool = False,
+        local_steps: int = 0,
+        parcel: Callable[[Task], bytes] | None = None,
+    ) -> None:
+        self._weight_key, self._work, self._local_steps, self._parcel = weight_key, work, local_steps, parcel
         self._projection = {SKETCH_WIDTH: sketch[0], SKETCH_SEED: str(sketch[1])}
         self._out: dict[str, int] = {}
         self._refused: list[int] = []
@@ -155,6 +166,8 @@ class GridTransport:
             questions[WORK] = float(task.work)
             if self._local_steps:
                 questions[LOCAL_STEPS] = steps_of_work(task.work, self._local_steps)
+        if self._parcel is not None and task.kind != "probe":
+            questions[PARCEL] = self._parcel(task)
         # Copy the content, because all messages of a round share it.
         content = RecordDict(dict(offered.content.items()))
         for key, config in offered.content.config_records.items():
@@ -176,4 +189,5 @@ class GridTransport:
             steps=metrics.get(LOCAL_STEPS),
             model=arrays_of(reply) if reply.content.array_records else None,
             carrier=reply,
+            sealed=reply.content.config_records.get(SEALED, ConfigRecord()).get("update"),
         )

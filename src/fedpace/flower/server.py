@@ -123,7 +123,12 @@ class PacedServer(Federation):
                 self._evaluate(evaluate_fn, result)
             evaluated = self._server.loop.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
-                self._step(self._next_step())
+                if (step := self._next_step()) is None:
+                    log.info(
+                        "fedpace: the privacy budgets are spent: training ends after step %d", self.coordinator.step
+                    )
+                    break
+                self._step(step)
                 result.arrays = self._arrays
                 last = self.coordinator.step == num_rounds or self.coordinator.now >= seconds
                 if last or self._server.loop.now >= evaluated + pause:
@@ -131,10 +136,10 @@ class PacedServer(Federation):
                     evaluated = self._server.loop.now
         return result
 
-    def _next_step(self) -> Step:
-        """Return the next step; if no node is available, wait for one."""
+    def _next_step(self) -> Step | None:
+        """Return the next step; if no node is available, wait for one. None = the privacy budgets are spent."""
         said = False
-        while True:
+        while not self._server.exhausted:
             if not self._nodes:
                 self._wait_for_nodes(self._grid)
             self._looked = -math.inf
@@ -146,6 +151,7 @@ class PacedServer(Federation):
                 log.warning("fedpace: waiting: of %d nodes, %d are eligible and have a name", online, known)
                 said = True
             time.sleep(POLL_SECONDS)
+        return None
 
     def _step(self, step: Step) -> None:
         """Apply a step; free clients get new tasks before the step is saved."""

@@ -187,6 +187,8 @@ class PacedStrategy(Federation, Strategy):
                 f"{scheme.name} works without rounds, which a Flower strategy cannot do: use "
                 "fedpace.flower.PacedServer, whose server steps are fedpace's own"
             )
+        if settings.get("secure") is not None:
+            raise InputError("a Flower strategy averages single models: use PacedServer with secure=, or SecureRounds")
         self.inner = inner
         super().__init__(
             selector,

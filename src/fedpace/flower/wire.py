@@ -21,6 +21,10 @@ from fedpace.hosting.replies import Arrays, Note, Raw, parse, steps_of_work
 
 RECORD = "fedpace"
 """Key of fedpace's ConfigRecord in a reply."""
+PARCEL = "fedpace-parcel"
+"""In a train message: what a client needs to seal its update for a trusted aggregator."""
+SEALED = "fedpace-sealed"
+"""Key of the ConfigRecord with the sealed update in a reply, and with the client's memory in its context."""
 ASK_NAME = "fedpace-who"
 """In a train message without a model: send your name, do not train."""
 ASK_SAMPLES = "fedpace-samples"

@@ -207,14 +207,14 @@ class PrivateClient:
         self._public = _x25519().X25519PublicKey.from_public_bytes(public)
         self.name = name
         self._sent: dict[int, NDArray[Any]] = {}
-        """Task -> update; the newest that was opened, and later ones."""
+        """Version -> update that was trained from it; the newest that was opened, and later ones."""
         if state:
-            self._sent = {int(task): update for task, update in unpack(state)[1].items()}
+            self._sent = {int(version): update for version, update in unpack(state)[1].items()}
 
     @property
     def state(self) -> bytes:
         """The client's memory, to be kept on the client between tasks."""
-        return pack({}, {str(task): update for task, update in self._sent.items()})
+        return pack({}, {str(version): update for version, update in self._sent.items()})
 
     def answer(
         self, parcel: bytes, update: Vector, *, loss: float = math.nan, buffers: FloatArray | None = None
@@ -237,11 +237,10 @@ class PrivateClient:
         header = {name: told[name] for name in ("task", "version", "instance")}
         header |= {"client": encode_id(self.name), "loss": loss if math.isfinite(loss) else None}
         if told["memory"]:
-            opened = told["opened"]
-            if told["resend"] and opened is not None and opened[0] in self._sent:
-                header["old_version"], vectors["old"] = opened[1], self._sent[opened[0]]
-            kept = {task: row for task, row in self._sent.items() if opened is None or task >= opened[0]}
-            self._sent = {**dict(list(kept.items())[-PENDING:]), told["task"]: sent}
+            kept = {version: row for version, row in self._sent.items() if version >= told["opened"]}
+            if told["resend"]:  # also those that may be opened before this answer
+                vectors |= {f"old {version}": row for version, row in kept.items()}
+            self._sent = {**dict(list(kept.items())[-PENDING:]), told["version"]: sent}
         return seal(pack(header, vectors), self._public, self._secret)
 
 
@@ -259,7 +258,7 @@ class TrustedAggregator:
 
     def __init__(self, address: str, keys: str | Path, *, patience: float = PATIENCE) -> None:
         above(patience, 0, "patience of TrustedAggregator")
-        self._address, self._patience = _address(address), patience
+        self._address, self._patience = split_address(address), patience
         self._cipher = _cipher(_key(keys, "server"), b"", b"server")
         self.instance = ""
         """The current start of the aggregator."""
@@ -277,8 +276,8 @@ class TrustedAggregator:
         self.facts: dict[str, float] = {}
         """The largest epsilon spent, and how many clients are out of budget."""
         self._sealed: dict[int, bytes] = {}
-        self._opened: dict[ClientId, tuple[int, int]] = {}
-        """Client -> task and version of its newest opened answer."""
+        self._opened: dict[ClientId, int] = {}
+        """Client -> version of its newest opened answer."""
         self._cached: set[ClientId] = set()
         """Clients whose newest opened update the aggregator has, so that they need not send it again."""
         self._references: dict[int, NDArray[Any]] = {}
@@ -287,7 +286,7 @@ class TrustedAggregator:
         """Return what the client of a task needs to seal its answer; put it into the task's message."""
         header = {"task": task.id, "version": task.step, "instance": self.instance, "memory": self.memory}
         resend = task.client not in self._cached
-        return pack({**header, "opened": self._opened.get(task.client), "resend": resend}, {})
+        return pack({**header, "opened": self._opened.get(task.client, -1), "resend": resend}, {})
 
     def receive(self, task: int, sealed: bytes) -> None:
         """Take the sealed answer to a task."""
@@ -316,7 +315,7 @@ class TrustedAggregator:
         absent = frozenset(found["absent"])
         for member in group.members:
             if self.memory and member.task not in absent:
-                self._opened[member.client] = (member.task, member.version)
+                self._opened[member.client] = member.version
                 self._cached.add(member.client)
         self._references |= rows
         self._cached -= {decode_id(client) for client in found["evicted"]}
@@ -325,7 +324,7 @@ class TrustedAggregator:
     def publish(self, version: int, reference: Vector) -> None:
         """Send the reference of a model version to the aggregator."""
         row = np.asarray(reference, dtype=np.float32)
-        wanted = {opened[1] for opened in self._opened.values()}
+        wanted = set(self._opened.values())
         self._references = {each: kept for each, kept in self._references.items() if each in wanted} | {version: row}
         self._ask({"what": "publish", "version": version}, {"reference": row})
 
@@ -342,13 +341,13 @@ class TrustedAggregator:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what a restarted server needs to go on, as JSON and vectors."""
-        opened = [[encode_id(client), *entry] for client, entry in self._opened.items()]
+        opened = [[encode_id(client), version] for client, version in self._opened.items()]
         state = {"opened": opened, "cached": [encode_id(c) for c in self._cached], "instance": self._known_instance}
         return state, {f"reference {version}": row for version, row in self._references.items()}
 
     def load(self, saved: Mapping[str, Any], vectors: Mapping[str, NDArray[Any]]) -> None:
         """Restore what `saved` returned."""
-        self._opened = {decode_id(client): (int(task), int(version)) for client, task, version in saved["opened"]}
+        self._opened = {decode_id(client): int(version) for client, version in saved["opened"]}
         self._cached, self._known_instance = {decode_id(c) for c in saved["cached"]}, str(saved["instance"])
         rows = {name.partition(" ")[2]: row for name, row in vectors.items() if name.startswith("reference ")}
         self._references = {int(version): np.asarray(row, dtype=np.float32) for version, row in rows.items()}
@@ -386,7 +385,8 @@ class TrustedAggregator:
         return found, sums
 
 
-def _address(text: str) -> tuple[str, int]:
+def split_address(text: str) -> tuple[str, int]:
+    """Return the host and the port of `host:port`."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise InputError(f"expected an address as host:port, but {text!r} came")
@@ -421,7 +421,8 @@ class _Answer(NamedTuple):
     """A sealed answer after it was opened."""
 
     update: FloatArray
-    memory: OwnMemory
+    memories: list[OwnMemory]
+    """Of the client's earlier updates, if it sent them again."""
     loss: float
     buffers: FloatArray | None
 
@@ -576,11 +577,10 @@ class AggregatorProcess:
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
         if not all(np.isfinite(vector).all() for vector in wide.values()):
             raise InputError("the answer is not finite")
-        memory = NOTHING
-        if "old" in wide and (version := int(header["old_version"])) in references:
-            memory = OwnMemory(wide["old"] - references[version], None, version)
+        old = {int(name[4:]): vector for name, vector in wide.items() if name.startswith("old ")}
+        memories = [OwnMemory(row - references[v], None, v) for v, row in old.items() if v in references]
         loss = math.nan if header.get("loss") is None else float(header["loss"])
-        return _Answer(wide["update"], memory, loss, wide.get("buffers"))
+        return _Answer(wide["update"], memories, loss, wide.get("buffers"))
 
     def _contribution(
         self,
@@ -601,10 +601,9 @@ class AggregatorProcess:
             )
         if self._budget is not None:
             raise InputError("memory on the clients is not used with differential privacy")
-        own = answer.memory
+        own = NOTHING
         if "old_version" in ask:
-            # The answer may have been sealed before an earlier answer of the client was opened.
-            known = (held.get(member.client), self._recent.get(member.client), own)
+            known = (held.get(member.client), self._recent.get(member.client), *answer.memories)
             same = [m for m in known if m is not None and m.version == ask["old_version"] and m.offset is not None]
             if not same or (member.client not in held and (member.client, same[0].version) not in self._remembered):
                 raise InputError("the client has lost its memory, or it is from before the clients were forgotten")

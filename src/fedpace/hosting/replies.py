@@ -262,6 +262,8 @@ class Raw:
     """The framework's own message, for a framework that aggregates itself."""
     steps: Any = None
     """Number of local steps."""
+    sealed: Any = None
+    """An update that only a trusted aggregator can open (`fedpace.hosting.aggregator`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +278,7 @@ class Reply:
     carrier: Any = None
     steps: float = math.nan
     """Number of local steps that the client says it made; NaN = not sent."""
+    sealed: bytes = b""
 
 
 def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: str = "") -> Reply | str:
@@ -296,7 +299,8 @@ def parse(unpack: Callable[[], Raw], sent: Arrays | None = None, *, loss_key: st
         samples = note.samples if raw.samples is None else _number(raw.samples, "the number of samples")
         model = None if sent is None else read_model(raw.model, sent, is_step=raw.is_step)
         steps = math.nan if raw.steps is None else _number(raw.steps, "the number of local steps", MAX_STEPS)
-        return Reply(note, _loss(loss), samples, model, raw.carrier, steps)
+        sealed = raw.sealed if isinstance(raw.sealed, bytes) else b""
+        return Reply(note, _loss(loss), samples, model, raw.carrier, steps, sealed)
     except InputError as problem:
         return short(str(problem))
     except Exception as problem:  # decoding untrusted bytes may raise anything

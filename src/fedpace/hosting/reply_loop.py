@@ -117,6 +117,8 @@ class ReplyReader:
         self._warned: set[tuple[Any, Need]] = set()
         self.sketch: UpdateSketch
         """Sketches updates of the shared model; set once there is a model."""
+        self.sealed = False
+        """Whether clients seal their updates for a trusted aggregator, instead of sending models."""
 
     def __call__(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> tuple[Reply, Outcome]:
         """Return the parsed reply and its outcome, with seconds still 0; raise InputError if it cannot be used."""
@@ -163,7 +165,9 @@ class ReplyReader:
 
     def _parsed(self, task: Task, unpack: Callable[[], Raw], sent: Arrays) -> Reply:
         asks_loss = task.kind == "probe" and task.probe == "loss"
-        found = parse(unpack, None if asks_loss else sent, loss_key=self._loss_key)
+        found = parse(unpack, None if asks_loss or self.sealed else sent, loss_key=self._loss_key)
+        if self.sealed and task.kind != "probe" and not isinstance(found, str) and not found.sealed:
+            raise InputError("it sent no sealed update: add sealed_mod to its mods, with the keys of the aggregator")
         if isinstance(found, str) and task.kind == "probe" and not asks_loss:
             found = parse(unpack)  # a client that sends a sketch sends no model
         if isinstance(found, str):

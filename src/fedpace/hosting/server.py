@@ -31,14 +31,17 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.server_rule import ServerRule, step_facts, step_notes
 from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import NOT_FINITE
+from fedpace.core.sums import SumRule
 from fedpace.core.tasks import Actions, Step, Task
 from fedpace.core.types import Need
+from fedpace.hosting.aggregator import TrustedAggregator
 from fedpace.hosting.replies import Arrays, Reply, UpdateSketch
 from fedpace.hosting.reply_loop import FORGET_SECONDS, Membership, ReplyLoop, ReplyReader, Transport
 from fedpace.hosting.shared_model import ArraysValidation, SharedModel
 from fedpace.hosting.state_folder import Readmissions, Saved, StateFolder, run_info
 from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
+from fedpace.server._sums import sum_rule
 from fedpace.tracking import make_trackers
 from fedpace.trust.robust import RobustRule, make_robust
 
@@ -174,6 +177,7 @@ class Server:
         loss_key: name of the metric with the client's training loss; empty = try the names in `LOSS_KEYS`.
         forget_seconds: remove clients that were not connected for this long.
         track: experiment trackers, as names or objects (`fedpace.tracking`).
+        secure: a trusted aggregator, for which clients seal their updates; the server then sees sums only.
     """
 
     def __init__(
@@ -191,18 +195,27 @@ class Server:
         loss_key: str = "",
         forget_seconds: float = FORGET_SECONDS,
         track: Any = None,
+        secure: TrustedAggregator | None = None,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
         settings = live_settings(settings, {})
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
-        if settings.aggregation == "sums":
-            raise InputError(
-                "this server gets the update of every client, but aggregation = 'sums' was asked for: use "
-                "fedpace.flower.SecureRounds, or fedpace.SumAggregator in a server of your own"
-            )
+        self.secure = secure
         self.rule = server_step(scheme, rule)
+        if secure is not None:
+            settings = replace(settings, aggregation="sums", minimum=max(settings.minimum, secure.minimum))
+            self.rule = sum_rule(self.rule, noisy=secure.privacy.epsilon > 0)
+            secure.memory = isinstance(self.rule, SumRule)
+            host = replace(host, offers=host.offers - {Need.UPDATE, Need.WORK, Need.LOSS})
+            if robust is not None:
+                raise InputError("a robust rule compares single updates, but the server sees sums only: leave it out")
+        elif settings.aggregation == "sums":
+            raise InputError(
+                "this server gets the update of every client, but aggregation = 'sums' was asked for: give it "
+                "secure=fedpace.TrustedAggregator(...), or use fedpace.flower.SecureRounds"
+            )
         self._robust = make_robust(robust) if isinstance(robust, str) else robust
         self._validation = validation
         check_robust(self._robust, validation)
@@ -221,6 +234,9 @@ class Server:
             self.coordinator.progress.accepts_work = Need.WORK in host.offers
         coordinator = self.coordinator
         self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
+        self._reader.sealed = secure is not None
+        self._loss: float | None = None
+        """Mean training loss of the last sum."""
         self.loop = ReplyLoop(coordinator, self._reader, host.log, reported=clock == "reported")
         if self.saved is not None:
             self.loop.restore_unseen(self.saved.unseen)
@@ -239,10 +255,14 @@ class Server:
     def share(self, arrays: Arrays) -> SharedModel:
         """Set the arrays of the shared model and return it; the state of its server rule is kept or restored."""
         if not hasattr(self, "shared"):
-            self.shared = SharedModel(arrays, self.rule, robust=self._robust, validation=self._validation)
+            self.shared = SharedModel(
+                arrays, self.rule, robust=self._robust, validation=self._validation, sums=self.secure is not None
+            )
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
                 self.shared.load_state(self.saved.extra.get("server", {}), self.saved.extra_arrays)
+                if self.secure is not None and "secure" in self.saved.extra:
+                    self.secure.load(self.saved.extra["secure"], self.saved.extra_arrays)
         self.shared.arrays = {key: np.array(array) for key, array in arrays.items()}
         self.loop.models[self.coordinator.step] = self.shared.arrays
         return self.shared
@@ -255,6 +275,7 @@ class Server:
             available: the connected clients, or a function that returns them and is called repeatedly.
         """
         fixed = None if callable(available) else list(available)
+        spent = set() if self.secure is None else self.secure.spent
         self.files.start()
         self._readmissions.carry_out(self.coordinator)
         self._send(transport, self._next)
@@ -267,6 +288,9 @@ class Server:
                     self.loop.read_replies(transport)
             at_once = False
             present = available() if callable(available) else fixed
+            if spent:  # their privacy budget
+                self.coordinator.leave([client for client in self.coordinator.clients if client in spent])
+                present = [client for client in present or () if client not in spent]
             with self.watch("deciding"), self._fitting():
                 due = self.coordinator.due(self.loop.now, present)
             if due.step is not None:
@@ -290,6 +314,13 @@ class Server:
 
     def apply(self, step: Step) -> bool:
         """Make a step with the server rule, and return whether the model changed."""
+        if self.secure is not None:
+            with self.watch("opening sums"):
+                for task, _ in step.answers:
+                    self.secure.receive(task.id, self.loop.replies[task.id].sealed)
+                opened = self.shared.apply_sums(self.coordinator, step, self.secure)
+            self._loss = opened.loss
+            return opened.moved
         with self.watch("stepping"):
             steps = {task.id: self.loop.replies[task.id].steps for task, _ in step.answers}
             applied = self.shared.apply(self.coordinator, step, *self._models(step), steps)
@@ -344,6 +375,7 @@ class Server:
         """
         held = [self.loop.replies.get(task.id) for task, _ in step.answers]  # None = refused
         losses = [reply.loss for reply in held if reply is not None and not math.isnan(reply.loss)]
+        losses += [] if self._loss is None else [self._loss]
         stepping = step_facts(self.shared.state)
         before = set(self.coordinator.progress.excluded)
         with self.watch("settling"), self._fitting():
@@ -375,6 +407,10 @@ class Server:
             scalars, vectors = self.shared.saved_state()
             remembered = {"server": scalars, **(extra or {})}
             arrays = {**(extra_arrays or {}), **vectors}
+            if self.secure is not None:
+                self.secure.keep(self.loop.replies)
+                remembered["secure"], references = self.secure.saved()
+                arrays |= references
             self.files.save(Saved(self.coordinator, model, entry, remembered, arrays, self.loop.unseen))
             self._readmissions.saved()
         return entry
@@ -391,6 +427,13 @@ class Server:
         finally:
             self.files.close(status)
             self._log.info("fedpace: where the server's time went: %s", self.watch)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether too few clients have any privacy budget left for another sum."""
+        spent = set() if self.secure is None else self.secure.spent
+        left = [client for client in self.coordinator.clients if client not in spent]
+        return bool(spent) and len(left) < self.coordinator.settings.minimum
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

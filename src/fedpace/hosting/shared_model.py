@@ -18,6 +18,7 @@ from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Applied, Trained
 from fedpace.core.server_rule import Answers, Gather, ServerRule
+from fedpace.core.sums import Opener, SumAggregator, SumsApplied
 from fedpace.core.tasks import Step
 from fedpace.hosting.replies import Arrays, buffer_lengths, flat, is_buffer
 from fedpace.trust.robust import RobustRule, make_robust
@@ -68,6 +69,7 @@ class SharedModel:
         robust: a robust rule, or its name, that replaces the weighted mean.
         validation: trains named arrays on the server's own data and returns the trained ones, for robust rules that
             compare updates with the server's own update.
+        sums: whether the server sees only sums of updates (`apply_sums`).
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class SharedModel:
         *,
         robust: RobustRule | str | None = None,
         validation: ArraysValidation | None = None,
+        sums: bool = False,
     ) -> None:
         self.rule = rule
         self.arrays: dict[str, NDArray[Any]] = {key: np.array(array) for key, array in arrays.items()}
@@ -85,6 +88,9 @@ class SharedModel:
             assert validation is not None
             return self._flat(validation(dict(self.arrays)))
 
+        if sums:
+            self.sums = SumAggregator(rule, self._zero)
+            return
         self.aggregator = Aggregator(
             rule,
             self._zero,
@@ -95,11 +101,29 @@ class SharedModel:
     @property
     def state(self) -> Any:
         """The state of the server rule."""
-        return self.aggregator.state
+        return self._made.state
 
     @state.setter
     def state(self, state: Any) -> None:
-        self.aggregator.state = state
+        self._made.state = state
+
+    @property
+    def _made(self) -> Aggregator | SumAggregator:
+        return self.aggregator if hasattr(self, "aggregator") else self.sums
+
+    def apply_sums(self, coordinator: Coordinator, step: Step, opener: Opener) -> SumsApplied:
+        """Make a step from sums over the clients; afterwards `arrays` holds the new model."""
+        applied = self.sums.apply(coordinator, step, self._flat(self.arrays), opener)
+        if applied.moved:
+            buffers: dict[str, NDArray[Any]] = {}
+            if applied.buffers is not None:
+                at = 0
+                for key, array in self.arrays.items():
+                    if is_buffer(key, array):
+                        values = np.asarray(applied.buffers)[at : (at := at + array.size)]
+                        buffers[key] = _as_kind(values.reshape(array.shape), array)
+            self._put(np.asarray(applied.model), buffers)
+        return applied
 
     def apply(
         self,
@@ -258,7 +282,7 @@ class SharedModel:
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state of the server rule for saving: JSON values, and name -> array."""
-        scalars, vectors = self.aggregator.saved()
+        scalars, vectors = self._made.saved()
         return {"name": self.rule.name, "state": scalars}, {STATE + name: vector for name, vector in vectors.items()}
 
     def load_state(self, saved: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -270,4 +294,4 @@ class SharedModel:
         whole = [vector for vector in vectors.values() if vector.dtype != np.uint8 and vector.shape != (0,)]
         if any(vector.shape[-1:] != self._zero().shape for vector in whole):
             raise InputError(f"the saved state of {self.rule.name} belongs to another model: use another folder")
-        self.aggregator.load(saved["state"], vectors)
+        self._made.load(saved["state"], vectors)
