@@ -77,6 +77,15 @@ class Update:
         found: FloatArray = self._trained[part] - self._sent[part]
         return found
 
+    def length(self) -> float:
+        """Return the Euclidean length."""
+
+        def square(part: slice) -> float:
+            values = np.subtract(self._trained[part], self._sent[part], dtype=np.float64)
+            return float(values @ values)
+
+        return math.sqrt(sum(in_parts(square, len(self))))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the whole update."""
         return np.subtract(self._trained, self._sent, dtype=np.float64 if dtype is None else dtype)
