@@ -30,7 +30,7 @@ from fedpace._base.options import AtLeast, Between, Options
 from fedpace._base.rng import stream
 from fedpace.data.arrays import Problem, data_from_arrays, is_named, number_names
 from fedpace.data.federated import FederatedData, Metric
-from fedpace.data.table import Column, Columns, Table, read_columns
+from fedpace.data.table import Columns, Table, TableColumn, read_columns
 
 TABLES, ARRAYS = (".csv", ".parquet", ".pq"), (".npz",)
 CENTRE, SPLIT = "(centre)", "(split)"
@@ -247,10 +247,10 @@ def _pair(arrays: dict[str, NDArray[Any]], end: str, path: Path) -> Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class PooledColumn(Column):
+class PooledColumn(TableColumn):
     """The same column of several files."""
 
-    parts: tuple[Column, ...] = ()
+    parts: tuple[TableColumn, ...] = ()
 
     def row(self, place: int) -> str:
         """Return the file, column and row of a cell, for an error message."""
@@ -284,7 +284,7 @@ class PooledColumns(Columns):
             SPLIT: _labels([part for _, part, _ in files], lengths, f"{folder}, train and test"),
         }
 
-    def named(self, name: str) -> Column:
+    def named(self, name: str) -> TableColumn:
         """Return a column whose cells are used as names; it may mix numbers and words."""
         if name not in self._known:
             self.check(name)
@@ -302,13 +302,13 @@ def _pooled(centres: list[Centre]) -> PooledColumns:
     return PooledColumns(centres[0].train.parent if centres[0].test is None else centres[0].train.parent.parent, files)
 
 
-def _labels(words: list[str], lengths: list[int], where: str) -> Column:
+def _labels(words: list[str], lengths: list[int], where: str) -> TableColumn:
     distinct = sorted(set(words))
     codes = np.repeat([distinct.index(word) for word in words], lengths)
-    return Column(where, 1, None, tuple(distinct), codes)
+    return TableColumn(where, 1, None, tuple(distinct), codes)
 
 
-def _merged(parts: list[Column], where: str) -> Column:
+def _merged(parts: list[TableColumn], where: str) -> TableColumn:
     """Return columns of several files as one; words in one file among the numbers of others are a mistake."""
     filled = [part for part in parts if len(part.words)]
     numeric = [part for part in filled if part.values is not None]
