@@ -98,7 +98,7 @@ def test_fedasync_that_keeps_nothing_is_fedavg_of_one_client():
 
 def test_shares_count_in_fedasync_and_never_more_than_everything():
     policy = Fedasync(alpha=0.6, discount="constant")
-    np.testing.assert_allclose(policy._weigh(np.zeros(3, int), np.array([0.5, 1.0, 4.0])), [0.3, 0.6, 1.0])
+    np.testing.assert_allclose(policy.weigh(np.zeros(3, int), np.array([0.5, 1.0, 4.0])), [0.3, 0.6, 1.0])
 
 
 @pytest.mark.parametrize("name", ["fedasync", "ca2fl"])
