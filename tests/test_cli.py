@@ -64,7 +64,9 @@ def test_compare_takes_overrides(call, tiny, tmp_path):
     out = tmp_path / "out"
     options = ["--selectors", "submodular, delayhet-sampling", "--seeds", 1, "--max-rounds", 2, "--delays", "constant"]
     tiny.write_text(TINY.replace("clients = 5", "clients = 12"))
-    assert call("compare", tiny, "--out", out, "--target", "1e-9", *options)[0] == 0
+    code, said, _ = call("compare", tiny, "--out", out, "--target", "1e-9", "--device", "auto", *options)
+    assert code == 0
+    assert "Clients were trained on cpu." in said
     runs = find_runs(out)
     assert sorted((run.info.label, run.info.seed) for run in runs) == [("delayhet-sampling", 0), ("submodular", 0)]
     for run in runs:

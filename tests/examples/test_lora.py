@@ -1,7 +1,9 @@
 """Adapters of a frozen transformer: only they travel and are remembered. The example itself needs transformers."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from itertools import islice
 from pathlib import Path
 
@@ -94,3 +96,43 @@ def test_the_example_runs_without_a_download(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "made-up text: 4 roles; 10,832 of 121,168 parameters travel" in done.stdout
     assert "over-selection" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("selector", ["pace-async", "fedbuff"])
+def test_the_app_on_flower_sends_only_adapters(selector, monkeypatch, capsys):
+    """On a grid in this process, with made-up text."""
+    for name in ("flwr", "peft", "transformers"):
+        pytest.importorskip(name)
+    from flower_grid import Tools
+    from flwr.app import Context, RecordDict
+
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+
+        for name in ("_task_id", "_run_id", "_node_id"):
+            monkeypatch.setattr(TaskIdentity, name, 1)
+    except ModuleNotFoundError:
+        pass
+    import compare
+    import flower_app
+
+    made = lambda count, windows, seed: ([compare.made_up(windows, each, seed) for each in range(count)], "")  # noqa: E731
+    monkeypatch.setattr(flower_app, "roles", made)
+    written = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    config = written | {"selector": selector, "num-server-rounds": 8, "pretrain": 10, "target": 1.1}
+    grid = Tools.grid()
+    for node in range(4):
+        grid.add(node + 10, flower_app.client, **{"partition-id": node, "num-partitions": 4})
+        grid.nodes[node + 10][1].run_config = config
+    flower_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+    said = re.findall(r"LORA step \d+ clock (\S+) accuracy (\S+) values (\d+)", capsys.readouterr().out)
+    assert {values for *_, values in said} == {"10832"}, "of 121,168 parameters"
+    assert len(said) == 9
+    clocks = [float(clock) for clock, *_ in said]
+    assert clocks == sorted(clocks)
+    assert len({accuracy for _, accuracy, _ in said}) > 1, "the model changes"
+    for name in ("flower_app", "compare", "model"):
+        sys.modules.pop(name, None)

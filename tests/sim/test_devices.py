@@ -109,10 +109,12 @@ def test_workers_share_the_gpus_in_turn(monkeypatch):
         resolve("cuda:2")
 
 
-def test_what_this_machine_lacks_is_refused(monkeypatch):
+def test_what_this_machine_lacks_is_refused(monkeypatch, caplog):
+    caplog.set_level("INFO")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve("auto") == resolve(None) == torch.device("cpu")
+    assert "device auto is cpu here" in caplog.text
     with pytest.raises(InputError, match="needs a GPU and a torch that was built for CUDA"):
         resolve("cuda:0")
     with pytest.raises(InputError, match="Apple GPU"):

@@ -142,16 +142,16 @@ def rows_of(table: Table) -> tuple[tuple[int, ...], np.dtype[Any], tuple[NDArray
     return array.shape, array.dtype, (array,)
 
 
-def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
+def _raw(array: NDArray[Any]) -> memoryview:
     """Return the bytes of an array; without a copy if it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def npz_bytes(arrays: Mapping[str, Table]) -> bytes:
     """Return the arrays as the content of an npz file."""
     buffer = io.BytesIO()
     for chunk in npz_chunks(arrays):
-        buffer.write(chunk if isinstance(chunk, bytes) else _raw(chunk))
+        buffer.write(chunk)
     return buffer.getvalue()
 
 
@@ -186,7 +186,7 @@ def npz_chunks(arrays: Mapping[str, Table]) -> Iterator[bytes]:
                 np.lib.format.write_array_header_1_0(entry, described)
                 for row in rows:
                     raw = _raw(row)
-                    for start in range(0, raw.size, PIECE):
+                    for start in range(0, len(raw), PIECE):
                         entry.write(raw[start : start + PIECE])
                         yield passed.take()
         yield passed.take()
