@@ -51,7 +51,6 @@ from fedpace.server.memory_corrected import (
     MemoryCorrected,
     MemoryState,
     _Client,
-    _length,
     _Reference,
 )
 from fedpace.server.nesterov import Nesterov
@@ -164,6 +163,10 @@ class ClientMemory(Options):
         """Return the version of the last step and its reference."""
         return (state.reference_versions[-1], state.references.rows[-1]) if state.reference_versions else None
 
+    def forget(self, state: SumsState) -> SumsState:
+        """Return the state without any remembered client."""
+        return forgotten(state)
+
 
 # -- planning ----------------------------------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ def _split_late(late: list[Member], memory: SumMemory, minimum: int) -> list[lis
 
 def forgotten(state: SumsState) -> SumsState:
     """Return the state without any remembered client."""
-    return replace(_only(state, []), offset_sum=0.0 * state.offset_sum, departed=0.0)
+    return replace(_only(state, []), offset_sum=0.0 * state.offset_sum, departed=0.0, remembered=0)
 
 
 def _only(state: SumsState, places: Sequence[int]) -> SumsState:
@@ -247,6 +250,7 @@ class SumMemory(Memory):
     def __init__(self, state: SumsState, version: int, reach: float = 0.0) -> None:
         blank = state.offsets.of([NO_ROW] * len(state.remembered_clients))
         super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.momentum.shape[0]))
+        self._sum = None  # the sum in double precision, for models of any size, is `_sums`
         self._sums = np.asarray(state.offset_sum, dtype=np.float64).copy()
         self._departed = state.departed
         self.spoken: dict[str, _Spoken] = {}
@@ -476,12 +480,17 @@ class SumMemory(Memory):
         weights = np.array([member.weight for each in self.spoken.values() for member in each.members])
         weights = weights / weights.sum()
         room = len(self._clients) + len(self._references) + 1
+        self._common_length = _length(np.asarray(self._change_sum))
         found = self.state(after, reference, square, float(weights @ weights), awaited, room)
         summed = like(after.offset_sum, self._shrinking * self._sums)
         assert isinstance(found, SumsState)
         return replace(
             found, offsets=after.offsets.of([]), offset_sum=summed, departed=self._departed, told="", memory_bytes=0
         )
+
+
+def _length(vector: FloatArray) -> float:
+    return math.sqrt(float(vector @ vector))
 
 
 # -- the client's half -------------------------------------------------------------------------------------------------
