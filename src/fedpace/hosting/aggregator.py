@@ -545,7 +545,7 @@ class AggregatorProcess:
             return found, {}
         sums, scalars = add_up(own for _, _, own in kept)
         if self._budget is not None:
-            sums, scalars = {UPDATE: self._budget.release(sums[UPDATE], group.members, _noise)}, {}
+            sums, scalars = {UPDATE: self._budget.release(sums[UPDATE], group.members, secret_normal)}, {}
             write_atomically(self._file, json_bytes(self._budget.saved()[0]))  # before anything leaves this process
             found["facts"] = self._budget.facts(self._budget.spent)
         self.exposure = after if self._budget is None else self.exposure
@@ -620,7 +620,7 @@ def _largest_part(group: Group) -> float:
     return largest
 
 
-def _noise(size: int) -> FloatArray:
+def secret_normal(size: int) -> FloatArray:
     """Return standard normal noise from the random numbers of the operating system."""
     whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
     return np.asarray(special.ndtri((whole + 0.5) / 2.0**53), dtype=np.float64)
