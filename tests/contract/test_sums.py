@@ -77,7 +77,8 @@ def test_a_scheme_works_with_sums_or_says_what_to_use(scheme):
 
 
 @pytest.mark.parametrize(
-    "scheme", [name for name in registry.selectors.names() if name not in REFUSED and not make_selector(name).reads_losses]
+    "scheme",
+    [name for name in registry.selectors.names() if name not in REFUSED and not make_selector(name).reads_losses],
 )
 @pytest.mark.parametrize("mechanism", ["gaussian", "ftrl"])
 def test_a_run_ends_when_its_privacy_budgets_are_spent(scheme, mechanism):

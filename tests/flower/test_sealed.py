@@ -74,7 +74,9 @@ def test_the_server_gets_no_model(flower, aggregator, tmp_path, scheme):
     assert server.coordinator.step == 15
     # A restarted server goes on, and the clients' memory is still of use.
     again = PacedServer(scheme, secure=aggregator(), clock="reported", state=tmp_path / "state", **options)
-    found = again.start(federation(flower, tmp_path / "keys", received), flower.arrays([0.0, 0.0]), 25, evaluate_nodes=0)
+    found = again.start(
+        federation(flower, tmp_path / "keys", received), flower.arrays([0.0, 0.0]), 25, evaluate_nodes=0
+    )
     assert again.coordinator.step == 25
     assert np.allclose(found.arrays["w0"].numpy(), 4.5, atol=1.0)
 

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedpace import make_selector
 from fedpace.core.exposure import Exposure

@@ -11,7 +11,6 @@ so no two sums have a number in common. It is enough that no sum is about one cl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 

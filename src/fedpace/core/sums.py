@@ -300,7 +300,9 @@ class SumAggregator:
 
     def load(self, scalars: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
         """Restore the state from the result of `saved`."""
-        others = {n: tuple(value) if isinstance(value, list) else value for n, value in scalars.items() if n != EXPOSURE}
+        others = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in scalars.items() if n != EXPOSURE
+        }
         self.state = join_state(self.rule.init(self._zero()), others, dict(vectors))
         self.exposure.load(scalars[EXPOSURE])
 

@@ -66,8 +66,8 @@ log = logging.getLogger("flwr")
 compat: Any = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod").compat
 """Flower's conversion between messages and the records of its older API, which SecAgg+ uses."""
 WEIGHT, UNIT, NAMES, CLIP = "fedpace-weight", "fedpace-unit", "fedpace-arrays", "fedpace-clip"
-"""Keys in the config of a task: the node's weight, the unit of squared lengths, the names of the arrays, and the longest
-update (0 = any)."""
+"""Keys in the config of a task: the node's weight, the unit of squared lengths, the names of the arrays, and the
+longest update (0 = any)."""
 LARGEST = 1000
 """Weight of the heaviest node in the protocol, which takes whole numbers."""
 REST = 5
@@ -194,7 +194,9 @@ class SecureRounds:
             if self.budget is not None:
                 nodes = [node for node in nodes if self.budget.affordable(node)]
                 if self.budget.spent and len(nodes) < self.coordinator.settings.minimum:
-                    log.info("fedpace: the privacy budgets are spent: training ends after round %d", self.coordinator.step)
+                    log.info(
+                        "fedpace: the privacy budgets are spent: training ends after round %d", self.coordinator.step
+                    )
                     break
             if new := [node for node in nodes if node not in self.coordinator.ledger]:
                 self.coordinator.join(new)

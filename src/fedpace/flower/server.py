@@ -124,7 +124,9 @@ class PacedServer(Federation):
             evaluated = self._server.loop.now
             while self.coordinator.step < num_rounds and self.coordinator.now < seconds:
                 if (step := self._next_step()) is None:
-                    log.info("fedpace: the privacy budgets are spent: training ends after step %d", self.coordinator.step)
+                    log.info(
+                        "fedpace: the privacy budgets are spent: training ends after step %d", self.coordinator.step
+                    )
                     break
                 self._step(step)
                 result.arrays = self._arrays

@@ -9,7 +9,7 @@ Three parties take part, each with a file of keys from the folder `keys`:
   the newest opened one again if the aggregator has no room for it.
 - The **server** (`TrustedAggregator`, `server.json`) holds sealed bytes that it cannot open. It asks for the sum over a
   group, as it asks any `fedpace.Opener`.
-- The **aggregator** (`AggregatorProcess`, `aggregator.json`) opens the group's updates, adds them up, adds noise where it
+- The **aggregator** (`AggregatorProcess`, `aggregator.json`) opens the group's updates, adds them up, adds noise if it
   was told to, and sends the sums. For `pace-async` it keeps the newest update of some clients (`CACHED`), in memory
   only.
 
@@ -147,7 +147,7 @@ def _decrypted(cipher: Any, content: bytes, context: bytes) -> bytes:
 def seal(content: bytes, public: X25519PublicKey, secret: bytes) -> bytes:
     """Return content that only the holder of the private key can read, and only a holder of `secret` can have made."""
     own = _x25519().X25519PrivateKey.generate()
-    sent = own.public_key().public_bytes_raw()
+    sent: bytes = own.public_key().public_bytes_raw()
     return sent + _encrypted(_cipher(own.exchange(public), secret, b"update"), content, sent)
 
 
@@ -507,7 +507,9 @@ class AggregatorProcess:
                 found = {"error": f"{what!r} is no request"}
         except (FedpaceError, KeyError, TypeError, ValueError, AssertionError) as problem:
             found, sums = {"error": f"{type(problem).__name__}: {problem}"}, {}
-        answer = pack({**found, "instance": self.instance}, {name: np.asarray(v, np.float64) for name, v in sums.items()})
+        answer = pack(
+            {**found, "instance": self.instance}, {name: np.asarray(v, np.float64) for name, v in sums.items()}
+        )
         self._replied = (request, answer)
         return self._replied
 
@@ -560,7 +562,11 @@ class AggregatorProcess:
     def _unsealed(self, member: Member, sealed: bytes, references: Mapping[int, FloatArray]) -> _Answer:
         """Return a member's answer; raise InputError if it is not this client's answer to this task, or was opened."""
         header, vectors, _ = unpack(unseal(sealed, self._private, self._secret))
-        if (decode_id(header["client"]), header["task"], header["version"]) != (member.client, member.task, member.version):
+        if (decode_id(header["client"]), header["task"], header["version"]) != (
+            member.client,
+            member.task,
+            member.version,
+        ):
             raise InputError("the sealed answer belongs to another client or task")
         if header["instance"] != self.instance:
             raise InputError("the answer was sealed for an earlier start of the aggregator")
@@ -590,7 +596,9 @@ class AggregatorProcess:
             update = answer.update
             if self._budget is not None:
                 return {UPDATE: ask["weight"] * clipped(update, self.privacy.clip)}, {}
-            return with_training(weighted_contribution(update, ask["weight"]), member.weight, answer.loss, answer.buffers)
+            return with_training(
+                weighted_contribution(update, ask["weight"]), member.weight, answer.loss, answer.buffers
+            )
         if self._budget is not None:
             raise InputError("memory on the clients is not used with differential privacy")
         own = NOTHING

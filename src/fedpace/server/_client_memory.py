@@ -1,6 +1,6 @@
 """`memory-corrected` where the server sees sums only: offsets stay on the clients, or with a trusted aggregator.
 
-The step is that of `fedpace.server.memory_corrected`; read its docstring first. A client, or the aggregator for it, keeps
+The step is that of `fedpace.server.memory_corrected`; read its docstring first. A client, or the aggregator, keeps
 the client's offset h_i = u_i - reference (`OwnMemory`). The server (`ClientMemory`) keeps H = sum_i w_i h_i in the unit
 of the current step, as `MemoryState.offset_sum`. Versions, shares and scales are its own numbers.
 
@@ -19,7 +19,7 @@ until the limit `reach` makes both forget clients. Otherwise these things differ
 - Within a group, clients weigh by their shares in the step and in all measurements. Two weightings that differ for one
   client would tell its update. All clients of a group get the mean of its drifts and lengths.
 - The server cannot take a single offset out of H. Where `memory-corrected` forgets the clients heard longest ago (limit
-  `reach`), all are forgotten but those with a fresh answer in this step. A client that leaves, or lost its memory, stays
+  `reach`), all are forgotten but those with a fresh answer in this step. A client that leaves or lost its memory stays
   in H as it was, until such clients have more than `DEPARTED` of the weight. Then all clients are forgotten, as after a
   change of shares other than a common factor.
 - Before a step whose sums, together with earlier ones, would tell something about one client alone, late answers wait,
@@ -194,7 +194,8 @@ def forgotten(state: SumsState) -> SumsState:
 def _only(state: SumsState, places: Sequence[int]) -> SumsState:
     """Return the state with the remembered clients at these places."""
     names = [name for name in vars(state) if name.startswith("remembered_")]
-    return replace(state, **{name: tuple(getattr(state, name)[place] for place in places) for name in names})
+    kept: dict[str, Any] = {name: tuple(getattr(state, name)[place] for place in places) for name in names}
+    return replace(state, **kept)
 
 
 def current(state: SumsState, share_of: ShareOf | None) -> SumsState:
@@ -350,7 +351,11 @@ class SumMemory(Memory):
     ) -> None:
         each = self.spoken.setdefault(kind, _Spoken())
         members = [member for member, _ in kept]
-        number, weight, share = sum(a["w"] for _, a in kept), sum(m.weight for m in members), sum(m.share for m in members)
+        number, weight, share = (
+            sum(a["w"] for _, a in kept),
+            sum(m.weight for m in members),
+            sum(m.share for m in members),
+        )
         factors = np.array([1.0, weight / number, share / number])
         each.updates = each.updates + np.outer(factors, found.vectors["update"])
         if "offset" in found.vectors:
@@ -455,10 +460,11 @@ class SumMemory(Memory):
 
     def unmoved(self) -> SumsState:
         """Return the state after a step in which only late groups were opened."""
-        state: Any = self._was
+        assert isinstance(self._was, SumsState)
+        state = self._was
         columns = ("versions", "shares", "scales", "paths", "drifts", "lengths")
         fields = ("version", "share", "log_scale", "path", "drift", "length")
-        values = {
+        values: dict[str, Any] = {
             f"remembered_{column}": tuple(getattr(each, name) for each in self._clients.values())
             for column, name in zip(columns, fields, strict=True)
         }

@@ -150,9 +150,7 @@ class SimulatedGroups:
 
     def saved(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Return the clients' memories and budgets as name -> numbers and name -> vector."""
-        numbers: dict[str, Any] = {
-            str(client): own.version for client, own in self._own.items()
-        }
+        numbers: dict[str, Any] = {str(client): own.version for client, own in self._own.items()}
         vectors = {str(client): own.offset for client, own in self._own.items() if own.offset is not None}
         budget, noise = ({}, {}) if self.budget is None else self.budget.saved()
         return {"memories": numbers, "budget": budget}, {**vectors, **noise}
