@@ -2,13 +2,14 @@
 
     nice -n 10 python benchmarks/secure.py benchmarks/secure.json          about an hour on one core
     python benchmarks/secure.py --picture docs/secure.png benchmarks/secure.json
-    python benchmarks/secure.py out.json --cells digits-2/synthetic/rare --schemes fedbuff --seeds 0 --modes plain "sums 8"
+    python benchmarks/secure.py out.json --cells digits-2/synthetic/rare --schemes fedbuff --modes plain "sums 8"
 
-Cells, targets, step sizes and options are those of the grid (`benchmarks/grid`); a buffer or cohort that is smaller than
-the minimum of a sum is raised to it. A run goes on until it holds the hard target, or for `LIMIT` times as long as the
-grid recorded for its scheme. Sums are charged with what the protocol costs: with a trusted aggregator, 0.2 s per step
+Cells, targets, step sizes and options are those of the grid (`benchmarks/grid`); a buffer or cohort that is smaller
+than the minimum of a sum is raised to it. A run goes on until it holds the hard target, or for `LIMIT` times as long as
+the grid recorded for its scheme. Sums are charged with what the protocol costs: with a trusted aggregator, 0.2 s a step
 and 60 bytes per upload; with masks (SecAgg+), three round trips of 0.2 s per step, 2 kB per upload and, for
-`pace-async`, a second vector down and up per task. Noise is measured by the best accuracy until the budget is spent. Runs that `out` holds already are not made again; `--add` takes those of other files.
+`pace-async`, a second vector down and up per task. Noise is measured by the best accuracy until the budget is spent.
+Runs that `out` holds already are not made again; `--add` takes those of other files.
 
 `exposed`: number of clients about whom alone some combination of all sums of a run tells something
 (`fedpace.core.exposure`), counted over the whole run, also where the server starts its own count anew.
@@ -37,7 +38,6 @@ from fedpace import TrainingPrivacy
 from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
 from fedpace.records.holding import Holding
-from fedpace.report.style import FIXED
 
 GRID = Path(__file__).parent / "grid" / "results.json"
 CELLS = tuple(

@@ -143,3 +143,33 @@ def test_schemes_without_rounds_are_refused():
         SecureRounds("fedbuff")
     with pytest.raises(InputError, match="does not work with aggregation = 'sums'"):
         SecureRounds("divfl")
+
+
+def test_a_restarted_server_continues_after_the_last_round(tmp_path):
+    options = {"minimum": 4, "state": tmp_path, "seed": 3}
+    first, second = SecureRounds("pace", **options), None
+    model = first.start(federation()[0], Tools.arrays([0.0, 0.0]), rounds=2)
+    second = SecureRounds("pace", **options)
+    assert second.coordinator.step == 2
+    assert second.history == first.history
+    found = second.start(federation()[0], Tools.arrays([9.0, 9.0]), rounds=2)
+    assert np.array_equal(found["w0"].numpy(), model["w0"].numpy()), "the saved model, not the initial one"
+    whole = SecureRounds("pace", minimum=4, seed=3).start(federation()[0], Tools.arrays([0.0, 0.0]), rounds=4)
+    later = second.start(federation()[0], found, rounds=4)
+    assert len(second.history) == 4
+    assert np.allclose(later["w0"].numpy(), whole["w0"].numpy(), atol=0.2)
+    assert len(list(tmp_path.glob("round-*"))) == 1
+
+
+def test_noise_in_rounds_and_the_end_of_the_budgets():
+    pytest.importorskip("dp_accounting")
+    from fedpace import TrainingPrivacy, make_selector
+
+    private = TrainingPrivacy("sums", minimum=4, epsilon=4.0, clip=0.25, releases=2)
+    secure = SecureRounds(make_selector("random", k=NODES), minimum=4, privacy=private)
+    found = secure.start(federation()[0], Tools.arrays(np.zeros(400)), rounds=5)
+    assert secure.coordinator.step == 2, "two releases, and the budgets are spent"
+    assert secure.budget.epsilon(1) == pytest.approx(4.0, rel=1e-6)
+    moved = found["w0"].numpy()
+    expected = secure.budget.multiplier * 0.25 / NODES
+    assert 0.5 * expected < np.std(moved) < 4 * expected

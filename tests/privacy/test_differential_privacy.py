@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedpace import TrainingPrivacy, make_selector
 from fedpace._base.errors import InputError
 from fedpace.cli import app
-from fedpace.core.budget import PrivacyBudget, clipped
+from fedpace.core.budget import PrivacyBudget, clipped, square_root_taps
 from fedpace.core.sums import Member
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
@@ -99,6 +99,56 @@ def test_several_answers_of_a_client_in_a_sum_count_together():
     assert budget.deviation(group) == pytest.approx(0.5 * budget.multiplier)
     budget.charge(group)
     assert budget.spent["twice"] == budget.spent["once"]
+
+
+def test_correlated_noise_is_accounted_by_its_rows():
+    """A client's cost is that of the rows of C x + z n, by the accountant of privacy loss distributions."""
+    from dp_accounting import dp_event, pld
+
+    privacy = TrainingPrivacy("sums", epsilon=6.0, clip=1.0, releases=5, mechanism="ftrl", bands=4)
+    budget = PrivacyBudget(privacy)
+    taps = square_root_taps(4)
+    assert np.allclose(taps, [1, 1 / 2, 3 / 8, 5 / 16])
+    parts = {0: 1.0, 1: 0.5, 4: 1.0, 11: 0.25}
+    for step in range(12):
+        group = [member("full", 1.0), member("some", parts.get(step, 0.0))]
+        budget.release(np.zeros(3), group if step in parts else group[:1], lambda size: np.zeros(size))
+    rows = np.convolve([parts.get(step, 0.0) for step in range(12)], taps)
+    accountant = pld.PLDAccountant()
+    for part in rows[rows > 0]:
+        accountant.compose(dp_event.GaussianDpEvent(budget.multiplier / part))
+    assert budget.epsilon("some") == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert budget.spent["full"] == pytest.approx(np.sum(np.convolve(np.ones(12), taps) ** 2) / budget.multiplier**2)
+
+
+def test_correlated_noise_takes_itself_back():
+    """The sum over steps has less noise than with independent noise of the same budget."""
+    steps = 64
+    ends = {}
+    for mechanism in ("gaussian", "ftrl"):
+        options = {"bands": 16} if mechanism == "ftrl" else {}
+        budget = PrivacyBudget(TrainingPrivacy("sums", epsilon=3.0, releases=4, mechanism=mechanism, **options))
+        rng = np.random.default_rng(0)
+        total = np.zeros(4000)
+        for step in range(steps):  # each client takes part every 16 steps, as `releases` assumes
+            total += budget.release(np.zeros(4000), [member(step % 16, 1.0)], rng.standard_normal)
+        assert max(budget.epsilon(client) for client in range(16)) == pytest.approx(3.0, rel=1e-6)
+        assert not budget.affordable(0)
+        ends[mechanism] = float(np.std(total))
+    assert ends["ftrl"] < 0.6 * ends["gaussian"]
+
+
+def test_saved_budgets_go_on_with_the_same_noise():
+    privacy = TrainingPrivacy("sums", epsilon=3.0, releases=20, mechanism="ftrl")
+    one, other = PrivacyBudget(privacy), PrivacyBudget(privacy)
+    normal = np.random.default_rng(1).standard_normal
+    for step in range(5):
+        one.release(np.zeros(2), [member(step % 2, 1.0)], normal)
+    other.load(json.loads(json.dumps(one.saved()[0])), one.saved()[1])
+    for each in (one, other):
+        each.found = each.release(np.zeros(2), [member(0, 1.0)], np.ones)
+    assert np.allclose(one.found, other.found)
+    assert one.spent == other.spent
 
 
 def test_clipping():

@@ -12,11 +12,11 @@ client i has the part r_ti = |a_i| / max_j |a_j| in it, and the sum gets Gaussia
   2024). Later noise takes earlier noise back, so that the model, which adds up all steps, has less of it. The server
   could as well be told C x + z n, row by row. Row s has the part |sum_t C_st r_ti| of client i, with independent noise,
   so a client's rows cost r' C'C r / z^2 together. This is exact whenever clients take part, and holds if who takes part
-  depends on what was released, because each row is a Gaussian release given those before (Denisov et al., NeurIPS 2022).
+  depends on what was released, because each row is a Gaussian release given those before (Denisov et al. 2022).
 
 Clients that take part more often, or with larger weights, spend more. A client whose budget would not last for another
-full release is not asked again. Not protected: who takes part and when, weights, and anything but the sums. Selection is
-not secret and not uniform, so nothing is gained from sampling.
+full release is not asked again. Not protected: who takes part and when, weights, and anything but the sums. Selection
+is not secret and not uniform, so nothing is gained from sampling.
 """
 
 from __future__ import annotations

@@ -146,6 +146,10 @@ class SumRule(Protocol):
         """Return the model version and the reference that its clients need, after a step."""
         ...
 
+    def forget(self, state: Any) -> Any:
+        """Return the state without any remembered client."""
+        ...
+
 
 class SumsApplied(NamedTuple):
     """The result of `SumAggregator.apply`."""
@@ -195,7 +199,12 @@ class SumAggregator:
         sums = [opener.open(group, minimum) for group in plan.groups]
         step, refused = self._opened(coordinator, step, plan, sums, minimum)
         opened = [found for found in sums if found is not None]
+        pairs = zip(plan.groups, sums, strict=True)
+        # A memory that cannot be opened is of no use; and what the opener forgot, the rule must forget too.
+        lost = any(found is None and any("old_version" in ask for ask in group.asks) for group, found in pairs)
         if not opened:
+            if lost or plan.forget:
+                self._forget(opener)
             return SumsApplied(model, False, step, refused=refused)
         counted = {m.task for group, found in zip(plan.groups, sums, strict=True) if found for m in group.members}
         inside = [(task, weight) for task, weight in step.answers if task.id in counted]
@@ -207,11 +216,19 @@ class SumAggregator:
             stepped, self.state = self.rule.apply_sums(self.state, model, plan, sums, answers)
             if (reference := self.rule.published(self.state)) is not None:
                 opener.publish(*reference)
+            if lost:
+                self._forget(opener)
         else:
             stepped, self.state = self._weighted(model, opened[0], plan.groups[0], answers)
         if step.scale != 1.0:  # all clients in the step reached their weight caps
             stepped = double(model) + step.scale * (stepped - double(model))
         return SumsApplied(stepped, bool(weights.any()), step, _buffers(opened), _loss(opened), refused)
+
+    def _forget(self, opener: Opener) -> None:
+        assert isinstance(self.rule, SumRule)
+        self.state = self.rule.forget(self.state)
+        self.exposure.clear()
+        opener.forget()
 
     @staticmethod
     def _opened(
@@ -283,7 +300,9 @@ class SumAggregator:
 
     def load(self, scalars: Mapping[str, Any], vectors: Mapping[str, Vector]) -> None:
         """Restore the state from the result of `saved`."""
-        others = {name: value for name, value in scalars.items() if name != EXPOSURE}
+        others = {
+            n: tuple(value) if isinstance(value, list) else value for n, value in scalars.items() if n != EXPOSURE
+        }
         self.state = join_state(self.rule.init(self._zero()), others, dict(vectors))
         self.exposure.load(scalars[EXPOSURE])
 

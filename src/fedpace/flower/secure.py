@@ -23,9 +23,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,8 +44,11 @@ from numpy.typing import NDArray
 from fedpace._base import registry
 from fedpace._base.checks import above, at_least
 from fedpace._base.errors import InputError
+from fedpace._base.files import json_bytes, npz_bytes, read_json, read_npz, write_atomically
 from fedpace._base.options import AtLeast
+from fedpace.core.budget import PrivacyBudget
 from fedpace.core.coordinator import Coordinator
+from fedpace.core.privacy import TrainingPrivacy
 from fedpace.core.settings import MINIMUM, Settings
 from fedpace.core.sums import SQUARE, UPDATE, Group, GroupSum, SumAggregator
 from fedpace.core.tasks import Step, Task
@@ -51,6 +56,7 @@ from fedpace.core.types import Need, Outcome
 from fedpace.flower.client import Handler
 from fedpace.flower.grid import check, pull, push
 from fedpace.flower.wire import ASK_MOMENT, ASK_TARGETS, RECORD, note_of, unpacked
+from fedpace.hosting.aggregator import secret_normal
 from fedpace.hosting.replies import Arrays, flat, is_buffer
 from fedpace.server import server_step
 from fedpace.server._sums import sum_rule
@@ -59,12 +65,15 @@ log = logging.getLogger("flwr")
 
 compat: Any = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod").compat
 """Flower's conversion between messages and the records of its older API, which SecAgg+ uses."""
-WEIGHT, UNIT, NAMES = "fedpace-weight", "fedpace-unit", "fedpace-arrays"
-"""Keys in the config of a task: the node's weight, the unit of squared lengths, and the names of the arrays."""
+WEIGHT, UNIT, NAMES, CLIP = "fedpace-weight", "fedpace-unit", "fedpace-arrays", "fedpace-clip"
+"""Keys in the config of a task: the node's weight, the unit of squared lengths, the names of the arrays, and the
+longest update (0 = any)."""
 LARGEST = 1000
 """Weight of the heaviest node in the protocol, which takes whole numbers."""
 REST = 5
 """Rounds without a task for a node that was silent in a round that could not be finished."""
+STATE = "secure.json"
+"""File in the state folder that names the files of the last round."""
 POLL = 0.05
 """Seconds between looks for replies."""
 
@@ -80,7 +89,7 @@ def secure_mod(message: Message, context: Context, call_next: Handler) -> Messag
     asked = compat.recorddict_to_fitins(content, keep_input=True)
     config = dict(asked.config)
     names: list[str] = json.loads(str(config.pop(NAMES)))
-    weight, unit = int(config.pop(WEIGHT)), float(config.pop(UNIT))
+    weight, unit, clip = int(config.pop(WEIGHT)), float(config.pop(UNIT)), float(config.pop(CLIP))
     received = dict(zip(names, parameters_to_ndarrays(asked.parameters), strict=True))
     arrays = ArrayRecord({name: Array(array) for name, array in received.items()})
     message.content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
@@ -96,6 +105,11 @@ def secure_mod(message: Message, context: Context, call_next: Handler) -> Messag
     if not np.isfinite(step).all():
         raise InputError("the trained model is not finite: nothing is sent")
     square = np.array([float(step @ step) / unit], dtype=np.float32)
+    if clip > 0:  # differential privacy: nothing but the clipped update leaves the node
+        if len(learned) < len(names):
+            raise InputError("the model has buffers, which get no noise: use a model without them, or no noise")
+        square[0], scale = 0.0, min(1.0, clip / max(float(np.sqrt(step @ step)), 1e-300))
+        trained = {key: received[key] + scale * (np.float64(trained[key]) - received[key]) for key in names}
     parameters = ndarrays_to_parameters([*(np.asarray(trained[name], dtype=np.float32) for name in names), square])
     made = compat.fitres_to_recorddict(FitRes(Status(Code.OK, ""), parameters, weight, {}), keep_input=False)
     if RECORD in reply.content.config_records:
@@ -118,6 +132,9 @@ class SecureRounds:
         threshold: part of a round's nodes that must stay until the end; the others may drop out while they train.
         clipping_range: parameters beyond plus and minus this are clipped by Flower's protocol.
         timeout: seconds to wait for each stage of the protocol; nodes that are silent for longer have dropped out.
+        state: folder in which every round is saved, and from which a restarted server continues; None = save nothing.
+        privacy: differential privacy. Nodes clip their updates; the server adds noise to the sum before it steps, so
+            that models are private, but not against whoever reads the server's memory. None = no noise.
     """
 
     def __init__(
@@ -130,6 +147,8 @@ class SecureRounds:
         threshold: float = 0.5,
         clipping_range: float = 8.0,
         timeout: float = 600.0,
+        state: str | Path | None = None,
+        privacy: TrainingPrivacy | None = None,
     ) -> None:
         scheme = registry.selectors[selector]() if isinstance(selector, str) else selector
         rule = registry.servers[server]() if isinstance(server, str) else server
@@ -143,13 +162,19 @@ class SecureRounds:
                 f"{scheme.name} works without rounds, and Flower's SecAgg+ only in rounds: use pace, or fedpace's "
                 "simulator"
             )
-        self.rule = sum_rule(server_step(scheme, rule))
+        self.budget = PrivacyBudget(privacy) if privacy is not None and privacy.epsilon else None
+        """Budgets of the nodes; None = no noise."""
+        self.rule = sum_rule(server_step(scheme, rule), noisy=self.budget is not None)
         self._protocol = (threshold, clipping_range, timeout)
         self._aggregator: SumAggregator | None = None
         self._rests: dict[int, int] = {}
         """Node -> the round until which it gets no task, because it stopped a round."""
         self.history: list[dict[str, Any]] = []
         """One entry per round: nodes, nodes that failed, and whether the model moved."""
+        self._folder, self._unit = None if state is None else Path(state), 1.0
+        self._saved: tuple[dict[str, Any], dict[str, NDArray[Any]]] | None = None
+        if self._folder is not None and (self._folder / STATE).exists():
+            self._load(self._folder, scheme)
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *, rounds: int) -> ArrayRecord:
         """Train until `rounds` rounds are made, those of earlier calls included, and return the shared model."""
@@ -158,9 +183,21 @@ class SecureRounds:
         learned = [name for name, array in current.items() if not is_buffer(name, array)]
         size = flat(current, learned).size
         aggregator = self._aggregator = self._aggregator or SumAggregator(self.rule, lambda: np.zeros(size))
-        began, unit = time.monotonic() - self.coordinator.now, 1.0
+        if self._saved is not None:
+            facts, vectors = self._saved
+            aggregator.load(facts["server"], {k[7:]: v for k, v in vectors.items() if k.startswith("server:")})
+            current = {name: vectors[f"model:{name}"] for name in current}
+            self._saved = None
+        began, unit = time.monotonic() - self.coordinator.now, self._unit
         while self.coordinator.step < rounds:
             nodes = sorted(int(node) for node in grid.get_node_ids())
+            if self.budget is not None:
+                nodes = [node for node in nodes if self.budget.affordable(node)]
+                if self.budget.spent and len(nodes) < self.coordinator.settings.minimum:
+                    log.info(
+                        "fedpace: the privacy budgets are spent: training ends after round %d", self.coordinator.step
+                    )
+                    break
             if new := [node for node in nodes if node not in self.coordinator.ledger]:
                 self.coordinator.join(new)
             nodes = [node for node in nodes if self._rests.get(node, 0) <= self.coordinator.step]
@@ -180,11 +217,42 @@ class SecureRounds:
                 continue
             current, unit, moved = self._step(aggregator, step, opened, current, learned, unit)
             turn = self.coordinator.stepped(time.monotonic() - began)
+            self._unit = unit
             self.history.append({"clients": list(turn.clients), "failed": list(turn.failed), "moved": moved})
             log.info(
                 "fedpace: round %d, %d nodes, %d failed", self.coordinator.step, len(turn.clients), len(turn.failed)
             )
+            self._save(aggregator, current)
         return ArrayRecord({name: Array(array) for name, array in current.items()})
+
+    def _save(self, aggregator: SumAggregator, current: Mapping[str, NDArray[Any]]) -> None:
+        """Save the round: the files of the round first, and then the file that names them, in one piece."""
+        if self._folder is None:
+            return
+        place = f"round-{self.coordinator.step}"
+        self.coordinator.save(self._folder / place)
+        scalars, state = aggregator.saved()
+        vectors = {f"model:{name}": np.asarray(array) for name, array in current.items()}
+        vectors |= {f"server:{name}": np.asarray(vector) for name, vector in state.items()}
+        budget, noise = ({}, {}) if self.budget is None else self.budget.saved()
+        write_atomically(self._folder / place / "arrays.npz", npz_bytes({**vectors, **noise}))
+        facts = {"round": place, "unit": self._unit, "rests": list(self._rests.items()), "history": self.history}
+        write_atomically(self._folder / STATE, json_bytes({**facts, "server": scalars, "budget": budget}))
+        for other in self._folder.glob("round-*"):
+            if other.name != place:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _load(self, folder: Path, scheme: Any) -> None:
+        """Continue after the last saved round; what was under way is given up."""
+        facts = read_json(folder / STATE)
+        vectors = read_npz(folder / facts["round"] / "arrays.npz")
+        self.coordinator = Coordinator.restore(folder / facts["round"], scheme)
+        self.coordinator.abandon()
+        self._unit, self.history = float(facts["unit"]), list(facts["history"])
+        self._rests = {int(node): int(until) for node, until in facts["rests"]}
+        if self.budget is not None and facts["budget"]:
+            self.budget.load(facts["budget"], vectors)
+        self._saved = facts, vectors
 
     def _train(self, grid: Grid, tasks: Sequence[Task], current: Arrays, unit: float) -> _Opened:
         """Let the nodes of these tasks train, and return what their masked models sum to."""
@@ -196,6 +264,7 @@ class SecureRounds:
                 WEIGHT: weight,
                 UNIT: unit,
                 NAMES: json.dumps(list(current)),
+                CLIP: 0.0 if self.budget is None else self.budget.privacy.clip,
                 ASK_MOMENT: Need.MOMENT in task.facts,
                 ASK_TARGETS: Need.TARGETS in task.facts,
             }
@@ -214,7 +283,7 @@ class SecureRounds:
         survivors = {_node(task): task for task in tasks if _node(task) in bridge.finished}
         outcomes = {task.id: listening.outcome(node) for node, task in survivors.items()}
         weights = {task.id: float(config[_node(task)][WEIGHT]) for task in tasks}
-        return _Opened(bridge.mean, outcomes, weights)
+        return _Opened(bridge.mean, outcomes, weights, self.budget)
 
     def _step(
         self,
@@ -252,12 +321,17 @@ class _Opened:
         mean: the mean of each array, and of the squared length of updates; None = the protocol was halted.
         outcomes: task -> report, for the nodes in the mean.
         weights: task -> its weight in the protocol.
+        budget: differential privacy; None = no noise.
     """
 
     def __init__(
-        self, mean: list[NDArray[Any]] | None, outcomes: Mapping[int, Outcome], weights: Mapping[int, float]
+        self,
+        mean: list[NDArray[Any]] | None,
+        outcomes: Mapping[int, Outcome],
+        weights: Mapping[int, float],
+        budget: PrivacyBudget | None = None,
     ) -> None:
-        self.mean, self.outcomes, self._weights = mean, outcomes, weights
+        self.mean, self.outcomes, self._weights, self._budget = mean, outcomes, weights, budget
         self.mean_square = 0.0
         """Weighted mean of the squared lengths of the updates."""
         self._update: NDArray[Any] = np.zeros(0)
@@ -276,6 +350,11 @@ class _Opened:
         if self.mean is None or len({member.client for member in kept}) < minimum:
             return None
         total = sum(member.weight for member in kept)
+        if self._budget is not None:  # the protocol's weights are rounded: charge and add noise by those
+            whole = sum(self._weights[member.task] for member in kept)
+            told = [member._replace(weight=total * self._weights[member.task] / whole) for member in kept]
+            noisy = self._budget.release(total * self._update, told, secret_normal)
+            return GroupSum(len(kept), {UPDATE: noisy}, {}, absent)
         return GroupSum(len(kept), {UPDATE: total * self._update}, {SQUARE: total * self.mean_square}, absent)
 
     def publish(self, version: int, reference: Any) -> None:

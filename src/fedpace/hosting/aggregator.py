@@ -9,7 +9,7 @@ Three parties take part, each with a file of keys from the folder `keys`:
   the newest opened one again if the aggregator has no room for it.
 - The **server** (`TrustedAggregator`, `server.json`) holds sealed bytes that it cannot open. It asks for the sum over a
   group, as it asks any `fedpace.Opener`.
-- The **aggregator** (`AggregatorProcess`, `aggregator.json`) opens the group's updates, adds them up, adds noise where it
+- The **aggregator** (`AggregatorProcess`, `aggregator.json`) opens the group's updates, adds them up, adds noise if it
   was told to, and sends the sums. For `pace-async` it keeps the newest update of some clients (`CACHED`), in memory
   only.
 
@@ -147,7 +147,7 @@ def _decrypted(cipher: Any, content: bytes, context: bytes) -> bytes:
 def seal(content: bytes, public: X25519PublicKey, secret: bytes) -> bytes:
     """Return content that only the holder of the private key can read, and only a holder of `secret` can have made."""
     own = _x25519().X25519PrivateKey.generate()
-    sent = own.public_key().public_bytes_raw()
+    sent: bytes = own.public_key().public_bytes_raw()
     return sent + _encrypted(_cipher(own.exchange(public), secret, b"update"), content, sent)
 
 
@@ -547,7 +547,7 @@ class AggregatorProcess:
             return found, {}
         sums, scalars = add_up(own for _, _, own in kept)
         if self._budget is not None:
-            sums, scalars = {UPDATE: self._budget.release(sums[UPDATE], group.members, _noise)}, {}
+            sums, scalars = {UPDATE: self._budget.release(sums[UPDATE], group.members, secret_normal)}, {}
             write_atomically(self._file, json_bytes(self._budget.saved()[0]))  # before anything leaves this process
             found["facts"] = self._budget.facts(self._budget.spent)
         self.exposure = after if self._budget is None else self.exposure
@@ -628,7 +628,7 @@ def _largest_part(group: Group) -> float:
     return largest
 
 
-def _noise(size: int) -> FloatArray:
+def secret_normal(size: int) -> FloatArray:
     """Return standard normal noise from the random numbers of the operating system."""
     whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
     return np.asarray(special.ndtri((whole + 0.5) / 2.0**53), dtype=np.float64)

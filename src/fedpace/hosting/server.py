@@ -205,7 +205,7 @@ class Server:
         self.secure = secure
         self.rule = server_step(scheme, rule)
         if secure is not None:
-            settings = replace(settings, aggregation="sums", minimum=max(settings.minimum, secure.minimum))
+            settings = replace(settings, aggregation="sums", minimum=secure.minimum)
             self.rule = sum_rule(self.rule, noisy=secure.privacy.epsilon > 0)
             secure.memory = isinstance(self.rule, SumRule)
             host = replace(host, offers=host.offers - {Need.UPDATE, Need.WORK, Need.LOSS})

@@ -1,6 +1,6 @@
 """`memory-corrected` where the server sees sums only: offsets stay on the clients, or with a trusted aggregator.
 
-The step is that of `fedpace.server.memory_corrected`; read its docstring first. A client, or the aggregator for it, keeps
+The step is that of `fedpace.server.memory_corrected`; read its docstring first. A client, or the aggregator, keeps
 the client's offset h_i = u_i - reference (`OwnMemory`). The server (`ClientMemory`) keeps H = sum_i w_i h_i in the unit
 of the current step, as `MemoryState.offset_sum`. Versions, shares and scales are its own numbers.
 
@@ -19,7 +19,7 @@ until the limit `reach` makes both forget clients. Otherwise these things differ
 - Within a group, clients weigh by their shares in the step and in all measurements. Two weightings that differ for one
   client would tell its update. All clients of a group get the mean of its drifts and lengths.
 - The server cannot take a single offset out of H. Where `memory-corrected` forgets the clients heard longest ago (limit
-  `reach`), all are forgotten but those with a fresh answer in this step. A client that leaves, or lost its memory, stays
+  `reach`), all are forgotten but those with a fresh answer in this step. A client that leaves or lost its memory stays
   in H as it was, until such clients have more than `DEPARTED` of the weight. Then all clients are forgotten, as after a
   change of shares other than a common factor.
 - Before a step whose sums, together with earlier ones, would tell something about one client alone, late answers wait,
@@ -51,7 +51,6 @@ from fedpace.server.memory_corrected import (
     MemoryCorrected,
     MemoryState,
     _Client,
-    _length,
     _Reference,
 )
 from fedpace.server.nesterov import Nesterov
@@ -164,6 +163,10 @@ class ClientMemory(Options):
         """Return the version of the last step and its reference."""
         return (state.reference_versions[-1], state.references.rows[-1]) if state.reference_versions else None
 
+    def forget(self, state: SumsState) -> SumsState:
+        """Return the state without any remembered client."""
+        return forgotten(state)
+
 
 # -- planning ----------------------------------------------------------------------------------------------------------
 
@@ -185,13 +188,14 @@ def _split_late(late: list[Member], memory: SumMemory, minimum: int) -> list[lis
 
 def forgotten(state: SumsState) -> SumsState:
     """Return the state without any remembered client."""
-    return replace(_only(state, []), offset_sum=0.0 * state.offset_sum, departed=0.0)
+    return replace(_only(state, []), offset_sum=0.0 * state.offset_sum, departed=0.0, remembered=0)
 
 
 def _only(state: SumsState, places: Sequence[int]) -> SumsState:
     """Return the state with the remembered clients at these places."""
     names = [name for name in vars(state) if name.startswith("remembered_")]
-    return replace(state, **{name: tuple(getattr(state, name)[place] for place in places) for name in names})
+    kept: dict[str, Any] = {name: tuple(getattr(state, name)[place] for place in places) for name in names}
+    return replace(state, **kept)
 
 
 def current(state: SumsState, share_of: ShareOf | None) -> SumsState:
@@ -247,7 +251,7 @@ class SumMemory(Memory):
     def __init__(self, state: SumsState, version: int, reach: float = 0.0) -> None:
         blank = state.offsets.of([NO_ROW] * len(state.remembered_clients))
         super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.momentum.shape[0]))
-        self._sum = None  # of rows, which the server does not have
+        self._sum = None  # the sum in double precision, for models of any size, is `_sums`
         self._sums = np.asarray(state.offset_sum, dtype=np.float64).copy()
         self._departed = state.departed
         self.spoken: dict[str, _Spoken] = {}
@@ -456,10 +460,11 @@ class SumMemory(Memory):
 
     def unmoved(self) -> SumsState:
         """Return the state after a step in which only late groups were opened."""
-        state: Any = self._was
+        assert isinstance(self._was, SumsState)
+        state = self._was
         columns = ("versions", "shares", "scales", "paths", "drifts", "lengths")
         fields = ("version", "share", "log_scale", "path", "drift", "length")
-        values = {
+        values: dict[str, Any] = {
             f"remembered_{column}": tuple(getattr(each, name) for each in self._clients.values())
             for column, name in zip(columns, fields, strict=True)
         }
@@ -481,12 +486,17 @@ class SumMemory(Memory):
         weights = np.array([member.weight for each in self.spoken.values() for member in each.members])
         weights = weights / weights.sum()
         room = len(self._clients) + len(self._references) + 1
+        self._common_length = _length(np.asarray(self._change_sum))
         found = self.state(after, reference, square, float(weights @ weights), awaited, room)
         summed = like(after.offset_sum, self._shrinking * self._sums)
         assert isinstance(found, SumsState)
         return replace(
             found, offsets=after.offsets.of([]), offset_sum=summed, departed=self._departed, told="", memory_bytes=0
         )
+
+
+def _length(vector: FloatArray) -> float:
+    return math.sqrt(float(vector @ vector))
 
 
 # -- the client's half -------------------------------------------------------------------------------------------------

@@ -194,7 +194,8 @@ class Simulation:
         present = None if rows.size == self.time.clients else rows.tolist()
         if (affordable := self._affordable) is not None:
             present = sorted({*rows.tolist()} & {*affordable})
-            self.coordinator.leave([client for client in self.coordinator.clients if client not in affordable])
+            if len(affordable) >= (self.scheme.fixed_k or 0):  # schemes see clients with budget only
+                self.coordinator.leave([client for client in self.coordinator.clients if client not in affordable])
         while True:
             self._deliver()
             due = self.coordinator.due(self.time.now, present)
