@@ -68,16 +68,17 @@ TUNED: dict[str, list[Given]] = {
 }
 OURS: dict[str, Given] = {"paced": ("paced", {}, {})}
 ABLATIONS: dict[str, Given] = {
-    "all answers of a group weigh the same": ("paced", {"freshness": 0.0}, {}),
-    "the last model": ("paced", {"average": 0.0}, {}),
-    "least variance (power 1/2)": ("paced", {"power": 0.5}, {}),
-    "arrivals match shares (power 1)": ("paced", {"power": 1.0}, {}),
-    "places match shares (power 0)": ("paced", {"power": 0.0}, {}),
+    "step size 1.5": ("paced", {"lr": 1.5}, {}),
+    "1.5, all answers of a group weigh the same": ("paced", {"lr": 1.5, "freshness": 0.0}, {}),
+    "1.5, the last model": ("paced", {"lr": 1.5, "average": 0.0}, {}),
+    "1.5, least variance (power 1/2)": ("paced", {"lr": 1.5, "power": 0.5}, {}),
+    "1.5, arrivals match shares (power 1)": ("paced", {"lr": 1.5, "power": 1.0}, {}),
+    "1.5, places match shares (power 0)": ("paced", {"lr": 1.5, "power": 0.0}, {}),
     "Nesterov momentum": ("paced", {}, {"server": "nesterov"}),
 }
 ORACLES: dict[str, Given] = {
-    "paced, 20 times the samples per device": ("paced", {}, {"samples": 400, "batch": 200}),
-    "paced, answers to the current model": ("paced", {}, {"fresh": True}),
+    "1.5, 20 times the samples per device": ("paced", {"lr": 1.5}, {"samples": 400, "batch": 200}),
+    "1.5, answers to the current model": ("paced", {"lr": 1.5}, {"fresh": True}),
     "FedBuff, 20 times the samples per device": _fedbuff(30, 1.0, 0.0, samples=400, batch=200),
     "FedBuff, answers to the current model": _fedbuff(30, 1.0, 0.0, fresh=True),
 }
@@ -85,6 +86,7 @@ ORACLES: dict[str, Given] = {
 LARGE = {
     "FedBuff, buffer 300, step size 1": _fedbuff(300, 1.0, 0.0),
     "FedBuff, buffer 300, step size 4": _fedbuff(300, 4.0, 0.5),
+    "paced, step size 1.5": ("paced", {"lr": 1.5}, {}),
     "paced": OURS["paced"],
 }
 """10^8 devices, 10^4 at a time; the settings are those that were best for 10^3, with ten times the buffer."""

@@ -60,7 +60,7 @@ class Paced(Options, AdmissionPolicy):
     power: Annotated[float, Between(0, 1)] = 0.3
     buffer: Annotated[int, AtLeast(0)] = 0
     freshness: Annotated[float, AtLeast(0), FINITE] = 6.0
-    lr: Annotated[float, Above(0), FINITE] = 1.5
+    lr: Annotated[float, Above(0), FINITE] = 1.0
     average: Annotated[float, Between(0, 1)] = 0.1
 
     @property
