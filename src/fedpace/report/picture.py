@@ -182,7 +182,7 @@ def _set_axis(axes: Any, letter: str, axis: Axis, chart: Chart) -> None:
         limits(0, (1.32 if filled and letter == "y" else 1.05) * top or 1)
     if axis.ticks:
         getattr(axes, f"set_{letter}ticks")(*zip(*axis.ticks, strict=True))
-    elif letter == "x" or axis.log or axis.whole:
+    else:
         room = 200 if letter == "y" or not any(each.name for each in chart.series) else 20
         readable_ticks(axes, axis.log, y=letter == "y", room=room, whole=axis.whole)
 
@@ -306,9 +306,6 @@ def _legend_text(scheme: SchemeSummary, comparison: Comparison) -> str:
             facts.append(missed(scheme).text)
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
-            first = scheme.first_crossing
-            if first is not None and numbers.seconds(first.mean) != facts[0]:
-                facts.append(f"first met at {numbers.seconds(first.mean)}")
     if scheme.diverged:
         facts.append(f"{scheme.diverged} of {scheme.runs} diverged")
     return f"{label}: {', '.join(facts)}" if facts else label
