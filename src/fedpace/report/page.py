@@ -131,7 +131,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
-{_asset("page.css")}
+{asset("page.css")}
 </style>
 </head>
 <body>
@@ -142,7 +142,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 <script type="application/json" id="figures">{_script_json(drawn)}</script>
 <script type="application/json" id="data">{_script_json(data)}</script>
 <script>
-{_asset("page.js")}
+{asset("page.js")}
 </script>
 </body>
 </html>
@@ -461,5 +461,6 @@ def _script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a style sheet or script of the pages."""
     return files("fedpace.report").joinpath("assets", name).read_text(encoding="utf-8").rstrip()

@@ -139,7 +139,9 @@ def draw_chart(axes: Any, chart: Chart, *, bands: bool = True) -> None:
         )  # fmt: skip
         axes.margins(y=0.08)
     if any(each.legend for each in chart.series):
-        axes.legend(loc="upper left", frameon=False, fontsize=9, borderaxespad=0.2)
+        # Bars leave room for it above them; between lines it takes the emptiest place.
+        place = "upper left" if any(each.shape == "area" for each in chart.series) else "best"
+        axes.legend(loc=place, frameon=False, fontsize=9, borderaxespad=0.2)
     named = [(float(each.x[0]), float(each.y[0]), each.name) for each in chart.series if each.name]
     if named and len(named) <= MAX_NAMED:
         write_names(axes, [(x, y) for x, y, _ in named], [name for *_, name in named])
