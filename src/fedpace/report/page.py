@@ -266,7 +266,7 @@ def _metric_section(runs: Sequence[RunRecord], comparison: Comparison) -> list[S
         hint += "A dot marks where the target is held, a cross a scheme that did not hold it in every run. "
     if any(scheme.censored for scheme in comparison.schemes):
         hint += "An open triangle: runs were stopped at the easier target that they were run for. "
-    names = {over: OVER[over].format(clock=comparison.clock) for over in views}
+    names: dict[str, str] = {over: OVER[over].format(clock=comparison.clock) for over in views}
     if "time" in views and comparison.target is not None and len(comparison.schemes) > 1:
         names["speed-up"] = "speed-up"  # the page's script computes it, because readers choose the baseline
         hint += "Speed-up: how many times as fast each value is reached as with the scheme that you compare with. "

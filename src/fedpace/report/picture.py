@@ -66,10 +66,10 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     missing = ["nothing was evaluated", *([""] if costs is not None else []), "no delays recorded"]
     names = [_legend_text(scheme, comparison) for scheme in comparison.schemes]
     columns = _legend_columns(names)
-    title, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
-    figure = new_figure(WIDTH, 7.5 + 0.2 * (len(title) + len(facts) + -(-len(names) // columns)))
-    if title:
-        words = "\n".join(title)
+    result, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
+    figure = new_figure(WIDTH, 7.5 + 0.2 * (len(result) + len(facts) + -(-len(names) // columns)))
+    if result:
+        words = "\n".join(result)
         figure.suptitle(words, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     bands = len(comparison.schemes) <= MAX_BANDED
     places = [["curves"] * (len(charts) - 1), [str(number) for number in range(1, len(charts))]]
