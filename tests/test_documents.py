@@ -48,6 +48,17 @@ def test_every_page_is_in_the_site():
     assert listed == {str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")}
 
 
+def test_the_landing_page_has_the_numbers_of_readme_and_of_the_results():
+    landing, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/index.md", "README.md"))
+    over_random, over_fedbuff = re.findall(r"^\*\*([\d.]+)x\*\* as fast as", landing, flags=re.M)
+    assert (
+        f"{over_random} times\nas fast as with random selection and {over_fedbuff} times as fast as with FedBuff"
+        in readme
+    )
+    clear = re.search(r"In (\d+ of the 48) single targets the lead is clear", landing.replace("\n", " "))[1]
+    assert f"clear in {clear.replace('the ', '')} cells" in (ROOT / "docs/results.md").read_text(encoding="utf-8")
+
+
 def test_the_scheme_of_contributing_keeps_the_contract(monkeypatch):
     (block,) = python_blocks("CONTRIBUTING.md")
     module = ModuleType("contributing")

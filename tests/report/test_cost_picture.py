@@ -40,7 +40,7 @@ def test_the_picture_says_whether_the_warm_up_was_charged(three_schemes, tmp_pat
     monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda self, text, **how: titles.append(text))
     comparison = summarise(three_schemes)
     write_png(three_schemes, comparison, tmp_path / "picture.png")
-    assert titles == ["quick holds accuracy 0.9 first, after 50.0 s: 2.83 times as\nfast as random"]
+    assert titles == [], "two seeds do not show which scheme is the fastest"
     said = written[-1].replace("\n", " ")
     assert all(condition in said for condition in comparison.conditions)
     assert "target accuracy ≥ 0.9" in said

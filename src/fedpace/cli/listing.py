@@ -88,10 +88,14 @@ def get_data(
 @data_app.command("show")
 def show_data(
     name: Annotated[str, typer.Argument(help="Name of a data set; `fedpace list datasets` shows them.")],
-    seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="KEY=VALUE of the set, VALUE as in TOML, lists with commas; repeatable."),
+        typer.Option(
+            "--option",
+            "-o",
+            help="Option of the data set as KEY=VALUE, with VALUE as in TOML and commas between items; repeatable.",
+        ),
     ] = None,
     data: Folder = "",
     png: Annotated[Path | None, typer.Option(help="Draw clients x classes into this file.", show_default=False)] = None,
@@ -185,7 +189,10 @@ def show_delays(
     rounds: Annotated[int, typer.Option(help="Rounds to draw of each.")] = 20,
     model_bytes: Annotated[int, typer.Option(help="Size of the model that travels.")] = 1_600_000,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="KEY=VALUE of the model, VALUE as in TOML; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="Option of the delay model as KEY=VALUE, with VALUE as in TOML; repeatable."
+        ),
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw the histogram into this file.", show_default=False)] = None,
     as_json: AsJson = False,

@@ -71,7 +71,7 @@ def explain(
     client: Annotated[str, typer.Option(help="The client: its name in the data or at the server, or its number.")],
     selector: Label = None,
     seed: Seed = None,
-    all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds, not {SHOWN} at the most.")] = False,
+    all_rounds: Annotated[bool, typer.Option("--all", help=f"Print all rounds (default: the last {SHOWN}).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Explain why a client was or was not selected: a summary per run, round by round for a single run."""

@@ -24,7 +24,7 @@ ExperimentFile = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
-Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core where one run cannot use all cores.")]
+Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core, unless a single run can use all cores.")]
 
 
 def described(text: str, *names: str) -> Any:
@@ -45,7 +45,7 @@ class Changes:
         described("Robust rule in place of the weighted mean, as NAME or NAME,KEY=VALUE,... (default: the mean)."),
     ] = None
     validation: Annotated[
-        int | None, described("Samples that the server holds: fltrust and zeno compare updates with its own.")
+        int | None, described("Number of samples that the server holds; fltrust and zeno compare updates with its own.")
     ] = None
     target: Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")] = None
     hold: Annotated[
@@ -54,7 +54,11 @@ class Changes:
     ] = None
     max_rounds: Annotated[
         int | None,
-        typer.Option("--max-rounds", "--rounds", help="Rounds or server steps; a target met by then is followed up."),
+        typer.Option(
+            "--max-rounds",
+            "--rounds",
+            help="Most rounds, or server steps. If the target is met by then, the run goes on to see if it is held.",
+        ),
     ] = None
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")] = (
         None
@@ -62,7 +66,7 @@ class Changes:
     charge_warmup: Annotated[
         bool | None,
         described(
-            "Count the warm-up, which measures clients, on the clock (default), or not, as the paper does.",
+            "Whether the warm-up, which measures clients, takes virtual time (default), or none, as in the paper.",
             "--charge-warmup/--free-warmup",
         ),
     ] = None
@@ -114,7 +118,9 @@ class ExecutionOptions:
     ] = None
     checkpoint_every: Annotated[
         float | None,
-        described("Seconds between checkpoints; 0 = after every round, inf = none (default: 2 % of the time)."),
+        described(
+            "Seconds between checkpoints; 0 = after every round, inf = none (default: they take 2 % of the time)."
+        ),
     ] = None
     keep_model: Annotated[
         bool | None,

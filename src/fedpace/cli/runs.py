@@ -120,7 +120,7 @@ def report(
     looks: Annotated[
         str | None,
         typer.Option(
-            help="Where a target may be held from: any round (rounds), or instants that all schemes share (grid).",
+            help="When the target may be met: in any round (rounds), or at instants that all schemes share (grid).",
             show_default=False,
         ),
     ] = None,

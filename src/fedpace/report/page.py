@@ -131,7 +131,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
-{_asset("page.css")}
+{asset("page.css")}
 </style>
 </head>
 <body>
@@ -142,7 +142,7 @@ def render_page(runs: Sequence[RunRecord], comparison: Comparison, *, title: str
 <script type="application/json" id="figures">{_script_json(drawn)}</script>
 <script type="application/json" id="data">{_script_json(data)}</script>
 <script>
-{_asset("page.js")}
+{asset("page.js")}
 </script>
 </body>
 </html>
@@ -266,7 +266,7 @@ def _metric_section(runs: Sequence[RunRecord], comparison: Comparison) -> list[S
         hint += "A dot marks where the target is held, a cross a scheme that did not hold it in every run. "
     if any(scheme.censored for scheme in comparison.schemes):
         hint += "An open triangle: runs were stopped at the easier target that they were run for. "
-    names = {over: OVER[over].format(clock=comparison.clock) for over in views}
+    names: dict[str, str] = {over: OVER[over].format(clock=comparison.clock) for over in views}
     if "time" in views and comparison.target is not None and len(comparison.schemes) > 1:
         names["speed-up"] = "speed-up"  # the page's script computes it, because readers choose the baseline
         hint += "Speed-up: how many times as fast each value is reached as with the scheme that you compare with. "
@@ -461,5 +461,6 @@ def _script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a style sheet or script of the pages."""
     return files("fedpace.report").joinpath("assets", name).read_text(encoding="utf-8").rstrip()

@@ -66,10 +66,10 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     missing = ["nothing was evaluated", *([""] if costs is not None else []), "no delays recorded"]
     names = [_legend_text(scheme, comparison) for scheme in comparison.schemes]
     columns = _legend_columns(names)
-    title, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
-    figure = new_figure(WIDTH, 7.5 + 0.2 * (len(title) + len(facts) + -(-len(names) // columns)))
-    if title:
-        words = "\n".join(title)
+    result, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
+    figure = new_figure(WIDTH, 7.5 + 0.2 * (len(result) + len(facts) + -(-len(names) // columns)))
+    if result:
+        words = "\n".join(result)
         figure.suptitle(words, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK, parse_math=False)
     bands = len(comparison.schemes) <= MAX_BANDED
     places = [["curves"] * (len(charts) - 1), [str(number) for number in range(1, len(charts))]]
@@ -139,7 +139,9 @@ def draw_chart(axes: Any, chart: Chart, *, bands: bool = True) -> None:
         )  # fmt: skip
         axes.margins(y=0.08)
     if any(each.legend for each in chart.series):
-        axes.legend(loc="upper left", frameon=False, fontsize=9, borderaxespad=0.2)
+        # Bars leave room for it above them; between lines it takes the emptiest place.
+        place = "upper left" if any(each.shape == "area" for each in chart.series) else "best"
+        axes.legend(loc=place, frameon=False, fontsize=9, borderaxespad=0.2)
     named = [(float(each.x[0]), float(each.y[0]), each.name) for each in chart.series if each.name]
     if named and len(named) <= MAX_NAMED:
         write_names(axes, [(x, y) for x, y, _ in named], [name for *_, name in named])
@@ -182,7 +184,7 @@ def _set_axis(axes: Any, letter: str, axis: Axis, chart: Chart) -> None:
         limits(0, (1.32 if filled and letter == "y" else 1.05) * top or 1)
     if axis.ticks:
         getattr(axes, f"set_{letter}ticks")(*zip(*axis.ticks, strict=True))
-    elif letter == "x" or axis.log or axis.whole:
+    else:
         room = 200 if letter == "y" or not any(each.name for each in chart.series) else 20
         readable_ticks(axes, axis.log, y=letter == "y", room=room, whole=axis.whole)
 
@@ -306,9 +308,6 @@ def _legend_text(scheme: SchemeSummary, comparison: Comparison) -> str:
             facts.append(missed(scheme).text)
         else:
             facts.append(numbers.seconds(scheme.time_to_target.mean))
-            first = scheme.first_crossing
-            if first is not None and numbers.seconds(first.mean) != facts[0]:
-                facts.append(f"first met at {numbers.seconds(first.mean)}")
     if scheme.diverged:
         facts.append(f"{scheme.diverged} of {scheme.runs} diverged")
     return f"{label}: {', '.join(facts)}" if facts else label

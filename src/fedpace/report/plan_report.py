@@ -13,22 +13,12 @@ from fedpace._base.files import keeping, write_atomically
 from fedpace.planning import CohortPlan, PlanChoice
 from fedpace.report import numbers
 from fedpace.report.figures import Axis, Chart, Series
-from fedpace.report.page import prose
+from fedpace.report.page import asset, prose
 from fedpace.report.picture import draw_chart, new_figure, rendered
 from fedpace.report.style import NEUTRAL, PALETTE
 
 LISTED = 1000
 """Most clients that the page lists."""
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-body { color: #1a1a1a; background: #fff; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ccc; }
-th:first-child, td:first-child { text-align: left; }
-tr.chosen { font-weight: 600; }
-svg { max-width: 100%; height: auto; background: #fff; }
-@media (prefers-color-scheme: dark) { body { color: #eee; background: #16181c; } th, td { border-color: #444; } }
-"""
 
 
 def write_plan_png(plan: CohortPlan, path: Path) -> None:
@@ -44,14 +34,19 @@ def write_plan_page(plan: CohortPlan, path: Path) -> None:
         (html.escape(str(client)), numbers.seconds(seconds), f"{weight:.2%}")
         for client, weight, seconds in zip(plan.clients, plan.weights, plan.seconds, strict=True)
     ]
+    first, *others = plan.sentences()
     left_out = len(rows) - LISTED
     note = f"<p>and {left_out:,} more: <code>fedpace plan --json</code> has all</p>" if left_out > 0 else ""
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>Clients to wait for</title><style>{STYLE}</style></head>
-<body><h1>Clients to wait for</h1><p>{prose(" ".join(plan.sentences()))}</p>
+<meta name="color-scheme" content="light dark"><title>Clients to wait for</title><style>{asset("page.css")}
+svg {{ max-width: 100%; height: auto; margin-top: 28px; border-radius: 6px; }} tr.chosen td {{ font-weight: 700; }}
+</style></head>
+<body><main><h1>Clients to wait for</h1><p class="lead">{prose(first)}</p><p class="summary">{
+        prose(" ".join(others))
+    }</p>
 {picture}
-<h2>Alternatives</h2>
+<section><h2>Alternatives</h2>
 {
         _table(
             ("Clients", "with a weight", "Seconds per round", "Error", "Cost"),
@@ -59,10 +54,10 @@ def write_plan_page(plan: CohortPlan, path: Path) -> None:
             [point == plan.chosen for point in shown(plan)],
         )
     }
-<p>Cost: seconds per round / (1 - error), in proportion to the time to a target.</p>
-<h2>The cohort</h2>
+<p class="hint">Cost: seconds per round / (1 - error), in proportion to the time to a target.</p></section>
+<section><h2>The cohort</h2>
 {_table(("Client", "Seconds", "Weight"), rows[:LISTED], [False] * len(rows[:LISTED]))}
-{note}</body></html>
+{note}</section></main></body></html>
 """
     _write(path, page.encode())
 
@@ -87,11 +82,11 @@ def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], marked: l
         f"<tr{' class=chosen' if mark else ''}>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
         for row, mark in zip(rows, marked, strict=True)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='scroll' tabindex='0'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _drawn(plan: CohortPlan, kind: str) -> bytes:
-    figure = new_figure(8, 4.2)
+    figure = new_figure(6.6, 4.4)
     draw_chart(figure.subplots(), plan_chart(plan))
     return rendered(figure, kind)
 

@@ -27,14 +27,11 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the result as the title of a picture; empty if no scheme is clearly the fastest."""
+    """Return the result as the title of a picture; empty if the seeds do not show which scheme is the fastest."""
     best = None if comparison.best is None or comparison.target is None else comparison[comparison.best]
-    if (
-        best is None
-        or best.time_to_target is None
-        or len(comparison.schemes) == 1
-        or _unsettled(_runner_up(comparison))
-    ):
+    following = _runner_up(comparison)
+    unknown = following is not None and (following[1].low is None or _unsettled(following))
+    if best is None or best.time_to_target is None or len(comparison.schemes) == 1 or unknown:
         return ""
     said = f"{best.label} holds {comparison.metric} {numbers.given(comparison.target or 0.0)} first"
     said += f", after {numbers.seconds(best.time_to_target.mean)}"
