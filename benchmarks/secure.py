@@ -38,6 +38,7 @@ from fedpace import TrainingPrivacy
 from fedpace.core.exposure import Exposure
 from fedpace.core.sums import Group, GroupSum
 from fedpace.records.holding import Holding
+from fedpace.report.style import FIXED
 
 GRID = Path(__file__).parent / "grid" / "results.json"
 CELLS = tuple(
