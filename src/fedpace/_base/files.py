@@ -144,7 +144,7 @@ def rows_of(table: Table) -> tuple[tuple[int, ...], np.dtype[Any], tuple[NDArray
 
 def _raw(array: NDArray[Any]) -> memoryview:
     """Return the bytes of an array; without a copy if it is contiguous."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def npz_bytes(arrays: Mapping[str, Table]) -> bytes:

@@ -88,7 +88,8 @@ class Update:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the whole update."""
-        return np.subtract(self._trained, self._sent, dtype=np.float64 if dtype is None else dtype)
+        found: NDArray[Any] = np.subtract(self._trained, self._sent, dtype=np.float64 if dtype is None else dtype)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -449,7 +449,7 @@ class Memory:
         newest = {source.client: place for place, source in enumerate(sources) if fresh[place]}
         rows = {place: self._blank() for place in sorted(newest.values())}
         used = sorted({*weighing, *rows})
-        step = np.empty(whole, dtype=np.float64 if self._sum is None else np.float32)
+        step: Row = np.empty(whole, dtype=np.float64 if self._sum is None else np.float32)
         reference = self._blank(self._store.reference_bits)
 
         def put(part: slice) -> list[float]:
@@ -705,7 +705,8 @@ class Memory:
         """Return a part of the mean offset of the remembered clients, weighted by their shares, `share` together."""
         total = share or 1.0  # all shares may be 0
         if self._sum is not None:
-            return self._sum[part] * (1 / total)
+            found: FloatArray = self._store.values(self._sum, part) * (1 / total)
+            return found
         mean = np.zeros(self._store.length)[part]
         for each in self._clients.values():  # one at a time: a stacked array would double the memory
             mean += self._shrunk(each, self._was.log_scale, part, each.share / total)
