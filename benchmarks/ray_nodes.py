@@ -69,7 +69,10 @@ def on_ray(folder: Path, nodes: int, rounds: int) -> float:
     """Return the seconds per round on a cluster of so many nodes, without the start: two runs of different length."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", CLUSTER, str(nodes)], **pipes) as cluster:
-        engine = ["--engine", "ray", "--ray-address", cluster.stdout.readline().strip()]
+        address = cluster.stdout.readline().strip()
+        if not address:
+            raise SystemExit(f"{nodes} Ray nodes did not start, load {os.getloadavg()[0]:.0f}: use an idle machine")
+        engine = ["--engine", "ray", "--ray-address", address]
         try:
             short = seconds(folder, engine, 1)
             long = seconds(folder, engine, 1 + rounds)

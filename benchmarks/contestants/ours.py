@@ -19,8 +19,10 @@ from fedpace._base import registry
 from fedpace.core.types import Cohort, Need, Stateless, View
 from fedpace.data.federated import FederatedData, Metric, Samples
 from fedpace.delays.constant import ConstantDelays
-from fedpace.sim.engines.base import EngineOptions
-from fedpace.sim.rounds import Simulation
+from fedpace.sim.rounds import (  # both from here: `earlier.py` loads this file with other checkouts
+    EngineOptions,
+    Simulation,
+)
 from fedpace.sim.training import Training
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.edge.mud import Device, ModelUpdate
 
 from fedpace import FedpaceError
@@ -75,6 +76,20 @@ def test_sums_make_a_step_with_the_weights_of_their_groups():
     # An answer of a device that is not in the selection any more does not count again.
     models.process_updates(update(1, west[:1], [[4.0, 0.0]]), context)
     assert devices.admission.book.answered.sum() == 2
+
+
+def test_the_saved_model_is_the_mean_over_steps():
+    devices, models = managers(options={"buffer": 1, "average": 1.0})
+    context = FLContext()
+    check_in(devices, "west", 4)
+    models.generate_new_model(context)
+    devices.fill_selection(1, context)
+    for change in (2.0, 4.0):
+        (name, *_) = devices.get_selection(context)
+        models.process_updates(update(1, [name], [[change, change]]), context)
+    assert np.array(models.current_model.data["w"]) == pytest.approx(np.array([[7.0, 8.0]]))
+    saved = context.get_prop(AppConstants.GLOBAL_MODEL)["weights"]["w"]
+    assert saved == pytest.approx(np.array([[5.0, 6.0]]))
 
 
 def test_bad_sums_are_dropped_and_silent_devices_are_given_up():

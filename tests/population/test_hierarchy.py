@@ -13,6 +13,7 @@ import pytest
 
 import fedpace
 from fedpace import Coordinator, FedpaceError, Outcome, Settings, make_selector, make_server
+from fedpace.core.tasks import Task
 from fedpace.population.hierarchy import Edge, Level
 
 DEVICES = {"europe": 5, "asia": 3, "africa": 8}
@@ -133,6 +134,45 @@ def test_the_root_goes_on_after_a_restart(tmp_path):
     assert np.array_equal(again.model, level.model)
 
 
+class Crash(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("writes", range(7))
+def test_a_crash_in_the_middle_of_a_commit_leaves_the_last_one(tmp_path, monkeypatch, writes):
+    """The round is over, and the edge dies before any of the files of its commit is written."""
+    coordinator = everybody()
+    coordinator.join([0, 1])
+    edge = Edge("region", coordinator, np.zeros(SIZE), tmp_path)
+    edge.begin(Task(0, "region", "train", 0, 0.0), np.ones(SIZE), 0.0)
+    for task in edge.due(0.0).tasks:
+        assert edge.receive(task.id, Outcome(task.client, seconds=1.0), np.full(SIZE, float(task.client)), 1.0)
+    edge.commit()
+    edge.due(1.0)
+    left, rename = [writes], Path.replace
+
+    def crash(path, target):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Crash
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    crashed = False
+    try:
+        edge.commit()
+    except Crash:
+        crashed = True
+    monkeypatch.undo()
+    again = Edge.restore(tmp_path)
+    assert (again.result is None) == crashed
+    again.due(1.0)
+    assert again.result.devices == 2
+    assert again.result.model == pytest.approx(np.full(SIZE, 0.5))
+    again.commit()
+    assert Edge.restore(tmp_path).result.devices == 2
+
+
 EDGE_PROCESS = """
 import json, socket, sys, time
 from pathlib import Path
@@ -142,7 +182,7 @@ from fedpace.core.tasks import Task
 from fedpace.population.hierarchy import Edge
 
 folder, port, devices, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-if (folder / "round.json").exists():
+if (folder / "current.json").exists():
     edge = Edge.restore(folder)
 else:
     coordinator = Coordinator(make_selector("random", k=0), Settings(trust=False))

@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from fedpace.records.run import RunRecord
-from fedpace.report.cohort_map import COLUMNS, REASONS, ROWS, cohort_map, participation
 from fedpace.report.comparison import summarise
-from fedpace.report.figures import speed_chart, work_chart
+from fedpace.report.figures import COLUMNS, REASONS, ROWS, cohort_map, participation, speed_chart, work_chart
 
 
 def chosen(run: RunRecord, *cohorts, **changes) -> RunRecord:

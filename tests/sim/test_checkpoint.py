@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from resuming import check_resumes
 from safetensors.torch import load_file
@@ -12,13 +14,14 @@ from safetensors.torch import load_file
 from fedpace import make_selector
 from fedpace._base import registry
 from fedpace._base.errors import InputError
+from fedpace.core.server_rule import Stack
 from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.availability import Availability
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Linear, Mlp, Softmax
 from fedpace.runner import SharedData
-from fedpace.sim.checkpoint import Checkpoints, save_model
+from fedpace.sim.checkpoint import Checkpoints, _safetensors, save_model
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.torch_trainer import Training
@@ -199,3 +202,15 @@ def test_rounds_tell_how_clients_are_remembered_and_who_was_forgotten():
     assert forgotten <= {str(client) for client in range(12)}
     assert len(forgotten) > 3
     assert simulation.aggregator.state.remembered == 5
+
+
+def test_tensors_are_written_row_by_row_in_the_safetensors_format():
+    rows = tuple(np.full(5, number, np.uint8) for number in range(3))
+    stack = Stack(np.zeros((0, 5)), rows)
+    written = {"rows": stack, "none": Stack(np.zeros((0, 5))), "x": np.arange(4.0), "y": np.ones((2, 3), np.float32)}
+    content = b"".join(bytes(chunk) if isinstance(chunk, bytes) else chunk.tobytes() for chunk in _safetensors(written))
+    read = safetensors.numpy.load(content)
+    assert read.keys() == written.keys()
+    for name, array in written.items():
+        np.testing.assert_array_equal(read[name], np.asarray(array))
+        assert read[name].dtype == array.dtype

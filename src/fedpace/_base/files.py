@@ -13,22 +13,28 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, StorageError
 
+PIECE = 2**24
+"""Bytes that are written at a time."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk or quota."""
 INTACT = ". What was recorded before is intact"
 """Part of the error text between the cause and the advice."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+Chunk = bytes | NDArray[Any]
+"""Bytes to write, or an array whose bytes are written."""
+
+
+def write_atomically(path: Path, content: bytes | Iterable[Chunk]) -> None:
     """Write `content` to `path` atomically: a crash leaves the old file or the new one, never a part.
 
     A full disk raises StorageError with advice. Other failures raise the system's OSError.
@@ -41,13 +47,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes | Iterable[Chunk]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Do not use tempfile: only the owner can read its files, but reports are shared.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            for chunk in [content] if isinstance(content, bytes) else content:
+                file.write(chunk if isinstance(chunk, bytes) else _raw(chunk))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -114,11 +121,76 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} is not readable JSON: {str(cause) or type(cause).__name__}") from cause
 
 
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+class RowsOfTable(Protocol):
+    """A table whose rows are arrays of their own, and are not to be copied together."""
+
+    @property
+    def rows(self) -> tuple[NDArray[Any], ...]:
+        """The rows, all of one shape and type."""
+        ...
+
+
+Table = NDArray[Any] | RowsOfTable
+
+
+def rows_of(table: Table) -> tuple[tuple[int, ...], np.dtype[Any], tuple[NDArray[Any], ...]]:
+    """Return the shape and type of a table, and the arrays to write one after another."""
+    rows = getattr(table, "rows", ())
+    if rows:
+        return (len(rows), *rows[0].shape), rows[0].dtype, rows
+    array = np.asarray(table)
+    return array.shape, array.dtype, (array,)
+
+
+def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of an array; without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def npz_bytes(arrays: Mapping[str, Table]) -> bytes:
     """Return the arrays as the content of an npz file."""
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
+    for chunk in npz_chunks(arrays):
+        buffer.write(chunk if isinstance(chunk, bytes) else _raw(chunk))
     return buffer.getvalue()
+
+
+class _Passed(io.RawIOBase):
+    """A file that keeps what is written to it until it is taken."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.chunks.append(bytes(content))
+        return len(self.chunks[-1])
+
+    def take(self) -> bytes:
+        taken, self.chunks = b"".join(self.chunks), []
+        return taken
+
+
+def npz_chunks(arrays: Mapping[str, Table]) -> Iterator[bytes]:
+    """Yield the content of an npz file row by row, so that no second copy of the arrays is made."""
+    passed = _Passed()
+    with zipfile.ZipFile(passed, "w", zipfile.ZIP_STORED) as archive:
+        for name, table in arrays.items():
+            shape, kind, rows = rows_of(table)
+            if kind.hasobject:
+                raise ValueError(f"{name} holds Python objects, which cannot be saved")
+            described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array_header_1_0(entry, described)
+                for row in rows:
+                    raw = _raw(row)
+                    for start in range(0, raw.size, PIECE):
+                        entry.write(raw[start : start + PIECE])
+                        yield passed.take()
+        yield passed.take()
+    yield passed.take()
 
 
 RATIO = 1100

@@ -11,7 +11,7 @@ simulator, NumPy arrays elsewhere (`fedpace.core.server_rule`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from fedpace.core.server_rule import (
     Gather,
     ServerRule,
     Source,
+    Update,
     Vector,
     double,
     join_state,
@@ -34,6 +35,7 @@ from fedpace.core.server_rule import (
     split_state,
 )
 from fedpace.core.tasks import Step, Task
+from fedpace.numerics.parts import LARGE
 from fedpace.trust.robust import Combined, RobustRule
 
 if TYPE_CHECKING:
@@ -113,7 +115,8 @@ class Aggregator:
         """
         buffer_factors: dict[int, float] = {}
         if coordinator.ledger.trust.on or self.robust is not None or not self._streams:
-            step, answers, buffer_factors = self.bounded(coordinator, step, answers)
+            step, held, buffer_factors = self.bounded(coordinator, step, answers)
+            answers = _drained(held)
         gathered = self._gathered(coordinator, step, model, answers)
         if gathered is None:
             return Applied(model, False, step, buffer_factors)
@@ -219,6 +222,13 @@ class Aggregator:
         self.state = join_state(self.rule.init(self._zero()), dict(scalars), others)
 
 
+def _drained(answers: list[Trained]) -> Iterator[Trained]:
+    """Yield the answers, and let go of each: one that is added up is freed, unless the rule keeps it."""
+    answers.reverse()
+    while answers:
+        yield answers.pop()
+
+
 def check_robust(robust: RobustRule | None, validation: object | None) -> None:
     """Raise InputError if a robust rule lacks its validation set, or if no rule uses the given validation set."""
     if robust is not None and not (hasattr(robust, "combine") and hasattr(robust, "validates")):
@@ -238,6 +248,9 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
 def update_length(answer: Trained) -> float:
     """Return the Euclidean length of an update, per unit of work above 1; infinity if an entry is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        length = norm(double(answer.model) - answer.sent)
+        if len(answer.model) > LARGE:
+            length = Update(answer.model, answer.sent).length()
+        else:
+            length = norm(double(answer.model) - answer.sent)
     # More work makes longer updates. The server chose the work, so a client cannot gain by it.
     return length / max(1.0, answer.task.work) if math.isfinite(length) else math.inf

@@ -77,6 +77,15 @@ class Update:
         found: FloatArray = self._trained[part] - self._sent[part]
         return found
 
+    def length(self) -> float:
+        """Return the Euclidean length."""
+
+        def square(part: slice) -> float:
+            values = np.subtract(self._trained[part], self._sent[part], dtype=np.float64)
+            return float(values @ values)
+
+        return math.sqrt(sum(in_parts(square, len(self))))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the whole update."""
         return np.subtract(self._trained, self._sent, dtype=np.float64 if dtype is None else dtype)
@@ -136,14 +145,19 @@ class Stack:
         kept = [np.asarray(row, dtype=None if row.dtype == np.uint8 else np.float32) for row in list(rows)]
         return Stack(self.empty, tuple(kept))
 
-    def table(self) -> Vector:
-        """(m, d) the rows as one table, or (m, bytes) if they are stored in fewer bits."""
-        if not self.rows:
-            return self.empty
-        table: NDArray[Any] = np.array(self.rows)
-        if table.dtype == np.uint8:
-            return self.empty.byte().new_tensor(table) if hasattr(self.empty, "byte") else table
-        return like(self.empty, table)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, d), or (m, bytes) if the rows are stored in fewer bits."""
+        return (len(self.rows), *self.rows[0].shape) if self.rows else tuple(self.empty.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the rows."""
+        return self.rows[0].dtype if self.rows else np.asarray(self.empty).dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the rows as one table."""
+        return np.array(self.rows, dtype=dtype) if self.rows else np.asarray(self.empty, dtype=dtype)
 
 
 @runtime_checkable
@@ -265,17 +279,13 @@ def same(vector: Vector, values: NDArray[Any]) -> Vector:
 
 
 def split_state(state: Any) -> tuple[dict[str, Any], dict[str, Vector]]:
-    """Return a rule's state as name -> scalar and name -> vector, for saving."""
+    """Return a rule's state as name -> scalar and name -> vector or stack, for saving without a copy."""
     if state is None:
         return {}, {}
     if not is_dataclass(state) or isinstance(state, type):
         raise InputError(f"the state of a server step must be None or a dataclass, not a {type(state).__name__}")
     parts = {item.name: getattr(state, item.name) for item in fields(state)}
-    vectors = {
-        name: value.table() if isinstance(value, Stack) else value
-        for name, value in parts.items()
-        if hasattr(value, "shape") or isinstance(value, Stack)
-    }
+    vectors = {name: value for name, value in parts.items() if hasattr(value, "shape")}
     return {name: value for name, value in parts.items() if name not in vectors}, vectors
 
 
@@ -290,7 +300,7 @@ def join_state(initial: Any, scalars: dict[str, Any], vectors: dict[str, Vector]
             "it was saved with another rule"
         )
     stacks = {
-        name: empty.of(np.asarray(vectors[name]))
+        name: empty.of(value.rows if isinstance(value := vectors[name], Stack) else np.asarray(value))
         for name in vectors
         if isinstance(empty := getattr(initial, name), Stack)
     }

@@ -323,7 +323,7 @@ class Server:
             return opened.moved
         with self.watch("stepping"):
             steps = {task.id: self.loop.replies[task.id].steps for task, _ in step.answers}
-            applied = self.shared.apply(self.coordinator, step, *self._models(step), steps)
+            applied = self.shared.apply(self.coordinator, step, *self._models(step), steps, consume=True)
         self._drop_lost(step, applied.step)
         return applied.moved
 

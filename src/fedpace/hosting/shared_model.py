@@ -132,6 +132,8 @@ class SharedModel:
         trained: ByTask,
         sent: ByTask | None = None,
         steps: Mapping[int, float] | None = None,
+        *,
+        consume: bool = False,
     ) -> Applied:
         """Make the step that a coordinator reports as due; afterwards `arrays` holds the new model.
 
@@ -143,8 +145,10 @@ class SharedModel:
             trained: task id -> the model that its client trained.
             sent: task id -> the model that its client received; None = all received the current model.
             steps: task id -> number of local steps of its client, for rules that normalise by it; None = unknown.
+            consume: remove the parameters from the dictionaries in `trained` as they are read, so that the server does
+                not hold every answer twice.
         """
-        answers = self._answers(step, trained, sent, steps)
+        answers = iter(self._answers(step, trained, sent, steps, consume=consume))  # holds none that was taken
         applied = self.aggregator.apply(coordinator, step, self._flat(self.arrays), answers)
         if applied.moved:
             total = sum(weight for _, weight in applied.step.answers)
@@ -188,9 +192,15 @@ class SharedModel:
         return step, found
 
     def _answers(
-        self, step: Step, trained: ByTask, sent: ByTask | None, steps: Mapping[int, float] | None = None
+        self,
+        step: Step,
+        trained: ByTask,
+        sent: ByTask | None,
+        steps: Mapping[int, float] | None = None,
+        *,
+        consume: bool = False,
     ) -> list[Trained]:
-        answers = []
+        answers, parameters = [], self._parameters()
         starts: dict[int, NDArray[Any]] = {}  # one vector for all clients that received the same model
         for task, _ in step.answers:
             start = self.arrays if sent is None else sent[task.id]
@@ -198,7 +208,11 @@ class SharedModel:
                 starts[id(start)] = self._narrow(start)
             moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
             made = math.nan if steps is None else float(steps.get(task.id, math.nan))
-            answers.append(Trained(task, self._narrow(trained[task.id], start), starts[id(start)], moved, made))
+            model = trained[task.id]
+            answers.append(Trained(task, self._narrow(model, start), starts[id(start)], moved, made))
+            if consume and isinstance(model, dict):
+                for name in parameters:
+                    model.pop(name, None)
         return answers
 
     def _buffers_clipped(self, trained: ByTask, sent: ByTask | None, task: int, factors: Mapping[int, float]) -> Arrays:
@@ -272,8 +286,15 @@ class SharedModel:
         kinds = {np.asarray(each[key]).dtype for key in names for each in (arrays, like) if key in each}
         if not kinds <= {np.dtype(np.float32), np.dtype(np.float16)}:
             return self._flat(arrays, otherwise)
-        fitting = [_fitting(arrays, key, np.asarray(like[key])).astype(np.float32).ravel() for key in names]
-        return np.concatenate(fitting) if fitting else np.zeros(0)
+        found = np.empty(sum(np.asarray(self.arrays[key]).size for key in names), dtype=np.float32)
+        start = 0
+        for key in names:
+            usual = np.asarray(like[key])
+            array = np.asarray(arrays.get(key, usual))
+            array = array if array.shape == usual.shape else usual
+            found[start : start + array.size] = array.ravel()
+            start += array.size
+        return found
 
     def _zero(self) -> FloatArray:
         return np.zeros(sum(self.arrays[key].size for key in self._parameters()))

@@ -35,7 +35,7 @@ from fedpace._base.files import (
     FULL,
     json_bytes,
     keeping,
-    npz_bytes,
+    npz_chunks,
     read_json,
     read_npz,
     storage_error,
@@ -257,8 +257,8 @@ def save_state(folder: Path, saved: Saved) -> None:
     number = saved.coordinator.step
     session, model = f"session-{number}", f"model-{number}.npz"
     # Use numbers, because an npz cannot hold every name that a model may use.
-    tables = {f"model-{i}": np.asarray(array) for i, array in enumerate(saved.model.values())}
-    tables |= {f"own-{i}": np.asarray(array) for i, array in enumerate(saved.extra_arrays.values())}
+    tables: dict[str, Any] = {f"model-{i}": np.asarray(array) for i, array in enumerate(saved.model.values())}
+    tables |= {f"own-{i}": array for i, array in enumerate(saved.extra_arrays.values())}
     reported: dict[str, NDArray[Any]] = {}
     coming = encode(saved.unseen, reported)
     tables |= {UNSEEN + name: array for name, array in reported.items()}
@@ -275,7 +275,7 @@ def save_state(folder: Path, saved: Saved) -> None:
         "digests": saved.digests,
     }
     with keeping(folder):
-        write_atomically(folder / model, npz_bytes(tables))
+        write_atomically(folder / model, npz_chunks(tables))
         saved.coordinator.save(folder / session)
         write_atomically(folder / INDEX, json_bytes(index))
     for stale in folder.glob("session-*"):

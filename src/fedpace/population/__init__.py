@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpace.population.admission import Accept, Admission, AdmissionPolicy, CheckIn, Limits, Reject
+    from fedpace.population.admission import Accept, Admission, AdmissionPolicy, CheckIn, Limits, Reject, averaged
     from fedpace.population.book import GroupBook
     from fedpace.population.fleet import Fleet, Group
     from fedpace.population.learning import Learning
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from fedpace.population.steering import Steering
 
 _HOMES = {
-    **dict.fromkeys(("Accept", "CheckIn", "Limits", "Reject"), "admission"),
-    **dict.fromkeys(("Admission", "AdmissionPolicy"), "admission"),
+    **dict.fromkeys(("Accept", "Admission", "AdmissionPolicy", "CheckIn", "Limits", "Reject", "averaged"), "admission"),
     **dict.fromkeys(("Fleet", "Group"), "fleet"),
     **dict.fromkeys(("Result", "simulate"), "simulator"),
     "GroupBook": "book",
@@ -42,6 +41,7 @@ __all__ = [
     "Reject",
     "Result",
     "Steering",
+    "averaged",
     "make_admission",
     "scenario",
     "simulate",

@@ -22,6 +22,7 @@ commit; a device that got no acknowledgement sends its answer again, and an answ
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from fedpace.core.tasks import Actions, Step, Task
 from fedpace.core.types import Outcome
 from fedpace.server.average import Average
 
-COORDINATOR, ARRAYS, ROUND = "coordinator", "level.npz", "round.json"
+COORDINATOR, ARRAYS, ROUND, CURRENT = "coordinator", "level.npz", "round.json", "current.json"
 
 
 class Level:
@@ -101,12 +102,17 @@ class Level:
         arrays = {f"model/{version}": model for version, model in self.models.items()}
         arrays |= {f"answer/{task}": answer for task, answer in self.answers.items()}
         arrays |= {f"rule/{name}": np.asarray(vector) for name, vector in vectors.items()}
+        number = 1 + (read_json(self.folder / CURRENT)["commit"] if (self.folder / CURRENT).exists() else 0)
+        place = self.folder / f"commit-{number}"
         with keeping(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            # Whatever the coordinator counts must be there before: it is saved last.
-            write_atomically(self.folder / ARRAYS, npz_bytes(arrays))
-            write_atomically(self.folder / ROUND, json_bytes(self._round() | {"rule": scalars}))
-        self.coordinator.save(self.folder / COORDINATOR)
+            if place.exists():  # a commit that was cut off
+                shutil.rmtree(place)
+            place.mkdir(parents=True)
+            write_atomically(place / ARRAYS, npz_bytes(arrays))
+            write_atomically(place / ROUND, json_bytes(self._round() | {"rule": scalars}))
+            self.coordinator.save(place / COORDINATOR)
+            write_atomically(self.folder / CURRENT, json_bytes({"commit": number}))  # from here on it counts
+            shutil.rmtree(self.folder / f"commit-{number - 1}", ignore_errors=True)
 
     def _round(self) -> dict[str, Any]:
         return {}
@@ -129,11 +135,10 @@ class Level:
     @classmethod
     def restore(cls, folder: Path, rule: ServerRule[Any]) -> Level:
         """Return the level that was saved in a folder."""
-        coordinator = Coordinator.restore(folder / COORDINATOR)
-        level = cls(coordinator, rule, np.zeros(1), folder)
-        size = next(iter(read_npz(folder / ARRAYS).values())).size
-        level.aggregator = Aggregator(rule, lambda: np.zeros(size))
-        level._load(folder)
+        place = _committed(folder)
+        size = next(iter(read_npz(place / ARRAYS).values())).size
+        level = cls(Coordinator.restore(place / COORDINATOR), rule, np.zeros(size), folder)
+        level._load(place)
         return level
 
     def _make(self, step: Step, now: float) -> None:
@@ -218,13 +223,18 @@ class Edge(Level):
     @classmethod
     def restore(cls, folder: Path, rule: ServerRule[Any] | None = None) -> Edge:
         """Return the edge that was saved in a folder, in the middle of its round."""
-        coordinator = Coordinator.restore(folder / COORDINATOR)
-        found = read_json(folder / ROUND)
-        size = next(iter(read_npz(folder / ARRAYS).values())).size
-        edge = cls(found["name"], coordinator, np.zeros(size), folder)
-        edge._load(folder)
+        place = _committed(folder)
+        found = read_json(place / ROUND)
+        size = next(iter(read_npz(place / ARRAYS).values())).size
+        edge = cls(found["name"], Coordinator.restore(place / COORDINATOR), np.zeros(size), folder)
+        edge._load(place)
         edge.task, edge.began = found["task"], found["began"]
         if found["result"] is not None:
             task, devices, seconds = found["result"]
             edge.result = Partial(edge.name, task, edge.model, devices, seconds)
         return edge
+
+
+def _committed(folder: Path) -> Path:
+    """Return the folder of the last complete commit."""
+    return folder / f"commit-{read_json(folder / CURRENT)['commit']}"

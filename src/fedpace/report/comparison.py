@@ -32,7 +32,7 @@ from fedpace._base.errors import InputError
 from fedpace.records.holding import Direction, Looks
 from fedpace.records.run import RunInfo, RunRecord, plain
 from fedpace.report import numbers
-from fedpace.report.estimates import Estimate, geometric_estimate, metric_estimate, time_estimate
+from fedpace.report.numbers import Estimate, geometric_estimate, metric_estimate, time_estimate
 
 DEFAULT_BASELINE = "random"
 

@@ -1,24 +1,24 @@
 """The charts of a comparison, each described once: `picture` draws them with matplotlib, `plotly_figures` for the page.
 
-A `Chart` has two axes and a list of `Series`; curves of several seeds are merged into one (`Curve`).
+A `Chart` has two axes and a list of `Series`; curves of several seeds are merged into one (`Curve`). `cohort_map` holds
+the clients that took part in each step, for one seed of every scheme.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray
+from fedpace.core.types import ClientId
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
-from fedpace.report.cohort_map import participation
 from fedpace.report.comparison import Comparison, SchemeSummary, group, work_so_far
 from fedpace.report.style import BAR, Look, scheme_looks
 
-Side = Literal["top", "bottom", "right", "left"]
 Over = Literal["time", "rounds", "work"]
 MAX_POINTS = 600
 """Most points of a curve: more than a screen shows, and few enough to keep the page small."""
@@ -485,90 +485,130 @@ def _spaced(values: FloatArray) -> bool:
     return bool((values > 0).all() and values.max() > 5 * values.min())
 
 
-# -- names beside marks ----------------------------------------------------------------------------------------------
+# -- which clients took part -----------------------------------------------------------------------------------------
 
-MARK = 0.02
-"""Half of a mark's width and height, as a share of the axes."""
-MAX_ANCHORS = 80
-"""Most points of a curve that are tried for its name."""
-NAME_APART = 0.03
-"""Distance between curves below which a name could belong to either, as a share of the axes."""
-MAX_COVERED = 0.03
-"""Cost of a place above which a curve gets no name; each covered point of a curve costs 0.01."""
-_Box = tuple[float, float, float, float]
-"""Left, low, right and high, as shares of the axes."""
+# For large fleets and long runs, a row combines clients with similar delays and a column consecutive rounds, so that
+# the page stays small. A cell holds the weight of its row per round.
+
+ROWS = 120
+COLUMNS = 200
+REASONS = 60_000
+"""Letters of reasons that a scheme's map carries; the rounds that come first have theirs."""
 
 
-def line_names(paths: Sequence[FloatArray], names: Sequence[str], letter: float) -> list[tuple[int, Side] | None]:
-    """Return for each curve the point and the side where its name covers no curve and no earlier name.
+@dataclass(frozen=True)
+class CohortMap:
+    """The cells that are not empty, one entry of each list per cell."""
 
-    Args:
-        paths: (points, 2) positions along each curve, dense, as shares of the axes.
-        names: names of the curves.
-        letter: width of a letter, as a share of the axes' width.
-
-    None if there is no free place: then the legend has to tell.
-    """
-    taken: list[_Box] = []
-    found: list[tuple[int, Side] | None] = []
-    every = np.vstack(paths)
-    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
-        others = np.vstack([np.empty((0, 2)), *(other for place, other in enumerate(paths) if place != number)])
-        best: tuple[float, int, Side, _Box] | None = None
-        # From the end on: readers look for a name there, and curves are apart there that began together.
-        for place in range(len(path) - 1, -1, -max(1, len(path) // MAX_ANCHORS)):
-            x, y = float(path[place, 0]), float(path[place, 1])
-            # Where curves are close to each other, a name could belong to any of them.
-            close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
-            for side, box in _name_boxes(x, y, letter * len(name), 0.008).items():
-                left, low, right, high = box
-                if min(left, low) < 0 or max(right, high) > 1:  # not beyond the axes
-                    continue
-                inside = (every > (left, low)).all(axis=1) & (every < (right, high)).all(axis=1)
-                cost = 0.01 * (close + int(inside.sum())) + 100 * _covered(box, taken)
-                if best is None or cost < best[0]:
-                    best = (cost, place, side, box)
-        if best is None or best[0] > MAX_COVERED:
-            found.append(None)
-            continue
-        taken.append(best[3])
-        found.append((best[1], best[2]))
-    return found
+    rows: list[str]
+    """Names of the rows, fastest clients first."""
+    ticks: list[str]
+    """Delay of each row."""
+    per_row: int
+    """Clients in a row at the most."""
+    per_column: int
+    """Rounds in a column."""
+    rounds: int
+    row: list[int]
+    column: list[int]
+    weight: list[float]
+    failed: list[int]
+    """Tasks of the cell that failed or were given up."""
+    why: list[int]
+    """Position in `reasons`; -1 = none was given."""
+    reasons: list[str]
 
 
-def _name_boxes(x: float, y: float, wide: float, gap: float = 0.03) -> dict[Side, _Box]:
-    """Return the box of a name of this width on each side of a point, at a distance of `gap`."""
-    return {
-        "top": (x - wide / 2, y + gap, x + wide / 2, y + gap + 0.04),
-        "bottom": (x - wide / 2, y - gap - 0.04, x + wide / 2, y - gap),
-        "right": (x + gap, y - 0.02, x + gap + wide, y + 0.02),
-        "left": (x - gap - wide, y - 0.02, x - gap, y + 0.02),
-    }
+def cohort_map(run: RunRecord) -> CohortMap | None:
+    """Return the map of a run; None where nobody was ever chosen."""
+    played = [current for current in run.rounds if current.number > 0]
+    order = _by_delay(run)
+    if not order or not any(current.clients for current in played):
+        return None
+    per_row, per_column = -(-len(order) // ROWS), -(-len(played) // COLUMNS)
+    place = {_client_key(client): rank // per_row for rank, (client, _) in enumerate(order)}
+    cells: dict[tuple[int, int], list[Any]] = {}
+    known: dict[str, int] = {}
+    room = REASONS
+    for number, current in enumerate(played):
+        failed = {_client_key(client) for client in current.failed}
+        recorded = current.facts.get("reasons", {})
+        work = told if isinstance(told := current.facts.get("work"), Mapping) else {}
+        weights = current.weights or [1 / len(current.clients)] * len(current.clients)
+        for client, weight in zip(current.clients, weights, strict=True):
+            cell = cells.setdefault((place[_client_key(client)], number // per_column), [0.0, 0, -1])
+            if _client_key(client) in failed:
+                cell[1] += 1
+                continue
+            cell[0] += weight
+            reason = recorded.get(str(client)) if isinstance(recorded, Mapping) else None
+            if isinstance(work.get(str(client)), int | float):
+                trained = f"trained {work[str(client)]:.3g} times as much as usual"
+                reason = trained if reason is None else f"{reason}; {trained}"
+            if reason is not None and per_row == per_column == 1 and (reason in known or room > len(reason)):
+                room -= 0 if reason in known else len(reason)
+                cell[2] = known.setdefault(reason, len(known))
+    rows = [order[start : start + per_row] for start in range(0, len(order), per_row)]
+    return CohortMap(
+        rows=[_row_name(row, run.info.names) for row in rows],
+        ticks=["" if row[0][1] is None else numbers.seconds(row[0][1]) for row in rows],
+        per_row=per_row,
+        per_column=per_column,
+        rounds=len(played),
+        row=[row for row, _ in cells],
+        column=[column for _, column in cells],
+        weight=[float(f"{cell[0] / per_column:.3g}") for cell in cells.values()],
+        failed=[cell[1] for cell in cells.values()],
+        why=[cell[2] for cell in cells.values()],
+        reasons=list(known),
+    )
 
 
-def name_sides(places: Sequence[tuple[float, float]], names: Sequence[str], letter: float) -> list[Side]:
-    """Return the side of each mark on which its name covers least of the marks and of the earlier names.
+def participation(run: RunRecord, groups: int = 10) -> list[float] | None:
+    """Return the share of the answers that came from each tenth of the clients by delay; None where it is unknown."""
+    order = _by_delay(run)
+    if not order or order[0][1] is None:
+        return None
+    tenths = np.array_split(np.arange(len(order)), min(groups, len(order)))
+    where = {_client_key(order[rank][0]): number for number, ranks in enumerate(tenths) for rank in ranks}
+    counts = np.zeros(len(tenths))
+    for current in run.rounds:
+        failed = {_client_key(client) for client in current.failed}
+        for client in current.clients:
+            if _client_key(client) not in failed:
+                counts[where[_client_key(client)]] += 1
+    if not counts.any():
+        return None
+    shares: list[float] = (counts / counts.sum()).tolist()
+    return shares
 
-    Args:
-        places: positions of the marks, as shares of the axes.
-        names: names of the marks.
-        letter: width of a letter, as a share of the axes' width.
-    """
-    taken: list[_Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in places]
-    found: list[Side] = []
-    for (x, y), name in zip(places, names, strict=True):
-        side, box = min(_name_boxes(x, y, letter * len(name)).items(), key=lambda entry: _covered(entry[1], taken))
-        taken.append(box)
-        found.append(side)
-    return found
+
+def _by_delay(run: RunRecord) -> list[tuple[ClientId, float | None]]:
+    """Return clients, fastest first; where no delays were recorded, those that were chosen most come first."""
+    delays = run.info.expected_delays
+    chosen: dict[Any, int] = {}
+    names: dict[Any, ClientId] = {}
+    for current in run.rounds:
+        for client in current.clients:
+            chosen[_client_key(client)] = chosen.get(_client_key(client), 0) + 1
+            names[_client_key(client)] = client
+    if delays and all(isinstance(client, int) and 0 <= client < len(delays) for client in names.values()):
+        # Read back from JSON, an infinite delay is null.
+        seconds = np.array([np.inf if delay is None else delay for delay in delays], dtype=np.float64)
+        return [(int(client), float(seconds[client])) for client in np.argsort(seconds, kind="stable")]
+    return [(names[key], None) for key in sorted(names, key=lambda key: (-chosen[key], str(key)))]
 
 
-def _covered(box: _Box, taken: list[_Box]) -> float:
-    """Return how much of a box is covered by others or lies outside of the axes."""
-    left, low, right, high = box
-    outside = max(0.0, -left) + max(0.0, right - 1.0) + max(0.0, -low) + max(0.0, high - 1.0)
-    over = [
-        max(0.0, min(right, other[2]) - max(left, other[0])) * max(0.0, min(high, other[3]) - max(low, other[1]))
-        for other in taken
-    ]
-    return outside + sum(over)
+def _row_name(row: Sequence[tuple[ClientId, float | None]], names: Sequence[str]) -> str:
+    (first, fast), (last, slow) = row[0], row[-1]
+    if isinstance(first, int) and first < len(names):
+        first = names[first]
+    if len(row) == 1:
+        return f"client {first}" + ("" if fast is None else f", {numbers.seconds(fast)}")
+    between = "" if fast is None or slow is None else f", {numbers.seconds(fast)} to {numbers.seconds(slow)}"
+    return f"{len(row)} clients{between}" if between else f"clients {first} to {last}"
+
+
+def _client_key(client: ClientId) -> Any:
+    """What a client is known by: ids that are tuples come back from JSON as lists."""
+    return tuple(client) if isinstance(client, list) else client

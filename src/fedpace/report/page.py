@@ -20,10 +20,9 @@ from fedpace._base.files import write_atomically
 from fedpace.records.influence import Bounded, Influence, called
 from fedpace.records.run import RunRecord, plain
 from fedpace.report import figures, numbers
-from fedpace.report.cohort_map import cohort_map
 from fedpace.report.comparison import Comparison, summarise
-from fedpace.report.estimates import student_quantiles
-from fedpace.report.figures import Axis, Chart, Over, by_scheme, looks
+from fedpace.report.figures import Axis, Chart, Over, by_scheme, cohort_map, looks
+from fedpace.report.numbers import student_quantiles
 from fedpace.report.plotly_figures import PlotlyFigure, escaped, plain_layout, plotly_figure
 from fedpace.report.privacy import privacy_panel, privacy_sentence
 from fedpace.report.style import MAX_BANDED, Look

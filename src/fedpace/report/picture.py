@@ -28,9 +28,9 @@ from fedpace.report.figures import (
     histogram_chart,
     looks,
     metric_chart,
-    name_sides,
     work_chart,
 )
+from fedpace.report.plotly_figures import name_sides
 from fedpace.report.style import BAR, FAINT, INK, MAX_BANDED
 from fedpace.report.summary import headline
 from fedpace.report.tables import caption, missed

@@ -1,20 +1,22 @@
 """Turns charts into plotly's JSON, as plain dictionaries, so that plotly's Python classes are not needed.
 
-The page's script sets the colours of text and grid, because it knows whether the screen is light or dark.
+The page's script sets the colours of text and grid, because it knows whether the screen is light or dark. Names stand
+beside lines and marks where they cover least; `picture` places its names with `name_sides` too.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpace._base.checks import FloatArray
-from fedpace.report.figures import MAX_NAMED, Axis, Chart, Series, line_names, name_sides
+from fedpace.report.figures import MAX_NAMED, Axis, Chart, Series
 
 PlotlyFigure = dict[str, Any]
+Side = Literal["top", "bottom", "right", "left"]
 SIDES = {"top": "top center", "bottom": "bottom center", "right": "middle right", "left": "middle left"}
 """Sides of a mark, by plotly's names."""
 LETTER = 0.0085
@@ -210,3 +212,92 @@ def escaped(text: str) -> str:
 def _faint(colour: str, opacity: float) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
+
+
+# -- names beside marks ----------------------------------------------------------------------------------------------
+
+MARK = 0.02
+"""Half of a mark's width and height, as a share of the axes."""
+MAX_ANCHORS = 80
+"""Most points of a curve that are tried for its name."""
+NAME_APART = 0.03
+"""Distance between curves below which a name could belong to either, as a share of the axes."""
+MAX_COVERED = 0.03
+"""Cost of a place above which a curve gets no name; each covered point of a curve costs 0.01."""
+_Box = tuple[float, float, float, float]
+"""Left, low, right and high, as shares of the axes."""
+
+
+def line_names(paths: Sequence[FloatArray], names: Sequence[str], letter: float) -> list[tuple[int, Side] | None]:
+    """Return for each curve the point and the side where its name covers no curve and no earlier name.
+
+    Args:
+        paths: (points, 2) positions along each curve, dense, as shares of the axes.
+        names: names of the curves.
+        letter: width of a letter, as a share of the axes' width.
+
+    None if there is no free place: then the legend has to tell.
+    """
+    taken: list[_Box] = []
+    found: list[tuple[int, Side] | None] = []
+    every = np.vstack(paths)
+    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
+        others = np.vstack([np.empty((0, 2)), *(other for place, other in enumerate(paths) if place != number)])
+        best: tuple[float, int, Side, _Box] | None = None
+        # From the end on: readers look for a name there, and curves are apart there that began together.
+        for place in range(len(path) - 1, -1, -max(1, len(path) // MAX_ANCHORS)):
+            x, y = float(path[place, 0]), float(path[place, 1])
+            # Where curves are close to each other, a name could belong to any of them.
+            close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
+            for side, box in _name_boxes(x, y, letter * len(name), 0.008).items():
+                left, low, right, high = box
+                if min(left, low) < 0 or max(right, high) > 1:  # not beyond the axes
+                    continue
+                inside = (every > (left, low)).all(axis=1) & (every < (right, high)).all(axis=1)
+                cost = 0.01 * (close + int(inside.sum())) + 100 * _covered(box, taken)
+                if best is None or cost < best[0]:
+                    best = (cost, place, side, box)
+        if best is None or best[0] > MAX_COVERED:
+            found.append(None)
+            continue
+        taken.append(best[3])
+        found.append((best[1], best[2]))
+    return found
+
+
+def _name_boxes(x: float, y: float, wide: float, gap: float = 0.03) -> dict[Side, _Box]:
+    """Return the box of a name of this width on each side of a point, at a distance of `gap`."""
+    return {
+        "top": (x - wide / 2, y + gap, x + wide / 2, y + gap + 0.04),
+        "bottom": (x - wide / 2, y - gap - 0.04, x + wide / 2, y - gap),
+        "right": (x + gap, y - 0.02, x + gap + wide, y + 0.02),
+        "left": (x - gap - wide, y - 0.02, x - gap, y + 0.02),
+    }
+
+
+def name_sides(places: Sequence[tuple[float, float]], names: Sequence[str], letter: float) -> list[Side]:
+    """Return the side of each mark on which its name covers least of the marks and of the earlier names.
+
+    Args:
+        places: positions of the marks, as shares of the axes.
+        names: names of the marks.
+        letter: width of a letter, as a share of the axes' width.
+    """
+    taken: list[_Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in places]
+    found: list[Side] = []
+    for (x, y), name in zip(places, names, strict=True):
+        side, box = min(_name_boxes(x, y, letter * len(name)).items(), key=lambda entry: _covered(entry[1], taken))
+        taken.append(box)
+        found.append(side)
+    return found
+
+
+def _covered(box: _Box, taken: list[_Box]) -> float:
+    """Return how much of a box is covered by others or lies outside of the axes."""
+    left, low, right, high = box
+    outside = max(0.0, -left) + max(0.0, right - 1.0) + max(0.0, -low) + max(0.0, high - 1.0)
+    over = [
+        max(0.0, min(right, other[2]) - max(left, other[0])) * max(0.0, min(high, other[3]) - max(low, other[1]))
+        for other in taken
+    ]
+    return outside + sum(over)

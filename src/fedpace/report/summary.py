@@ -8,7 +8,7 @@ from fedpace.records.influence import Influence
 from fedpace.records.run import RunRecord
 from fedpace.report import numbers
 from fedpace.report.comparison import Comparison, SchemeSummary
-from fedpace.report.estimates import LEAST, Estimate, geometric_estimate
+from fedpace.report.numbers import LEAST, Estimate, geometric_estimate
 
 BOUNDED = "Bounded influence"
 

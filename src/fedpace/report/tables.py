@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from fedpace._base.errors import MissingExtraError
 from fedpace.report import numbers
 from fedpace.report.comparison import Comparison, SchemeSummary
-from fedpace.report.estimates import LEAST, Estimate
-from fedpace.report.numbers import TIMES, UNKNOWN
+from fedpace.report.numbers import LEAST, TIMES, UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     from rich.table import Table

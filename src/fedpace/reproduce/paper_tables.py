@@ -20,8 +20,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.files import json_bytes, read_json, write_atomically
 from fedpace.records.holding import meets
 from fedpace.records.run import RunRecord
-from fedpace.report.estimates import Estimate, time_estimate
-from fedpace.report.numbers import between, counted, digits, metric
+from fedpace.report.numbers import Estimate, between, counted, digits, metric, time_estimate
 from fedpace.report.tables import Cell, Column, ReportTable, Tone
 from fedpace.reproduce import paper_runs as plans
 from fedpace.reproduce.paper import COLUMNS, PAPER, PAPER_SCHEMES, PRINTED, PaperTask

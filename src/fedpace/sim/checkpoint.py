@@ -13,12 +13,14 @@ draw is keyed by seed, step and client, so a restored run continues bit for bit.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fedpace._base.errors import InputError
-from fedpace._base.files import json_bytes, keeping, read_json, write_atomically
+from fedpace._base.files import Chunk, json_bytes, keeping, read_json, rows_of, write_atomically
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.tasks import Event, Events
 from fedpace.sim.rounds import Simulation
@@ -167,7 +169,7 @@ def _write(simulation: Simulation, folder: Path, wall_seconds: float, digests: s
         "digests": digests,
         **({} if simulation.groups is None else {"private": private}),
     }
-    write_atomically(folder / TENSORS, simulation.trainer.to_bytes(tensors))
+    write_atomically(folder / TENSORS, _safetensors(tensors))
     write_atomically(folder / STATE, json_bytes(state))
     _sync(folder)
 
@@ -209,6 +211,28 @@ def _read(simulation: Simulation, folder: Path) -> Restored:
     simulation.models.update(models)  # in place, because the clients hold this dict
     simulation.coordinator, simulation.events = coordinator, events
     return restored
+
+
+KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8"}
+"""Names of types in the safetensors format."""
+
+
+def _safetensors(tensors: Mapping[str, Any]) -> Iterator[Chunk]:
+    """Yield the content of a safetensors file; `safetensors.torch.save` would copy the server's memory twice."""
+    tables = {name: rows_of(tensor) for name, tensor in tensors.items()}
+    ordered = sorted(tables, key=lambda name: (-tables[name][1].itemsize, name))  # keeps numbers aligned
+    header: dict[str, Any] = {}
+    start = 0
+    for name in ordered:
+        shape, kind, _ = tables[name]
+        end = start + math.prod(shape) * kind.itemsize
+        header[name] = {"dtype": KINDS[str(kind)], "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in ordered:
+        yield from tables[name][2]
 
 
 def _sync(folder: Path) -> None:
