@@ -30,9 +30,7 @@ from fedpace.sim.training import Training
 
 RIVALS = (
     "fedbuff-5=fedbuff:buffer=5",
-    "ca2fl-half=ca2fl:lr=0.5",
     "random-over=random:k=10,overcommit=1.3",
-    "mifa=ace:buffer=10,lr=0.5,wait_for_all=False",
 )
 """Variants of the grid's runner (`--variant`) that join the schemes with their defaults."""
 
