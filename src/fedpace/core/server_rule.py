@@ -146,6 +146,10 @@ class Stack:
         kept = [np.asarray(row, dtype=None if row.dtype == np.uint8 else np.float32) for row in list(rows)]
         return Stack(self.empty, tuple(kept))
 
+    def table(self) -> Vector:
+        """(m, d) the rows as one table of the model's array type; use it in a rule's arithmetic."""
+        return like(self.empty, np.array(self.rows)) if self.rows else self.empty
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(m, d), or (m, bytes) if the rows are stored in fewer bits."""
