@@ -34,6 +34,7 @@ NOT_RUN = {
     r".*: make \w": "sets up an environment; that there is such a target is looked up below",
     r".*: python benchmarks/": "minutes to hours; that there is such a file with such options is looked up below",
     r".*: python examples/lora": "minutes, and needs the extra lora; tests/examples runs it in small",
+    r".*: python examples/nvflare_edge": "needs NVFlare; tests/nvflare/test_edge.py runs it",
     r".*: python -m pytest": "a part of these tests",
     r".*: (flwr|flower-|nvflare|ray|tensorboard)": "a server of another program; make test-flower and test-nvflare",
 }
@@ -90,6 +91,10 @@ def desk(tmp_path_factory):
     (place / "delays.csv").write_text("\n".join(["seconds", *map(str, seconds)]) + "\n")
     parquet.write_table(pyarrow.table({"seconds": seconds}), place / "delays.parquet")
     np.savez(place / "moments.npz", factors=rng.normal(size=(12, 5, 3)))
+    (place / "heart").mkdir()
+    for centre in ("basel", "lyon"):
+        rows = [f"{rng.integers(30, 80)},{('no', 'yes')[row % 2]}" for row in range(20)]
+        (place / "heart" / f"{centre}.csv").write_text("\n".join(["age,disease", *rows]) + "\n")
     (place / "state").mkdir()
     (place / "state" / "lock").touch()  # as a server leaves it
     with pytest.MonkeyPatch.context() as patch:

@@ -50,7 +50,7 @@ class Centre:
 
 @dataclass(frozen=True)
 class Centres(Options):
-    """A natural federation: a folder with one file or sub-folder per centre.
+    """A natural federation: a folder with a file or folder per centre.
 
     Args:
         path: the folder, relative to the current folder or to the experiment's file.

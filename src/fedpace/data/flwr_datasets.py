@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FlwrDatasets(Options):
-    """Files on disk, split among clients by a partitioner of Flower Datasets.
+    """Files on disk, split by a partitioner of Flower Datasets.
 
     Args:
         path: a folder with train* and test* files, one file, or a folder of `save_to_disk`; relative to the current
