@@ -164,7 +164,7 @@ def test_a_run_is_the_same_in_every_engine():
 
 
 def test_a_worker_killed_in_mid_round_changes_nothing(engine):
-    coach = trainer(epochs=30)
+    coach = trainer(epochs=150)
     expected = [result.parameters for result in Inline(coach).train(coach.initial, range(5), 0)]
     one = engine(coach)
     one.evaluate(coach.initial)
@@ -174,10 +174,8 @@ def test_a_worker_killed_in_mid_round_changes_nothing(engine):
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
     found += [result.parameters for result in answers]
+    assert len(found) == len(expected)
     assert all(map(torch.equal, found, expected))
-    # A victim that had nothing left to do is not replaced; but work was left when the last of them died.
-    others = {worker._process.pid for worker in one._pool._workers if worker._process is not None}
-    assert others - set(victims), "others took their place"
 
 
 def test_workers_that_die_again_and_again_are_an_error(engine):
