@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 from grid.cells import EMBEDDED, LEVELS, Cell, cells, delay_models
-from grid.runs import _NO_DELAYS, HOLD, FullJob, full_participation, one_thread, prepare
+from grid.runs import _NO_DELAYS, HOLD, FullJob, full_participation, one_thread, prepare, time_in
 from grid.tuning import Tuned
 
 from fedpace.records.holding import Holding
 from fedpace.selectors.random import Random
 from fedpace.server.nesterov import Nesterov
-from fedpace.sim.fleet import virtual_time
 from grid import recorded
 
 STEPS = 600
@@ -41,16 +40,8 @@ def curves(group: Sequence[Cell], rate: float, seed: int) -> Iterator[dict[str, 
     simulation = prepare(Cell(task, _NO_DELAYS, rare=False), everybody, rate, seed, server=Nesterov(1.0))
     metrics = [each.metric for each in itertools.islice(simulation.rounds(), STEPS + 1)]
     targets = full_participation(FullJob(task, Tuned().reference(task), seed))["targets"]
-    trainer = simulation.trainer
     for cell in group:
-        time = virtual_time(
-            trainer.data,
-            cell.delays,
-            fleet=cell.fleet(),
-            training=trainer.training,
-            model_bytes=trainer.message_bytes,
-            seed=seed,
-        )
+        time = time_in(cell, simulation, seed)
         fastest, middle = float(time.expected.min()), float(np.median(time.expected))
         found: dict[str, Any] = {"cell": cell.name, "seed": seed, "fastest": fastest, "median": middle}
         for level in LEVELS:

@@ -21,7 +21,7 @@ from fedpace.records.holding import Holding, Looks
 from fedpace.records.run import Round
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
-from fedpace.sim.clock import Clock
+from fedpace.sim.clock import Clock, VirtualTime
 from fedpace.sim.engines.base import EngineOptions
 from fedpace.sim.reclock import reclock
 from fedpace.sim.rounds import Simulation, virtual_time
@@ -163,6 +163,19 @@ def run(job: Job) -> list[Row]:
     ]
 
 
+def time_in(cell: Cell, simulation: Simulation, seed: int) -> VirtualTime:
+    """Return the virtual time of a run as if it were in another cell of its task."""
+    trainer = simulation.trainer
+    return virtual_time(
+        trainer.data,
+        cell.delays,
+        fleet=cell.fleet(),
+        training=trainer.training,
+        model_bytes=trainer.message_bytes,
+        seed=seed,
+    )
+
+
 class _Clocked:
     """The rounds of a run in one of its cells: when they end there, and what is held from when on."""
 
@@ -177,15 +190,7 @@ class _Clocked:
         self._again: Iterator[Round] | None = None
         delays = simulation.time
         if cell is not job.cells[0]:
-            trainer = simulation.trainer
-            delays = virtual_time(
-                trainer.data,
-                cell.delays,
-                fleet=cell.fleet(),
-                training=trainer.training,
-                model_bytes=trainer.message_bytes,
-                seed=job.seed,
-            )
+            delays = time_in(cell, simulation, job.seed)
             self._again = reclock(iter(self._queue.popleft, None), delays)
         self.every = float(np.median(delays.expected))
         direction = "up" if job.task.data.metric == "accuracy" else "down"
