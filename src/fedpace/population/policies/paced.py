@@ -11,13 +11,13 @@ group's share of the population. With `power` = 1 arrivals match the shares; wit
 the same places; with 0 every group has its share of the places. Fast groups answer with newer models, so less than 1/2
 is faster. A group that checks in too rarely to fill its quota leaves places to the others.
 
-**Weights.** A group's mean weight per step is v_g, proportional to p_g d_g^-damping. With `damping` = 0 it is the share of
-the population; then the answers of slow groups, with their large weight and their old models, push the model on long
-after it has what they ask for, and it swings. A group that is in a step with probability P_g, since a buffer of B
-answers has B r_g of them on average (r_g its part of all answers), weighs v_g / P_g in it, but at most p_g or v_g,
-whichever is more, and all groups together at most 1. Groups without an answer leave their weight out. Within a group an answer of age t has the weight
-exp(-freshness t / d_g): devices that happened to be quick count most, so that a slow group's mean update is about half
-as old as its answers are on average.
+**Weights.** A group's mean weight per step is v_g, proportional to p_g d_g^-damping. With `damping` = 0 it is the share
+of the population. Then the answers of slow groups, which have a large weight and were sent old models, push the model
+on long after it has what they ask for, and it swings. A buffer of B answers has B r_g answers of group g on average,
+with r_g the group's part of all answers, and so at least one with the probability P_g. Where it has, the group weighs
+v_g / P_g, but at most p_g or v_g, whichever is more, and all groups together weigh at most 1. Groups without an answer
+leave their weight out. Within a group an answer of age t has the weight exp(-freshness t / d_g): devices that happened
+to be quick count most, so that a slow group's mean update is about half as old as its answers are on average.
 
 **When to step.** Each 1/30 of the allowed devices, so that slow answers are tens of small steps old.
 
@@ -44,7 +44,7 @@ SPARE = 1.1
 ENOUGH_ENDED = 5
 """Tasks of a group that must have ended before its delay says how many places its check-ins can fill."""
 LEAST_EXPECTED = 1e-3
-"""Least number of answers of a group that a step is expected to have, so that the weight of rare groups stays finite."""
+"""Least number of answers of a group that a step is expected to have; it keeps the weight of rare groups finite."""
 BUFFERS, LEAST_BUFFER = 30, 10
 """The allowed devices fill so many buffers; a buffer holds at least so many answers."""
 
