@@ -554,8 +554,11 @@ class Memory:
             apart = _centred(own)
             now = apart if len(known) == len(own) else _centred(own[known])
             before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]))
-            both = float(np.vdot(now, before)) if known else 0.0
-            return float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
+            pairs = (apart, apart), (before, before), (now, now), (now, before)
+            # Row by row if the model is large: BLAS would use threads of its own for more values.
+            product = np.vdot if self._sum is None else lambda one, other: sum(map(np.dot, one, other))
+            spread, were, are, both = (float(product(one, other)) if len(one) else 0.0 for one, other in pairs)
+            return spread, were, are, both
 
         spread, were, are, both = map(sum, zip(*in_parts(measure, self._store.length), strict=True))
         return spread, were, are, both
