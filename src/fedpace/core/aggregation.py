@@ -161,10 +161,11 @@ class Aggregator:
         named = robust or bool({"rows", "sources"} & self.rule.takes)
         share_of = coordinator.share_of() if named else None
         weights = {task.id: weight for task, weight in step.answers}
+        shares = {} if share_of is None else {task.id: share_of(task.client) or 0.0 for task, _ in step.answers}
         for task, trained, sent, _, steps in answers:
             source = None
-            if share_of is not None:
-                source = Source(task.client, task.step, share_of(task.client) or 0.0, task.work, steps)
+            if named:
+                source = Source(task.client, task.step, shares[task.id], task.work, steps)
             # For a mixture, updates start at the current model, even if the client received an older version.
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)

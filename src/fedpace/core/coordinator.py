@@ -387,20 +387,17 @@ class Coordinator:
         step, log = self._step, self.log
         log.seconds = self.now - log.began if seconds is None else valid_seconds(seconds, "a step")
         # Sort by start: the report and the ledger must not depend on the order of arrival.
-        ended = self.task_table.take_step(task.id for task, _ in step.answers)
+        ended = self.task_table.take_step([task.id for task, _ in step.answers])
         waited = math.nan if self.stragglers_continue else ordinary(log.seconds)  # stragglers report their time later
         ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
         if not self.policy.rounds:  # rounds set weights at the start of tasks, other policies at the step
             weights = {task.id: weight for task, weight in step.answers}
             ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
-        settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
-        self.ledger.check([outcome for _, outcome in settled])  # answers given as functions are not checked yet
-        self._fold(settled)
-        self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        self.state = self.policy.observe(
-            self.state, make_report(step.number - 1, settled, self.ledger, self.now, facts)
-        )
+        self._fold(ended)
+        self.ledger.fold_weights([(task.weight, outcome) for task, outcome in ended])
+        report = make_report(step.number - 1, ended, self.ledger, self.now, facts)
+        self.state = self.policy.observe(self.state, report)
         log.settle(ended)
         self.bounds.observe(step)
         self.progress.step, self.progress.decisions, self._step = step.number, 0, None
@@ -422,7 +419,7 @@ class Coordinator:
 
     def end_warmup(self) -> None:
         """Fold the measurements received so far into the ledger, and stop waiting for the rest of the warm-up."""
-        measured = [(t, outcome) for t, outcome in self.task_table.take("measure") if t.client in self.ledger]
+        measured = self.task_table.take("measure")
         self._fold(measured)
         warming = self.progress.warming
         self.log.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in warming]
@@ -592,7 +589,7 @@ class Coordinator:
         step, table, progress = None, self.task_table, self.progress
         move = self._enough(move)
         if move.apply is not None:
-            tasks = [table.in_hand(task) for task in move.apply.ids.tolist()]
+            tasks = table.in_hand(move.apply.ids.tolist())
             facts = checked_facts(move.apply.facts, len(tasks), self.policy.name)
             apply, number = move.apply, self.step + 1
             weighted, scale = self.bounds.weigh(tasks, apply.weights, apply.mode, number, self.log)
@@ -620,7 +617,7 @@ class Coordinator:
         if move.apply is None or not self.sums or self.policy.rounds or self.progress.stand_in:
             return move
         used = move.apply.ids[np.asarray(move.apply.weights) != 0].tolist()
-        if len({self.task_table.in_hand(task).client for task in used}) >= self.settings.minimum:
+        if len({task.client for task in self.task_table.in_hand(used)}) >= self.settings.minimum:
             return move
         more = self.task_table.held + 1
         wait = replace(move.wait, answers=max(more, move.wait.answers) if move.wait.answers else 0, seconds=math.inf)
@@ -715,7 +712,9 @@ class Coordinator:
             outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
         self._check_sums_only([outcome])
         self.vote([outcome])
-        self.ledger.check([outcome], self.width("moment"), self.width("update"))
+        moment = None if outcome.moment is None else self.task_table.width("moment")
+        update = None if outcome.update is None else self.task_table.width("update")
+        self.ledger.check([outcome], moment, update)
         return outcome
 
     def _check_sums_only(self, outcomes: Iterable[Outcome]) -> None:
@@ -755,8 +754,10 @@ class Coordinator:
 
         Several outcomes of one client at one version are folded one after the other.
         """
-        self._check_sums_only(outcome for _, outcome in settled)
-        self.log.count_reported(outcome for _, outcome in settled)
+        reports = [outcome for _, outcome in settled]
+        self._check_sums_only(reports)
+        self.ledger.check(reports)  # answers given as functions are not checked yet
+        self.log.count_reported(reports)
         groups: dict[tuple[int, int], list[tuple[Task, Outcome]]] = {}
         clipped: dict[tuple[int, int], set[ClientId]] = {}
         times: dict[tuple[int, ClientId], int] = {}
@@ -804,7 +805,7 @@ class Coordinator:
     def _take_probes(self) -> None:
         """Fold the answers to the finished probe; a loss that is not finite counts as no answer."""
         answered = [(task, outcome) for task, outcome in self.task_table.take("probe") if outcome.finished]
-        self.log.count_reported(outcome for _, outcome in answered)
+        self.log.count_reported([outcome for _, outcome in answered])
         if answered and answered[0][0].probe == "loss":
             self.note_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:

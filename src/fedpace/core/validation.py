@@ -195,9 +195,9 @@ def make_report(
     return Report(
         step=step,
         now=now,
-        clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
+        clients=ledger.rows(outcome.client for outcome in outcomes),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
-        seconds=np.array([ledger.trust.bound_seconds(outcome.seconds, outcome.measured) for outcome in outcomes]),
+        seconds=ledger.trust.bound_seconds([o.seconds for o in outcomes], [o.measured for o in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),
@@ -236,8 +236,8 @@ class Widths:
         for kind in KINDS:
             votes = self._others[kind]
             for outcome in outcomes:
-                came = width_of(getattr(outcome, kind), kind)
-                if came is None:
+                told = getattr(outcome, kind)
+                if told is None or (came := width_of(told, kind)) is None:
                     continue
                 if came == self.in_use(ledger, table, kind):
                     votes.pop(outcome.client, None)
