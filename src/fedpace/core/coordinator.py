@@ -112,8 +112,11 @@ class Coordinator:
         if settings is not None and not isinstance(settings, Settings):
             raise InputError(f"settings must be a fedpace.Settings, but a {type(settings).__name__} came")
         check_traits(policy)
-        self.settings = settings or Settings()
-        how = self.settings
+        self.settings = how = settings or Settings()
+        self.sums = how.aggregation == "sums"
+        """Whether the server sees only sums of updates (`Settings.aggregation`)."""
+        self.wanted = facts_wanted(policy) - ({Need.UPDATE} if self.sums else frozenset())
+        """Facts that clients should report: all that the policy needs or uses. With sums, no update sketches."""
         self.ledger = Ledger(
             learn_delays=how.learn_delays,
             moments=moments,
@@ -144,11 +147,6 @@ class Coordinator:
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
     # -- state that hosts read -------------------------------------------------------------------------------
-
-    @property
-    def sums(self) -> bool:
-        """Whether the server sees only sums of updates (`Settings.aggregation`)."""
-        return self.settings.aggregation == "sums"
 
     @property
     def phase(self) -> Phase:
@@ -188,11 +186,6 @@ class Coordinator:
     def tasks(self) -> tuple[Task, ...]:
         """All tasks in flight."""
         return tuple(self.task_table.tasks.values())
-
-    @property
-    def wanted(self) -> frozenset[Need]:
-        """Facts that clients should report: all that the policy needs or uses. With sums, no update sketches."""
-        return facts_wanted(self.policy) - ({Need.UPDATE} if self.sums else frozenset())
 
     @property
     def stragglers_continue(self) -> bool:

@@ -476,7 +476,7 @@ class Ledger:
                 if name not in stamps or stamps[name] in self.tables or (self._stamp_answers and name == "update_step")
             },
             **self.tables,
-            "moments": self.moments if self.moments.known.any() else None,
+            "moments": self.moments if (self.columns["moment_step"] >= 0).any() else None,
             "accumulated": self.accumulated.values,
         }
 
@@ -490,7 +490,7 @@ class Ledger:
             if wide.need in needs:
                 known &= filled(self.tables.get(name), len(self))
         if Need.MOMENT in needs or Need.TARGETS in needs:
-            known &= self.moments.known
+            known &= self.columns["moment_step"] >= 0
         return known
 
     def shares(self) -> FloatArray:
