@@ -68,7 +68,6 @@ from fedpace.core.validation import (
     checked_work,
     make_report,
     warn_of_missing_facts,
-    whole_task,
 )
 from fedpace.moments.store import MomentStore
 
@@ -205,8 +204,7 @@ class Coordinator:
     @property
     def excluded(self) -> set[ClientId]:
         """Clients that get no tasks, because the validation set refused their updates; `readmit` undoes it."""
-        admitted = self.ledger.trust.admitted(self.ledger.mask(), self.step)
-        return set(self.ledger.ids_of(np.flatnonzero(~admitted)))
+        return set(self.ledger.ids_of(np.flatnonzero(~self.ledger.reachable(None, self.step))))
 
     # -- clients ---------------------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class Coordinator:
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
         """(n,) True for clients in `available` (None = all clients) that have no rest (`Trust.observe_verdicts`)."""
         present = None if available is None else listed(available, "the clients that are available")
-        return self.ledger.trust.admitted(self.ledger.mask(present), self.step)
+        return self.ledger.reachable(present, self.step)
 
     def shares(self) -> FloatArray:
         """(n,) weights of the clients in the objective; they sum to 1."""
@@ -335,7 +333,7 @@ class Coordinator:
 
         An invalid answer raises InputError, and its task stays in flight: report that task with `lost`.
         """
-        started = self.task_table.tasks.get(whole_task(task))
+        started = self.task_table.tasks.get(_whole(task))
         if started is None:
             return False
         if isinstance(answer, Outcome):
@@ -357,7 +355,7 @@ class Coordinator:
             seconds: how long the server waited, if that says how slow the client is; NaN = it does not.
             why: the reason, for the record of the step.
         """
-        started = self.task_table.tasks.get(whole_task(task))
+        started = self.task_table.tasks.get(_whole(task))
         if started is None:
             return False
         if why:
@@ -501,7 +499,7 @@ class Coordinator:
             return Actions(tasks, warmup=True)
         ready = reachable & self.ready()
         if not ready.any():
-            rows = self._newcomers(reachable & ~self._busy(), needed=True)
+            rows = self._newcomers(reachable & ~self.ledger.mask(self._busy()), needed=True)
             if not rows.size:
                 return NOTHING_DUE
             self.progress.stand_in = True
@@ -512,7 +510,7 @@ class Coordinator:
         if self.progress.probed_step != self.step and (asked := self._probe(view)) is not None:
             return asked
         move = self._decide(view)
-        newcomers = self._newcomers(reachable & ~ready & ~self._busy())
+        newcomers = self._newcomers(reachable & ~ready & ~self.ledger.mask(self._busy()))
         actions = self._execute(move)
         if not newcomers.size:
             return actions
@@ -678,19 +676,18 @@ class Coordinator:
 
     def view_of(self, available: BoolArray) -> View:
         """Return the View for the policy when the clients in the mask `available` can be chosen."""
-        flying, held, failed = self.task_table.tables(self.ledger.rows, partial(self.bounds.sketches, step=self.step))
-        known = self.ledger.facts() | {"in_flight": flying, "in_hand": held, "failed": failed}
-        if self.sums:
-            known["minimum"] = self.settings.minimum
-        return View(self.step, self.now, available, self.shares(), **known)
+        step, now, minimum = self.step, self.now, self.settings.minimum if self.sums else 1
+        flying, held, failed = self.task_table.tables(self.ledger.rows, partial(self.bounds.sketches, step=step))
+        facts = self.ledger.facts()
+        return View(step, now, available, in_flight=flying, in_hand=held, failed=failed, minimum=minimum, **facts)
 
     def ready(self) -> BoolArray:
         """(n,) True for clients without a task for which every fact that the policy needs is known."""
-        return np.asarray(self.ledger.known(self.policy.needs) & ~self._busy())
+        return self.ledger.ready(self.policy.needs, self._busy())
 
-    def _busy(self) -> BoolArray:
-        """(n,) True for clients with a task in flight."""
-        return self.ledger.mask([task.client for task in self.task_table.tasks.values()])
+    def _busy(self) -> list[ClientId]:
+        """Clients with a task in flight."""
+        return [task.client for task in self.task_table.tasks.values()]
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -929,3 +926,12 @@ class Coordinator:
     def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
         """Return the coordinator saved in the folder `path`; `policy` is only needed if it is not registered."""
         return saving.restore(folder_of(path), policy, moments)[0]
+
+
+def _whole(task: Any) -> int:
+    """Return the id of a task as an int; raise InputError if it is no integer."""
+    if type(task) is int:
+        return task
+    if isinstance(task, bool) or not isinstance(task, int | np.integer):
+        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
+    return int(task)

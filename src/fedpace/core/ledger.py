@@ -470,6 +470,7 @@ class Ledger:
         stamps = {fact.stamp: name for name, fact in WIDE.items() if fact.stamp}
         shown = {name: self.columns[name] for name, fact in FACTS.items() if fact.shown}
         return {
+            "share": self.shares(),
             **{
                 name: values
                 for name, values in shown.items()
@@ -520,6 +521,14 @@ class Ledger:
         mask = np.zeros(len(self.ids), dtype=np.bool_)
         mask[self.rows(clients)] = True
         return mask
+
+    def reachable(self, present: Iterable[ClientId] | None, step: int) -> BoolArray:
+        """(n,) True for the clients in `present` (None = all) that have no rest after `step` steps."""
+        return self.trust.admitted(self.mask(present), step)
+
+    def ready(self, needs: frozenset[Need], busy: Iterable[ClientId]) -> BoolArray:
+        """(n,) True for clients with all facts in `needs` known that are not `busy`."""
+        return np.asarray(self.known(needs) & ~self.mask(busy))
 
     def rows_or_gone(self, clients: Iterable[ClientId]) -> list[int]:
         """Return the row of each client; -1 if it has left."""

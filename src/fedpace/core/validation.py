@@ -141,15 +141,6 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
     return checked
 
 
-def whole_task(task: Any) -> int:
-    """Return the id of a task as an int; raise InputError if it is no integer."""
-    if type(task) is int:
-        return task
-    if isinstance(task, bool) or not isinstance(task, int | np.integer):
-        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
-    return int(task)
-
-
 def check_client(outcome: Outcome, task: Task) -> None:
     """Raise InputError if the outcome names another client than the task; answers to probes are not checked."""
     if task.kind != "probe" and not _same(outcome.client, task.client):
