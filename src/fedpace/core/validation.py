@@ -186,7 +186,7 @@ def make_report(
     return Report(
         step=step,
         now=now,
-        clients=ledger.rows(outcome.client for outcome in outcomes),
+        clients=ledger.rows([outcome.client for outcome in outcomes]),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
         seconds=ledger.trust.bound_seconds([o.seconds for o in outcomes], [o.measured for o in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
