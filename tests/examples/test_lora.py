@@ -102,7 +102,7 @@ def test_the_example_runs_without_a_download(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("selector", ["pace-async", "fedbuff"])
 def test_the_app_on_flower_sends_only_adapters(selector, monkeypatch, capsys):
-    """On a grid in this process. Each role counts up in steps of three from a place of its own, among ten characters."""
+    """On a grid in this process. Each role counts up in threes from a place of its own, among ten characters."""
     for name in ("flwr", "peft", "transformers"):
         pytest.importorskip(name)
     from flower_grid import Tools
