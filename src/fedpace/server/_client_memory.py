@@ -32,7 +32,7 @@ Forgotten clients are new when they answer next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from fedpace._base.errors import InputError
@@ -125,10 +125,7 @@ class ClientMemory(Options):
         total = float(sum(answers.weights))
         memory.remember_sums(reference)
         whole = Answers(like(answers.step, total * step), answers.weights, None, memory.fresh_square * total)
-        _, after = Nesterov(self.power).apply(state, model, whole)
-        if self.reach and (part := memory.within(after.moved)) < 1:
-            after = replace(after, move=part * after.move, momentum=part * after.momentum)
-        model = model + after.move
+        model, after = Nesterov(self.power).limited(state, model, whole, memory.within if self.reach else None)
         return model, memory.next_state(after, reference, total**2 * float(step @ step), answers.awaited)
 
     def published(self, state: SumsState) -> tuple[int, Vector] | None:

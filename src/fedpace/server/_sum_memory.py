@@ -97,7 +97,7 @@ class SumMemory(Memory):
 
     def __init__(self, state: SumsState, version: int, reach: float = 0.0) -> None:
         blank = state.offsets.of([NO_ROW] * len(state.remembered_clients))
-        super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.momentum.shape[0]))
+        super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.offsets.empty.shape[1]))
         self._sum = None  # the sum in double precision, for models of any size, is `_sums`
         self._sums = np.asarray(state.offset_sum, dtype=np.float64).copy()
         self._departed = state.departed
