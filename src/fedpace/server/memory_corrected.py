@@ -474,12 +474,12 @@ class Memory:
         for place, source in enumerate(sources):
             known = self._clients.get(source.client)
             offset = mean if known is None else self._shrunk(known, self._was.log_scale)
-            response = 1.0 if known is None else known.response
+            response = 1.0 if known is None else known.response**self._predicted
             common += weights[place] / total * (updates[place] - self._predicted * offset) / response
         answered = {source.client for source in sources}
         others = [client for client in self._clients if client not in answered]
         rows = [
-            each.response * common + self._predicted * self._shrunk(each, self._was.log_scale)
+            each.response**self._predicted * common + self._predicted * self._shrunk(each, self._was.log_scale)
             for each in (self._clients[client] for client in others)
         ]
         shares = np.array([source.share for source in sources] + [self._clients[client].share for client in others])
@@ -507,8 +507,10 @@ class Memory:
         shares.update((sources[place].client, sources[place].share) for place in speaking)
         everybody = sum(shares.values())
         usual, responses = self._responses(sources, fresh)
-        responding = {client: each.share * each.response for client, each in self._clients.items()}
-        responding.update((sources[place].client, sources[place].share * responses[place]) for place in speaking)
+        # s_j^b: where offsets predict nothing (b = 0), clients that did not answer count like those that did.
+        powers = [response**b for response in responses]
+        responding = {client: each.share * each.response**b for client, each in self._clients.items()}
+        responding.update((sources[place].client, sources[place].share * powers[place]) for place in speaking)
         mean_response = sum(responding.values()) / everybody if everybody > 0 else 1.0
         # Clients heard for the first time have no offset, so they define the reference only if no other client can.
         if not counting.any():
@@ -533,12 +535,12 @@ class Memory:
             mean = self._mean(part, before)
             common = np.zeros_like(mean)
             for place in weighing:
-                common += weight[place] / total / responses[place] * (own[place] - b * offsets.get(place, mean))
+                common += weight[place] / total / powers[place] * (own[place] - b * offsets.get(place, mean))
             if everybody > 0:
                 # `mean` covers the clients that were known before; those that answer now replace their prediction.
                 found = mean_response * common + b * (before / everybody) * mean
                 for place in speaking:
-                    predicted = responses[place] * common
+                    predicted = powers[place] * common
                     if heard[place]:
                         predicted = predicted + b * offsets[place]
                     found += sources[place].share / everybody * (own[place] - predicted)
