@@ -623,7 +623,6 @@ class Memory:
         products of before and now. Lengths are kept for `_responses`.
         """
         clients = [self._clients[sources[place].client] for place in known]
-
         responses = np.array([[each.response] for each in clients]).reshape(-1, 1)
         equal = len(known) == len(updates) and bool((responses == 1).all())
 
@@ -632,9 +631,11 @@ class Memory:
             apart = _centred(own)
             now = apart if equal else _centred(own[known] / responses)
             before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]) / responses)
-            both = float(np.vdot(now, before)) if known else 0.0
-            sums = float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
-            return np.concatenate([sums, np.einsum("ij,ij->i", own, own)])
+            pairs = (apart, apart), (before, before), (now, now), (now, before)
+            # Row by row if the model is large: BLAS would use threads of its own for more values.
+            product = np.vdot if self._sum is None else lambda one, other: sum(map(np.dot, one, other))
+            sums = [float(product(one, other)) if len(one) else 0.0 for one, other in pairs]
+            return np.array([*sums, *(float(row @ row) for row in own)])
 
         (spread, were, are, both), squares = np.split(np.sum(in_parts(measure, self._store.length), axis=0), [4])
         self._lengths = dict(zip((source.client for source in sources), np.sqrt(squares).tolist(), strict=True))
