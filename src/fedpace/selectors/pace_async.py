@@ -18,6 +18,8 @@ clients, and slow clients contribute whenever they answer.
   The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
   It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
   before the next step. It does not need late answers: until they show the drift, the worst case counts.
+  If no step looks worth making, and a client answered for the first time, the errors count relative to the answers in
+  hand: they may show a longer step than the last ones.
 - First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
   answers.
 - Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.

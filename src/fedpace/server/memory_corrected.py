@@ -16,6 +16,12 @@ version is sum_i a_i (u_i - h_i) over its fresh answers. It contains neither the
 Otherwise an error in the reference would return through the memory, later and larger. Each reference contains an
 unknown constant; it cancels in u.
 
+Clients that train many more local steps have longer updates, and change them more when the model moves. So the
+reference, which follows the clients that answer, moves the prediction of client j by its *response* s_j: u_j is
+predicted as s_j^b r + b h_j, with r = sum a_i (u_i - b h_i) / s_i^b and h_j = u_j - s_j r. s_j is the length of the
+client's first update, relative to the others', and lies between 1 and the ratio of local steps. It is 1 if numbers of
+steps are similar or unknown, and then the formulas are those above.
+
 The step measures:
 
 - how much offsets shrink per step as training converges;
@@ -24,7 +30,8 @@ The step measures:
 - drift: how fast remembered offsets become wrong as the model moves. The reference follows only the clients that
   answer, and the others may respond to the move differently. Late answers reveal the drift.
 
-`pace-async` uses the last two to decide how many answers are enough. A limit holds before any late answer: since the
+`pace-async` uses the last two to decide how many answers are enough. Drift counts at least what clients with a larger
+response may do unseen. A limit holds before any late answer: since the
 clients' last answers, the model may move on average at most `reach` times as far as the clients' own updates were long
 (docs/theory.md, "How far the memory carries").
 """
