@@ -63,7 +63,7 @@ from fedpace.core.server_rule import (
     like,
     same,
 )
-from fedpace.numerics.parts import LARGE, in_parts
+from fedpace.numerics.parts import LARGE, in_parts, inner
 from fedpace.server._counting import still_counting
 from fedpace.server._row_store import Precision, Row, RowStore
 from fedpace.server.nesterov import MomentumState, Nesterov
@@ -405,14 +405,14 @@ class Memory:
                     change = offset - self._shrunk(known, then.log_scale, part)
                     small = float(np.abs(change).max(initial=0.0)) < LARGEST
                     if small:
-                        square, relative = float(change @ change), change / unit
-                        relative_square = float(relative @ relative)
+                        square, relative = self._inner(change, change), change / unit
+                        relative_square = self._inner(relative, relative)
                         self._change_sum[part] += source.share * relative
                 if self._sum is not None:
                     self._sum[part] -= self._shrunk(known, self._was.log_scale, part, known.share)
             if self._sum is not None:
                 self._sum[part] += factor * stored
-            return float(values @ values), square, relative_square, small
+            return self._inner(values, values), square, relative_square, small
 
         lengths, squares, relatives, smalls = zip(*in_parts(put, self._store.length), strict=True)
         drift = UNKNOWN if known is None else known.drift
@@ -457,6 +457,9 @@ class Memory:
         if self._sum is None and self._store.bits == 32:
             return np.empty(self._store.length)
         return self._store.blank(bits)
+
+    def _inner(self, one: FloatArray, other: FloatArray) -> float:
+        return float(one @ other) if self._sum is None else inner(one, other)
 
     def _shrunk(self, known: _Client, log_scale: float, part: slice = slice(None), weight: float = 1.0) -> FloatArray:
         """Return a part of a client's offset rescaled to `log_scale`, times `weight`."""
@@ -563,7 +566,7 @@ class Memory:
                 change = self._store.put(row, own[place] - responses[place] * now, part.start)
                 if self._sum is not None:
                     self._sum[part] += sources[place].share * (change - offsets[place] if heard[place] else change)
-            return [float(own[place] @ own[place]) for place in used]
+            return [self._inner(own[place], own[place]) for place in used]
 
         squares = dict(zip(used, np.sum(in_parts(put, whole), axis=0).tolist(), strict=True))
         then = self._now = _Reference(reference, log_scale, self._was.path, 0.0, usual)
@@ -639,10 +642,8 @@ class Memory:
             now = apart if equal else _centred(own[known] / responses)
             before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]) / responses)
             pairs = (apart, apart), (before, before), (now, now), (now, before)
-            # Row by row if the model is large: BLAS would use threads of its own for more values.
-            product = np.vdot if self._sum is None else lambda one, other: sum(map(np.dot, one, other))
-            sums = [float(product(one, other)) if len(one) else 0.0 for one, other in pairs]
-            return np.array([*sums, *(float(row @ row) for row in own)])
+            sums = [self._inner(one.reshape(-1), other.reshape(-1)) for one, other in pairs]
+            return np.array([*sums, *(self._inner(row, row) for row in own)])
 
         (spread, were, are, both), squares = np.split(np.sum(in_parts(measure, self._store.length), axis=0), [4])
         self._lengths = dict(zip((source.client for source in sources), np.sqrt(squares).tolist(), strict=True))
@@ -851,7 +852,7 @@ def _square(vector: FloatArray | SingleArray) -> float:
 
     def square(part: slice) -> float:
         values = vector[part].astype(np.float64, copy=False)
-        return float(values @ values)
+        return float(values @ values) if len(vector) <= LARGE else inner(values, values)
 
     return sum(in_parts(square, len(vector)))
 
