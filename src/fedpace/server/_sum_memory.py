@@ -309,8 +309,8 @@ class SumMemory(Memory):
         """Return the state after a step in which only late groups were opened."""
         assert isinstance(self._was, SumsState)
         state = self._was
-        columns = ("versions", "shares", "scales", "paths", "drifts", "lengths")
-        fields = ("version", "share", "log_scale", "path", "drift", "length")
+        columns = ("versions", "shares", "scales", "paths", "drifts", "lengths", "responses")
+        fields = ("version", "share", "log_scale", "path", "drift", "length", "response")
         values: dict[str, Any] = {
             f"remembered_{column}": tuple(getattr(each, name) for each in self._clients.values())
             for column, name in zip(columns, fields, strict=True)
