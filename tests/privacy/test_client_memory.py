@@ -150,6 +150,7 @@ def state_of(shares):
         remembered_paths=(0.0,) * len(shares),
         remembered_drifts=(-1.0,) * len(shares),
         remembered_lengths=(1.0,) * len(shares),
+        remembered_responses=(1.0,) * len(shares),
     )
 
 
