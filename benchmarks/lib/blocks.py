@@ -108,7 +108,7 @@ def baselines_table(comparison: Mapping[str, Any]) -> str:
     lines = ["| scheme | seconds to target | speed-up | rounds | clients per round |", "|---|---|---|---|---|"]
     for scheme in comparison["schemes"]:
         times = [run["seconds"] for run in scheme["results"] if run["reached"]]
-        told, ratio, rounds = "not reached", "–", "–"
+        told, ratio, rounds = "not reached", "-", "-"
         if len(times) == scheme["runs"]:
             told, ratio = _interval(_geometric(times), 0), f"{scheme['speed_up']['mean']:.2f}"
             rounds = f"{scheme['rounds_to_target']:.1f}"
