@@ -22,7 +22,9 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Linear, Softmax
 from fedpace.selectors import pace_async
 from fedpace.selectors.pace_async import PaceAsync
-from fedpace.server._client_memory import ClientMemory, OwnMemory, current
+from fedpace.server._client_memory import ClientMemory
+from fedpace.server._own_memory import OwnMemory
+from fedpace.server._sum_memory import current
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 
