@@ -57,13 +57,13 @@ def table(record: Record, name: str) -> str:
     if name in SPECIAL:
         return SPECIAL[name](json.loads((ROOT / record.file).read_text(encoding="utf-8")))
     _, flagship, part = name.split("/")
-    return PARTS[part](judged(ROOT / record.file, flagship))
+    return PARTS[part](judged(tuple(ROOT / file for file in (record.file, *record.beside)), flagship))
 
 
 @cache
-def judged(path: Path, flagship: str) -> sceptic.Judged:
-    """Return a grid as the sceptic judges it."""
-    return sceptic.Judged(recorded.read(path), flagship)
+def judged(paths: tuple[Path, ...], flagship: str) -> sceptic.Judged:
+    """Return a grid, perhaps recorded in several files, as the sceptic judges it."""
+    return sceptic.Judged([row for path in paths for row in recorded.read(path)], flagship)
 
 
 def demo_table(comparison: Mapping[str, Any]) -> str:

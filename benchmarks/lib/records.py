@@ -64,6 +64,8 @@ class Record:
     """Sources that decide its figures, with their golden runs."""
     quoted: tuple[str, ...]
     """Documents that quote it."""
+    beside: tuple[str, ...] = ()
+    """Files of other records whose rows count in its tables."""
     needs: str = ""
     writes: bool = False
     """Whether the last command writes the file, rather than its standard output being it."""
@@ -111,6 +113,7 @@ def declared(path: Path = DECLARED) -> dict[str, Record]:
             tuple(entry["commands"]),
             tuple(Group(tuple(groups[group]), golden.get(group, "")) for group in entry["code"]),
             tuple(entry["quoted"]),
+            tuple(entry.get("beside", ())),
             entry.get("needs", ""),
             entry.get("writes", False),
         )
