@@ -176,7 +176,8 @@ class _Running:
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
         """Return settings by how well they did: fewest misses of the hard target first, then the shortest times.
 
-        If no setting holds the hard target, the easy one decides in the same way. Ties are as listed.
+        If no setting holds the hard target, the easy one decides in the same way. One that diverged comes after one that
+        did not; other ties are as listed.
         """
 
         def cost(choice: Scheme) -> tuple[float, ...]:
@@ -185,7 +186,7 @@ class _Running:
                 times = self._times(choice, group, heats, level).values()
                 met = [math.log(seconds) for seconds in times if isinstance(seconds, float)]
                 found += [len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf]
-            return tuple(found)
+            return *found, sum(seconds == "diverged" for seconds in times)
 
         return sorted(choices, key=cost)
 

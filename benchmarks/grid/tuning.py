@@ -8,8 +8,8 @@ follow.
 Options come next: every scheme is given the best of its settings (`options.py`, `controls.py`) for each task under each
 delay model, by the geometric mean of its times to hold the hard target; one that misses it more often is worse, however
 fast it is otherwise. Where no setting holds it, the easy target decides. `pace` has no settings to choose from. Three
-things save time, and are recorded: a run is cut once it takes ten times as long as `pace-async` (`--give-up`), or longer
-than settings that go on; and only the two settings that were fastest in the first run go on to the others (`--heats`).
+things save time, and are recorded: a run is cut once it takes ten times as long as `pace-async` (`--give-up`), or more
+than settings that go on; only the two settings that were fastest in the first run go on to the others (`--heats`).
 After the first run of all settings the server's step size of the fastest is halved and doubled, for as long as that
 helps. `--around TASK` starts from what was chosen on another task, and tunes the server's step size only; with
 `--heats 0` it is taken as it is. With `factors` the chosen setting is tried with a third of the step size too, and with
