@@ -11,9 +11,10 @@ as `--memory-gib` has room. Then `--steps` steps are made, each with `--answers`
 plain average is `fedpace.server.average` with the same answers, part of the same process, between the steps. It runs in
 one thread, the rule in as many as there are cores, up to four. `cpu_` is processor time, of all threads together.
 
-`peak` is the most memory that the process had, `before` what it had when the rows, the answers and the models were
-there. `beyond` is the difference, in models of 4 bytes per parameter: what the rule's own vectors and its temporary
-copies take. Prints a JSON object with a line per pair.
+`peak` is the most memory that the process had during a step of the rule (Linux: `VmHWM`), `before` what it had when the
+rows, the answers and the model were there. `beyond` is the difference, in models of 4 bytes per parameter: the next
+model, the rule's own vectors, the references and new rows of the step beside the old ones, and temporary copies. `kept`
+is the part that is still there after the last step. Prints a JSON object with a line per pair.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -93,8 +93,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     count = options.answers + options.late
     sent = [np.zeros(length, np.float32), np.full(length, 0.001, np.float32)]
     answers = [some(rng, length) for _ in range(count)]
-    model = np.zeros(length)
-    before = peak()
+    model: Any = np.full(length, 0.001, np.float32)
+    before, most = resident("VmRSS"), 0
     ours, plain, work, plain_work = [], [], [], []
     for step in range(options.steps):
         places = [(step * options.answers + place) % clients for place in range(count)]
@@ -102,10 +102,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         average(Average(), None, model, answers, sent, places, options, step)
         plain.append(time.perf_counter() - began)
         plain_work.append(time.process_time() - worked)
+        forget_peak()
         began, worked = time.perf_counter(), time.process_time()
         model, state = average(rule, state, model, answers, sent, places, options, step)
         ours.append(time.perf_counter() - began)
         work.append(time.process_time() - worked)
+        most = max(most, resident("VmHWM"))
     seconds, other = statistics.median(ours), statistics.median(plain)
     return {
         "parameters": length,
@@ -122,8 +124,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "memory_mib": round(state.memory_bytes / MIB),
         "answers_mib": round(4 * length * (count + 2) / MIB),
         "before_mib": round(before / MIB),
-        "peak_mib": round(peak() / MIB),
-        "beyond": round((peak() - before) / (4 * length), 1),
+        "peak_mib": round(most / MIB),
+        "beyond": round((most - before) / (4 * length), 1),
+        "kept": round((resident("VmRSS") - before) / (4 * length), 1),
     }
 
 
@@ -193,9 +196,15 @@ def average(
     return rule.apply(state, model, replace(found, clients=total))
 
 
-def peak() -> int:
-    """Return the most bytes that this process has had in memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(name: str) -> int:
+    """Return the bytes that this process has in memory (`VmRSS`), or had at most since `forget_peak` (`VmHWM`)."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+def forget_peak() -> None:
+    """Start to measure the peak anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def client_app(twin):
         (result,) = engine.train(model(message), [client], step(message) if in_rounds else jobs[client])
         jobs[client] += 1
         arrays = ArrayRecord({"w": Array(result.parameters.numpy())})
-        metrics = MetricRecord({"train_loss": result.loss, "num-examples": trainer.samples(client)})
+        metrics = MetricRecord({"train_loss": result.loss, "num-examples": trainer.counts[client]})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()

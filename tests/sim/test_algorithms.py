@@ -14,9 +14,10 @@ from fedpace.data.quadratic import Quadratic
 from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.synthetic import SyntheticDelays
 from fedpace.models.builtin import Linear, Softmax
+from fedpace.numerics.count_sketch import CountSketch
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
-from fedpace.sim.clients import ControlVariates, VectorSketch
+from fedpace.sim.clients import ControlVariates
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.torch_trainer import TorchTrainer, Training
@@ -133,16 +134,16 @@ def test_scaffold_with_momentum_is_refused():
 def test_sketch_preserves_inner_products_on_average():
     rng = stream(0, "test sketch")
     a, b = (torch.from_numpy(rng.normal(size=40)) for _ in range(2))
-    estimates = [VectorSketch(40, 16, seed=seed)(a) @ VectorSketch(40, 16, seed=seed)(b) for seed in range(4000)]
+    estimates = [CountSketch(40, 16, seed=seed)(a) @ CountSketch(40, 16, seed=seed)(b) for seed in range(4000)]
     error = np.std(estimates) / np.sqrt(len(estimates))
     assert abs(np.mean(estimates) - float(a @ b)) < 4 * error
-    assert VectorSketch(40, 16, seed=0)(a).shape == (16,)
+    assert CountSketch(40, 16, seed=0)(a).shape == (16,)
 
 
 @pytest.mark.parametrize("width", [0, 40, 100])
 def test_sketch_that_is_wide_enough_is_the_vector(width):
     vector = torch.arange(40.0)
-    np.testing.assert_array_equal(VectorSketch(40, width, seed=0)(vector), vector.numpy())
+    np.testing.assert_array_equal(CountSketch(40, width, seed=0)(vector), vector.numpy())
 
 
 class Watching(Stateless):

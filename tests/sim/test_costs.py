@@ -188,7 +188,7 @@ def test_groups_judged_together_are_judged_as_each_alone(model):
     trainer = TorchTrainer(Digits(clients=30).build(seed=1), model, Training(), seed=0)
     speeds = SpeedGroups(trainer, np.arange(30.0))
     parameters = trainer.train(trainer.initial, 3, 0).parameters
-    alone = tuple(round(trainer.metric_on(parameters, *samples), 6) for samples in speeds._samples)
+    alone = tuple(round(metric, 6) for metric in trainer.metrics_on(parameters, speeds._samples))
     assert speeds._all_groups is not None
     assert speeds.evaluate(parameters) == alone
 

@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 import typing
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,10 +93,15 @@ def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
 
 
 def freeze(instance: object) -> None:
-    """Replace the arrays of a frozen dataclass by read-only copies of the declared type; None stays None."""
+    """Replace arrays, and dicts of arrays, of a frozen dataclass by read-only copies of the declared type.
+
+    None stays None.
+    """
     for name, dtype in array_fields(type(instance)).items():
         value = getattr(instance, name)
-        if value is not None:
+        if isinstance(value, Mapping):
+            object.__setattr__(instance, name, {key: frozen(array, dtype) for key, array in value.items()})
+        elif value is not None:
             object.__setattr__(instance, name, frozen(value, dtype))
 
 
@@ -110,9 +115,11 @@ def array_fields(cls: type) -> dict[str, Any]:
 
 
 def _entries(hint: Any) -> Any:
-    """Return the type of the entries of `NDArray[...]` or `NDArray[...] | None`; None for any other type."""
+    """Return the type of the entries of an array, an array or None, or a mapping to arrays; None for any other type."""
     if typing.get_origin(hint) is np.ndarray:
         return typing.get_args(typing.get_args(hint)[1])[0]
+    if typing.get_origin(hint) is Mapping:
+        return _entries(typing.get_args(hint)[1])
     inner = [_entries(part) for part in typing.get_args(hint) if part is not type(None)]
     return inner[0] if len(inner) == 1 else None
 

@@ -26,16 +26,13 @@ from fedpace.core.server_rule import (
     Gather,
     ServerRule,
     Source,
-    Update,
     Vector,
     double,
     join_state,
     like,
-    norm,
     split_state,
 )
 from fedpace.core.tasks import Step, Task
-from fedpace.numerics.parts import LARGE
 from fedpace.trust.robust import Combined, RobustRule
 
 if TYPE_CHECKING:
@@ -161,10 +158,11 @@ class Aggregator:
         named = robust or bool({"rows", "sources"} & self.rule.takes)
         share_of = coordinator.share_of() if named else None
         weights = {task.id: weight for task, weight in step.answers}
+        shares = {} if share_of is None else {task.id: share_of(task.client) or 0.0 for task, _ in step.answers}
         for task, trained, sent, _, steps in answers:
             source = None
-            if share_of is not None:
-                source = Source(task.client, task.step, share_of(task.client) or 0.0, task.work, steps)
+            if named:
+                source = Source(task.client, task.step, shares[task.id], task.work, steps)
             # For a mixture, updates start at the current model, even if the client received an older version.
             start = model if robust and "mixture" in self.rule.takes else sent
             gather.add(trained, start, weights[task.id], source)
@@ -243,14 +241,3 @@ def check_robust(robust: RobustRule | None, validation: object | None) -> None:
         raise InputError(
             f"there is a validation set, but {why}: take the robust rule fltrust or zeno, or leave validation out"
         )
-
-
-def update_length(answer: Trained) -> float:
-    """Return the Euclidean length of an update, per unit of work above 1; infinity if an entry is not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if len(answer.model) > LARGE:
-            length = Update(answer.model, answer.sent).length()
-        else:
-            length = norm(double(answer.model) - answer.sent)
-    # More work makes longer updates. The server chose the work, so a client cannot gain by it.
-    return length / max(1.0, answer.task.work) if math.isfinite(length) else math.inf

@@ -68,7 +68,6 @@ from fedpace.core.validation import (
     checked_work,
     make_report,
     warn_of_missing_facts,
-    whole_task,
 )
 from fedpace.moments.store import MomentStore
 
@@ -112,8 +111,11 @@ class Coordinator:
         if settings is not None and not isinstance(settings, Settings):
             raise InputError(f"settings must be a fedpace.Settings, but a {type(settings).__name__} came")
         check_traits(policy)
-        self.settings = settings or Settings()
-        how = self.settings
+        self.settings = how = settings or Settings()
+        self.sums = how.aggregation == "sums"
+        """Whether the server sees only sums of updates (`Settings.aggregation`)."""
+        self.wanted = facts_wanted(policy) - ({Need.UPDATE} if self.sums else frozenset())
+        """Facts that clients should report: all that the policy needs or uses. With sums, no update sketches."""
         self.ledger = Ledger(
             learn_delays=how.learn_delays,
             moments=moments,
@@ -144,11 +146,6 @@ class Coordinator:
             raise InputError(f"{self.policy.name} needs {', '.join(sorted(missing))}; this host reports {has} only")
 
     # -- state that hosts read -------------------------------------------------------------------------------
-
-    @property
-    def sums(self) -> bool:
-        """Whether the server sees only sums of updates (`Settings.aggregation`)."""
-        return self.settings.aggregation == "sums"
 
     @property
     def phase(self) -> Phase:
@@ -190,11 +187,6 @@ class Coordinator:
         return tuple(self.task_table.tasks.values())
 
     @property
-    def wanted(self) -> frozenset[Need]:
-        """Facts that clients should report: all that the policy needs or uses. With sums, no update sketches."""
-        return facts_wanted(self.policy) - ({Need.UPDATE} if self.sums else frozenset())
-
-    @property
     def stragglers_continue(self) -> bool:
         """Whether stragglers that miss the end of a round continue, and report when they finish (`hear_late`)."""
         return self.settings.hear_late and bool(self.policy.rounds)
@@ -212,8 +204,7 @@ class Coordinator:
     @property
     def excluded(self) -> set[ClientId]:
         """Clients that get no tasks, because the validation set refused their updates; `readmit` undoes it."""
-        admitted = self.ledger.trust.admitted(self.ledger.mask(), self.step)
-        return set(self.ledger.ids_of(np.flatnonzero(~admitted)))
+        return set(self.ledger.ids_of(np.flatnonzero(~self.ledger.reachable(None, self.step))))
 
     # -- clients ---------------------------------------------------------------------------------------------
 
@@ -296,7 +287,7 @@ class Coordinator:
     def reachable(self, available: Iterable[ClientId] | None) -> BoolArray:
         """(n,) True for clients in `available` (None = all clients) that have no rest (`Trust.observe_verdicts`)."""
         present = None if available is None else listed(available, "the clients that are available")
-        return self.ledger.trust.admitted(self.ledger.mask(present), self.step)
+        return self.ledger.reachable(present, self.step)
 
     def shares(self) -> FloatArray:
         """(n,) weights of the clients in the objective; they sum to 1."""
@@ -342,7 +333,7 @@ class Coordinator:
 
         An invalid answer raises InputError, and its task stays in flight: report that task with `lost`.
         """
-        started = self.task_table.tasks.get(whole_task(task))
+        started = self.task_table.tasks.get(_whole(task))
         if started is None:
             return False
         if isinstance(answer, Outcome):
@@ -364,7 +355,7 @@ class Coordinator:
             seconds: how long the server waited, if that says how slow the client is; NaN = it does not.
             why: the reason, for the record of the step.
         """
-        started = self.task_table.tasks.get(whole_task(task))
+        started = self.task_table.tasks.get(_whole(task))
         if started is None:
             return False
         if why:
@@ -387,20 +378,17 @@ class Coordinator:
         step, log = self._step, self.log
         log.seconds = self.now - log.began if seconds is None else valid_seconds(seconds, "a step")
         # Sort by start: the report and the ledger must not depend on the order of arrival.
-        ended = self.task_table.take_step(task.id for task, _ in step.answers)
+        ended = self.task_table.take_step([task.id for task, _ in step.answers])
         waited = math.nan if self.stragglers_continue else ordinary(log.seconds)  # stragglers report their time later
         ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
         ended.sort(key=lambda pair: pair[0].id)
         if not self.policy.rounds:  # rounds set weights at the start of tasks, other policies at the step
             weights = {task.id: weight for task, weight in step.answers}
             ended = [(task._replace(weight=weights.get(task.id, 0.0)), outcome) for task, outcome in ended]
-        settled = [(task, outcome) for task, outcome in ended if task.client in self.ledger]
-        self.ledger.check([outcome for _, outcome in settled])  # answers given as functions are not checked yet
-        self._fold(settled)
-        self.ledger.fold_weights([(task.weight, outcome) for task, outcome in settled])
-        self.state = self.policy.observe(
-            self.state, make_report(step.number - 1, settled, self.ledger, self.now, facts)
-        )
+        self._fold(ended)
+        self.ledger.fold_weights([(task.weight, outcome) for task, outcome in ended])
+        report = make_report(step.number - 1, ended, self.ledger, self.now, facts)
+        self.state = self.policy.observe(self.state, report)
         log.settle(ended)
         self.bounds.observe(step)
         self.progress.step, self.progress.decisions, self._step = step.number, 0, None
@@ -422,7 +410,7 @@ class Coordinator:
 
     def end_warmup(self) -> None:
         """Fold the measurements received so far into the ledger, and stop waiting for the rest of the warm-up."""
-        measured = [(t, outcome) for t, outcome in self.task_table.take("measure") if t.client in self.ledger]
+        measured = self.task_table.take("measure")
         self._fold(measured)
         warming = self.progress.warming
         self.log.heard += [t.client for t, outcome in measured if outcome.finished and t.id not in warming]
@@ -511,7 +499,7 @@ class Coordinator:
             return Actions(tasks, warmup=True)
         ready = reachable & self.ready()
         if not ready.any():
-            rows = self._newcomers(reachable & ~self._busy(), needed=True)
+            rows = self._newcomers(reachable & ~self.ledger.mask(self._busy()), needed=True)
             if not rows.size:
                 return NOTHING_DUE
             self.progress.stand_in = True
@@ -522,7 +510,7 @@ class Coordinator:
         if self.progress.probed_step != self.step and (asked := self._probe(view)) is not None:
             return asked
         move = self._decide(view)
-        newcomers = self._newcomers(reachable & ~ready & ~self._busy())
+        newcomers = self._newcomers(reachable & ~ready & ~self.ledger.mask(self._busy()))
         actions = self._execute(move)
         if not newcomers.size:
             return actions
@@ -592,7 +580,7 @@ class Coordinator:
         step, table, progress = None, self.task_table, self.progress
         move = self._enough(move)
         if move.apply is not None:
-            tasks = [table.in_hand(task) for task in move.apply.ids.tolist()]
+            tasks = table.in_hand(move.apply.ids.tolist())
             facts = checked_facts(move.apply.facts, len(tasks), self.policy.name)
             apply, number = move.apply, self.step + 1
             weighted, scale = self.bounds.weigh(tasks, apply.weights, apply.mode, number, self.log)
@@ -620,7 +608,7 @@ class Coordinator:
         if move.apply is None or not self.sums or self.policy.rounds or self.progress.stand_in:
             return move
         used = move.apply.ids[np.asarray(move.apply.weights) != 0].tolist()
-        if len({self.task_table.in_hand(task).client for task in used}) >= self.settings.minimum:
+        if len({task.client for task in self.task_table.in_hand(used)}) >= self.settings.minimum:
             return move
         more = self.task_table.held + 1
         wait = replace(move.wait, answers=max(more, move.wait.answers) if move.wait.answers else 0, seconds=math.inf)
@@ -688,19 +676,18 @@ class Coordinator:
 
     def view_of(self, available: BoolArray) -> View:
         """Return the View for the policy when the clients in the mask `available` can be chosen."""
-        flying, held, failed = self.task_table.tables(self.ledger.rows, partial(self.bounds.sketches, step=self.step))
-        known = self.ledger.facts() | {"in_flight": flying, "in_hand": held, "failed": failed}
-        if self.sums:
-            known["minimum"] = self.settings.minimum
-        return View(self.step, self.now, available, self.shares(), **known)
+        step, now, minimum = self.step, self.now, self.settings.minimum if self.sums else 1
+        flying, held, failed = self.task_table.tables(self.ledger.rows, partial(self.bounds.sketches, step=step))
+        facts = self.ledger.facts()
+        return View(step, now, available, in_flight=flying, in_hand=held, failed=failed, minimum=minimum, **facts)
 
     def ready(self) -> BoolArray:
         """(n,) True for clients without a task for which every fact that the policy needs is known."""
-        return np.asarray(self.ledger.known(self.policy.needs) & ~self._busy())
+        return self.ledger.ready(self.policy.needs, self._busy())
 
-    def _busy(self) -> BoolArray:
-        """(n,) True for clients with a task in flight."""
-        return self.ledger.mask([task.client for task in self.task_table.tasks.values()])
+    def _busy(self) -> list[ClientId]:
+        """Clients with a task in flight."""
+        return [task.client for task in self.task_table.tasks.values()]
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -715,7 +702,9 @@ class Coordinator:
             outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
         self._check_sums_only([outcome])
         self.vote([outcome])
-        self.ledger.check([outcome], self.width("moment"), self.width("update"))
+        moment = None if outcome.moment is None else self.task_table.width("moment")
+        update = None if outcome.update is None else self.task_table.width("update")
+        self.ledger.check([outcome], moment, update)
         return outcome
 
     def _check_sums_only(self, outcomes: Iterable[Outcome]) -> None:
@@ -755,8 +744,10 @@ class Coordinator:
 
         Several outcomes of one client at one version are folded one after the other.
         """
-        self._check_sums_only(outcome for _, outcome in settled)
-        self.log.count_reported(outcome for _, outcome in settled)
+        reports = [outcome for _, outcome in settled]
+        self._check_sums_only(reports)
+        self.ledger.check(reports)  # answers given as functions are not checked yet
+        self.log.count_reported(reports)
         groups: dict[tuple[int, int], list[tuple[Task, Outcome]]] = {}
         clipped: dict[tuple[int, int], set[ClientId]] = {}
         times: dict[tuple[int, ClientId], int] = {}
@@ -804,7 +795,7 @@ class Coordinator:
     def _take_probes(self) -> None:
         """Fold the answers to the finished probe; a loss that is not finite counts as no answer."""
         answered = [(task, outcome) for task, outcome in self.task_table.take("probe") if outcome.finished]
-        self.log.count_reported(outcome for _, outcome in answered)
+        self.log.count_reported([outcome for _, outcome in answered])
         if answered and answered[0][0].probe == "loss":
             self.note_probes({task.client: o.loss for task, o in answered if math.isfinite(o.loss)}, "loss")
         else:
@@ -935,3 +926,12 @@ class Coordinator:
     def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
         """Return the coordinator saved in the folder `path`; `policy` is only needed if it is not registered."""
         return saving.restore(folder_of(path), policy, moments)[0]
+
+
+def _whole(task: Any) -> int:
+    """Return the id of a task as an int; raise InputError if it is no integer."""
+    if type(task) is int:
+        return task
+    if isinstance(task, bool) or not isinstance(task, int | np.integer):
+        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
+    return int(task)

@@ -39,7 +39,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, frozen, whole
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, freeze, whole
 from fedpace._base.errors import InputError
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
 from fedpace.core.types import ASSUMED_COMPUTE
@@ -56,7 +56,6 @@ _QUARTILE = 0.6745
 
 
 COLUMNS = ("level", "doubt", "streak", "step", "share", "share_doubt", "cross")
-INTEGERS = {"streak": np.int64, "step": np.int64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +81,7 @@ class Estimates:
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
-        for name in COLUMNS:
-            object.__setattr__(self, name, frozen(getattr(self, name), INTEGERS.get(name, np.float64)))
+        freeze(self)
 
     @property
     def seen(self) -> BoolArray:

@@ -344,12 +344,15 @@ class Ledger:
         for row, vector in vectors.items():
             checked[row] = fact.check(vector, self.name(row), width)
             width = checked[row].size
+        self._store_wide(name, checked, step)
+
+    def _store_wide(self, name: str, checked: Mapping[int, FloatArray], step: int) -> None:
         for row, values in checked.items():
             if name not in self.tables:
                 self.tables[name] = np.full((len(self), values.size), math.nan)
             self.tables[name][row] = values
-            if fact.stamp:
-                self.columns[fact.stamp][row] = step
+            if stamp := WIDE[name].stamp:
+                self.columns[stamp][row] = step
 
     def width(self, name: str) -> int | None:
         """Return the width of a wide fact; None while no client has reported it."""
@@ -403,7 +406,8 @@ class Ledger:
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
         self.columns["moment_step"][list(moments)] = step
         fold_moments(self.trust, self.moments, moments)
-        took = np.array([ordinary(self.trust.bound_seconds(outcome.seconds, outcome.measured)) for outcome in outcomes])
+        took = self.trust.bound_seconds([o.seconds for o in outcomes], [o.measured for o in outcomes])
+        took = np.array([ordinary(seconds) for seconds in took.tolist()])
         # Accumulators compare with the delays expected before this answer, so they come first.
         amounts = np.ones(at.size) if work is None else np.array(work, dtype=np.float64)
         self.accumulated.answered(Settled(at, self._expected(at, amounts), took, done, lag))
@@ -422,7 +426,7 @@ class Ledger:
     def _fold_facts(self, rows: IntArray, finished: BoolArray, outcomes: Sequence[Outcome], step: int) -> None:
         self.columns["asked"][rows] = True
         sketches = {row: o.update for row, o in zip(rows.tolist(), outcomes, strict=True) if o.update is not None}
-        self.set_updates(sketches, step)
+        self._store_wide("updates", {row: np.asarray(sketch) for row, sketch in sketches.items()}, step)
         if self._stamp_answers:
             self.columns["update_step"][rows[finished]] = step
         for fact in REPORTED:
@@ -434,10 +438,10 @@ class Ledger:
 
     def fold_weights(self, weighted: Sequence[tuple[float, Outcome]]) -> None:
         """Pass the weights of a step to the accumulators; the weights of clients that finished are scaled to sum 1."""
-        finished = [(self.row(outcome.client), weight) for weight, outcome in weighted if outcome.finished]
+        finished = [(outcome.client, weight) for weight, outcome in weighted if outcome.finished]
         total = sum(weight for _, weight in finished)
         weights = [weight / total if total > 0 else 0.0 for _, weight in finished]
-        self.accumulated.stepped(np.array([row for row, _ in finished], dtype=np.int64), np.array(weights))
+        self.accumulated.stepped(self.rows(client for client, _ in finished), np.array(weights))
 
     def _learn_shares(self, rows: IntArray, took: FloatArray, compute: FloatArray, work: FloatArray) -> None:
         """Note which part of a task with work 1 grows with the work, as far as clients report it."""
@@ -466,13 +470,14 @@ class Ledger:
         stamps = {fact.stamp: name for name, fact in WIDE.items() if fact.stamp}
         shown = {name: self.columns[name] for name, fact in FACTS.items() if fact.shown}
         return {
+            "share": self.shares(),
             **{
                 name: values
                 for name, values in shown.items()
                 if name not in stamps or stamps[name] in self.tables or (self._stamp_answers and name == "update_step")
             },
             **self.tables,
-            "moments": self.moments if self.moments.known.any() else None,
+            "moments": self.moments if (self.columns["moment_step"] >= 0).any() else None,
             "accumulated": self.accumulated.values,
         }
 
@@ -486,7 +491,7 @@ class Ledger:
             if wide.need in needs:
                 known &= filled(self.tables.get(name), len(self))
         if Need.MOMENT in needs or Need.TARGETS in needs:
-            known &= self.moments.known
+            known &= self.columns["moment_step"] >= 0
         return known
 
     def shares(self) -> FloatArray:
@@ -516,6 +521,14 @@ class Ledger:
         mask = np.zeros(len(self.ids), dtype=np.bool_)
         mask[self.rows(clients)] = True
         return mask
+
+    def reachable(self, present: Iterable[ClientId] | None, step: int) -> BoolArray:
+        """(n,) True for the clients in `present` (None = all) that have no rest after `step` steps."""
+        return self.trust.admitted(self.mask(present), step)
+
+    def ready(self, needs: frozenset[Need], busy: Iterable[ClientId]) -> BoolArray:
+        """(n,) True for clients with all facts in `needs` known that are not `busy`."""
+        return np.asarray(self.known(needs) & ~self.mask(busy))
 
     def rows_or_gone(self, clients: Iterable[ClientId]) -> list[int]:
         """Return the row of each client; -1 if it has left."""

@@ -12,7 +12,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray, Naming
 from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.core.tasks import Apply, Move, Task, Wait
-from fedpace.core.types import Cohort, Mode, Need, Probe, Report, Selector, View
+from fedpace.core.types import Cohort, Mode, Probe, Report, Selector, View
 from fedpace.core.validation import check_cohort
 
 
@@ -29,27 +29,12 @@ class Rounds:
 
     def __init__(self, selector: Selector[Any], name_of: Naming, bound: Callable[[Cohort, View], Cohort]) -> None:
         self.selector = selector
-        self._name_of = name_of
-        self._bound = bound
+        self.name, self.needs, self.uses = selector.name, selector.needs, selector.uses
+        self._name_of, self._bound = name_of, bound
 
     def of(self, selector: Selector[Any]) -> Rounds:
         """Return the same policy for another scheme."""
         return Rounds(selector, self._name_of, self._bound)
-
-    @property
-    def name(self) -> str:
-        """Name of the scheme."""
-        return self.selector.name
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """Facts that the scheme needs."""
-        return self.selector.needs
-
-    @property
-    def uses(self) -> frozenset[Need]:
-        """Optional facts that the scheme uses."""
-        return self.selector.uses
 
     def init(self) -> Any:
         """Return the scheme's initial state."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -92,12 +92,39 @@ class Update:
         return found
 
 
+class WeightedSum:
+    """sum a_i u_i of the updates of a large model, computed by `np.asarray`: some rules never need it."""
+
+    def __init__(self, updates: Sequence[Update], weights: Sequence[float], length: int) -> None:
+        self._updates, self._weights, self.shape = updates, weights, (length,)
+
+    def measured(self) -> tuple[FloatArray, float]:
+        """Return the sum in double precision, and sum a_i |u_i|^2."""
+        total = np.zeros(self.shape)
+
+        def add(part: slice) -> float:
+            square = 0.0
+            for update, weight in zip(self._updates, self._weights, strict=True):
+                if weight:
+                    values = update[part]
+                    total[part] += weight * values
+                    square += weight * float(values @ values)
+            return square
+
+        return total, sum(in_parts(add, *self.shape))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the sum."""
+        return self.measured()[0].astype(np.float64 if dtype is None else dtype, copy=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """The updates u_i = x_i - sent of the clients and their weights a_i, which sum to 1 except in mode `delta`."""
 
     step: Vector
-    """sum a_i u_i in double precision; equal to `average` for rules that take `models` or `mixture` instead."""
+    """sum a_i u_i in double precision; equal to `average` for rules that take `models` or `mixture` instead. If the
+    model is large and the rule takes `slices`, a `WeightedSum`, and the rule also measures `mean_square` itself."""
     weights: FloatArray
     """(k,) a_i."""
     average: Vector | None = None
@@ -179,7 +206,11 @@ class ServerRule(Protocol[S]):
         """Return the state before the first step; `zero` is a vector of zeros in double precision."""
 
     def apply(self, state: S, model: Vector, answers: Answers) -> tuple[Vector, S]:
-        """Return the next model, in double precision, and the new state."""
+        """Return the next model, in double precision, and the new state.
+
+        The model of a large model may have the precision of `model`. A rule may write into the vectors of the `state`
+        of a large model; go on with the state that it returns.
+        """
 
 
 class Gather:
@@ -214,7 +245,7 @@ class Gather:
             self._add(trained, weight)
             return
         if self._slices and len(self._total) > LARGE:
-            self._add_large(Update(trained, sent), weight)
+            self._rows.append(Update(trained, sent))  # the two models instead of a copy; nothing is computed yet
             return
         update = double(trained) - sent
         self._add(update, weight)
@@ -222,19 +253,6 @@ class Gather:
             self._mean_square += weight * float(update @ update)
         if self._keeps:
             self._rows.append(update)
-
-    def _add_large(self, update: Update, weight: float) -> None:
-        """Add an update part by part, and keep the models that it is the difference of instead of a copy."""
-        total = np.asarray(self._total)
-
-        def add(part: slice) -> float:
-            values = update[part]
-            total[part] += weight * values
-            return float(values @ values)
-
-        if weight:
-            self._mean_square += weight * sum(in_parts(add, len(total)))
-        self._rows.append(update)
 
     def _add(self, vector: Vector, weight: float) -> None:
         if self._in_place:  # torch, in one pass
@@ -257,7 +275,10 @@ class Gather:
             return None
         average = self._total if self._models else None
         rows, sources = tuple(self._rows), tuple(self._sources)
-        return Answers(self._total, weights, average, self._mean_square, rows, sources, version, awaited, share_of)
+        total = self._total
+        if self._slices and len(total) > LARGE and not self._models:
+            total = WeightedSum(rows, self._weights, len(total))
+        return Answers(total, weights, average, self._mean_square, rows, sources, version, awaited, share_of)
 
 
 def double(vector: Vector) -> Vector:

@@ -6,6 +6,7 @@ answer, and writes into the log of the step what was clipped, capped or left out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpace._base.checks import BoolArray, FloatArray, IntArray
-from fedpace.core.aggregation import Trained, update_length
+from fedpace.core.server_rule import Update, double, norm
 from fedpace.core.step_log import StepLog
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import ClientId, Cohort, Mode, Outcome, View
+from fedpace.numerics.parts import LARGE
 from fedpace.trust.bounds import SKETCH, Sent, Trust
 
 if TYPE_CHECKING:
+    from fedpace.core.aggregation import Trained
     from fedpace.core.ledger import Ledger
 
 NOT_FINITE = "its update is not finite"
@@ -75,7 +78,7 @@ class StepBounds:
         kinds = sorted({kind for answer in answers for kind in answer.buffers})
         sent = Sent(
             self._rows(tasks),
-            np.array([update_length(answer) for answer in answers]),
+            np.array([_length(answer) for answer in answers]),
             {kind: np.array([answer.buffers.get(kind, 0.0) for answer in answers]) for kind in kinds},
             len(answers[0].sent) if answers else 0,
         )
@@ -187,3 +190,14 @@ def _below_one(tasks: Sequence[Task], factors: FloatArray, lost: Mapping[int, st
     """Return task id -> factor for tasks with a factor below 1 that are not in `lost`."""
     pairs = zip(tasks, factors.tolist(), strict=True)
     return {task.id: factor for task, factor in pairs if factor < 1 and task.id not in lost}
+
+
+def _length(answer: Trained) -> float:
+    """Return the Euclidean length of an update, per unit of work above 1; infinity if an entry is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if len(answer.model) > LARGE:
+            length = Update(answer.model, answer.sent).length()
+        else:
+            length = norm(double(answer.model) - answer.sent)
+    # More work makes longer updates. The server chose the work, so a client cannot gain by it.
+    return length / max(1.0, answer.task.work) if math.isfinite(length) else math.inf

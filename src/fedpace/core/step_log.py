@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,7 @@ class StepLog:
         reasons = {rows[row]: reason for row, reason in self.why.reasons.items() if row in rows}
         self.why = replace(self.why, facts=facts, reasons=reasons)
 
-    def count_reported(self, outcomes: Iterable[Outcome]) -> None:
+    def count_reported(self, outcomes: Sequence[Outcome]) -> None:
         """Add the bytes of moments and update sketches to `reported`."""
         for outcome in outcomes:
             if outcome.moment is not None or outcome.update is not None:

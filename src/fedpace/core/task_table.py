@@ -111,7 +111,7 @@ class TaskTable:
         """Remove and return the answered tasks of a kind other than `train`, in order of their start."""
         return [self._resolved(task) for task in sorted(i for i, (t, _) in self._answers.items() if t.kind == kind)]
 
-    def take_step(self, applied: Iterable[int]) -> list[tuple[Task, Outcome]]:
+    def take_step(self, applied: Sequence[int]) -> list[tuple[Task, Outcome]]:
         """Remove and return the answers used in a step and all failed tasks of the policy, in order of their start."""
         its_own = {task for task in applied if task in self._answers}  # the clients of the others have left
         self.held -= len(its_own)
@@ -134,9 +134,9 @@ class TaskTable:
         self._lost &= set(self._answers)
         self._count()
 
-    def in_hand(self, task: int) -> Task:
-        """Return the answered task with this id."""
-        return self._answers[task][0]
+    def in_hand(self, ids: Iterable[int]) -> list[Task]:
+        """Return the answered tasks with these ids."""
+        return [self._answers[task][0] for task in ids]
 
     def policy_tasks(self) -> tuple[list[Task], list[Task]]:
         """Return the policy's tasks in flight and those in hand, in order of their start."""
@@ -215,7 +215,7 @@ def _table(
     tell: Callable[[], FloatArray | None] | None = None,
 ) -> InFlight:
     if not tasks:
-        return NOTHING if tell is None else InFlight(tell=tell)
+        return NOTHING if tell is None else replace(NOTHING, tell=tell)
     ids, clients, _, steps, began, weights, *_, work = zip(*tasks, strict=True)  # fast: called after every answer
     return InFlight(
         np.array(ids, dtype=np.int64),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, run
 
 import numpy as np
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, freeze, frozen, shown
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, freeze, shown
 from fedpace._base.codec import ClientId as ClientId
 from fedpace._base.errors import InputError
 from fedpace._base.options import Options
@@ -281,7 +281,6 @@ class View:
     def __post_init__(self) -> None:
         """Freeze the arrays."""
         freeze(self)
-        object.__setattr__(self, "accumulated", {name: frozen(each) for name, each in self.accumulated.items()})
 
     @property
     def clients(self) -> int:

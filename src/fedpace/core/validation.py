@@ -141,15 +141,6 @@ def checked_outcomes(outcomes: Iterable[Any]) -> list[Outcome]:
     return checked
 
 
-def whole_task(task: Any) -> int:
-    """Return the id of a task as an int; raise InputError if it is no integer."""
-    if type(task) is int:
-        return task
-    if isinstance(task, bool) or not isinstance(task, int | np.integer):
-        raise InputError(f"a task is named by its id, a whole number, but {task!r} came: give task.id")
-    return int(task)
-
-
 def check_client(outcome: Outcome, task: Task) -> None:
     """Raise InputError if the outcome names another client than the task; answers to probes are not checked."""
     if task.kind != "probe" and not _same(outcome.client, task.client):
@@ -195,9 +186,9 @@ def make_report(
     return Report(
         step=step,
         now=now,
-        clients=np.array([ledger.row(outcome.client) for outcome in outcomes], dtype=np.int64),
+        clients=ledger.rows([outcome.client for outcome in outcomes]),
         finished=np.array([outcome.finished for outcome in outcomes], dtype=np.bool_),
-        seconds=np.array([ledger.trust.bound_seconds(outcome.seconds, outcome.measured) for outcome in outcomes]),
+        seconds=ledger.trust.bound_seconds([o.seconds for o in outcomes], [o.measured for o in outcomes]),
         loss=np.array([outcome.loss for outcome in outcomes]),
         samples=np.array([outcome.samples for outcome in outcomes]),
         weights=np.array([task.weight for task, _ in settled]),
@@ -236,8 +227,8 @@ class Widths:
         for kind in KINDS:
             votes = self._others[kind]
             for outcome in outcomes:
-                came = width_of(getattr(outcome, kind), kind)
-                if came is None:
+                told = getattr(outcome, kind)
+                if told is None or (came := width_of(told, kind)) is None:
                     continue
                 if came == self.in_use(ledger, table, kind):
                     votes.pop(outcome.client, None)

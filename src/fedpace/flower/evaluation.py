@@ -88,7 +88,7 @@ class NodeEvaluation:
         array_key: str,
         config_key: str,
     ) -> None:
-        self._size, self._every, self._timeout, self._config = size, every, timeout, config
+        self.size, self._every, self._timeout, self._config = size, every, timeout, config
         self._weight_key, self._array_key, self._config_key = weight_key, array_key, config_key
         self._began = -math.inf
         self._wanted: set[str] = set()
@@ -125,13 +125,11 @@ class NodeEvaluation:
             now: seconds on the server's clock.
             rng: draws the sample.
         """
-        if not self._size:
-            return None
         if not self._wanted and not self._asked:
             if now < self._began + self._every or not nodes:
                 return None
             names = sorted(nodes)
-            drawn = rng.choice(len(names), size=min(self._size, len(names)), replace=False)
+            drawn = rng.choice(len(names), size=min(self.size, len(names)), replace=False)
             self._wanted, self._began, self.step, self._replies = {names[i] for i in drawn}, now, step, []
         self._wanted &= nodes.keys()
         if asked := sorted(name for name in self._wanted if free(name)):

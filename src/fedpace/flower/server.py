@@ -185,7 +185,7 @@ class PacedServer(Federation):
 
     def _evaluate_on_nodes(self) -> None:
         """Let free nodes of the sample evaluate the model, and record the means when all have answered."""
-        if self._arrays is None:
+        if self._arrays is None or not self._evaluation.size:
             return
         working = {str(task.client) for task in self.coordinator.tasks}
         step, now = self.coordinator.step, self._server.loop.now

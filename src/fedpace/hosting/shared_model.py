@@ -21,6 +21,7 @@ from fedpace.core.server_rule import Answers, Gather, ServerRule
 from fedpace.core.sums import Opener, SumAggregator, SumsApplied
 from fedpace.core.tasks import Step
 from fedpace.hosting.replies import Arrays, buffer_lengths, flat, is_buffer
+from fedpace.numerics.parts import LARGE
 from fedpace.trust.robust import RobustRule, make_robust
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ class SharedModel:
                 not hold every answer twice.
         """
         answers = iter(self._answers(step, trained, sent, steps, consume=consume))  # holds none that was taken
-        applied = self.aggregator.apply(coordinator, step, self._flat(self.arrays), answers)
+        large = sum(self.arrays[key].size for key in self._parameters()) > LARGE
+        current = self._narrow(self.arrays) if large else self._flat(self.arrays)
+        applied = self.aggregator.apply(coordinator, step, current, answers)
         if applied.moved:
             total = sum(weight for _, weight in applied.step.answers)
             average = applied.step.mode == "average" and total > 0

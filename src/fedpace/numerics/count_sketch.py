@@ -8,6 +8,7 @@ vector and without a matrix.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.rng import stream
@@ -24,8 +25,9 @@ class CountSketch:
             self._entry = rng.integers(0, self.width, length)
             self._sign = rng.choice(np.array([-1.0, 1.0]), length)
 
-    def __call__(self, vector: FloatArray) -> FloatArray:
-        """Return the sketch of `vector`."""
+    def __call__(self, vector: ArrayLike) -> FloatArray:
+        """Return the sketch of `vector`, a NumPy array or a torch tensor."""
+        values = np.asarray(vector, dtype=np.float64)
         if self._whole:
-            return vector
-        return np.asarray(np.bincount(self._entry, weights=self._sign * vector, minlength=self.width), np.float64)
+            return values
+        return np.asarray(np.bincount(self._entry, weights=self._sign * values, minlength=self.width), np.float64)

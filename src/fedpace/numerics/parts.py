@@ -16,9 +16,10 @@ T = TypeVar("T")
 
 LARGE = 2**18
 """Most values of a vector that is handled in one part."""
-PART = 2**15
-"""Values per part of longer vectors; a multiple of the block of `fedpace.numerics.quantised`."""
-RUN = 32
+PART = 2**13
+"""Values per part of longer vectors; a multiple of the block of `fedpace.numerics.quantised`. BLAS computes an inner
+product of so few values in one thread: of more, its threads and those of `in_parts` would wait for each other."""
+RUN = 128
 """Parts that a thread takes at a time."""
 
 

@@ -153,10 +153,7 @@ class ClientMemory(Options):
         total = float(sum(answers.weights))
         memory.remember_sums(reference)
         whole = Answers(like(answers.step, total * step), answers.weights, None, memory.fresh_square * total)
-        _, after = Nesterov(self.power).apply(state, model, whole)
-        if self.reach and (part := memory.within(after.moved)) < 1:
-            after = replace(after, move=part * after.move, momentum=part * after.momentum)
-        model = model + after.move
+        model, after = Nesterov(self.power).limited(state, model, whole, memory.within if self.reach else None)
         return model, memory.next_state(after, reference, total**2 * float(step @ step), answers.awaited)
 
     def published(self, state: SumsState) -> tuple[int, Vector] | None:
@@ -250,7 +247,7 @@ class SumMemory(Memory):
 
     def __init__(self, state: SumsState, version: int, reach: float = 0.0) -> None:
         blank = state.offsets.of([NO_ROW] * len(state.remembered_clients))
-        super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.momentum.shape[0]))
+        super().__init__(replace(state, offsets=blank), version, reach, _NoRows(state.offsets.empty.shape[1]))
         self._sum = None  # the sum in double precision, for models of any size, is `_sums`
         self._sums = np.asarray(state.offset_sum, dtype=np.float64).copy()
         self._departed = state.departed

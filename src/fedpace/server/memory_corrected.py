@@ -42,11 +42,23 @@ import numpy as np
 
 from fedpace._base.checks import BoolArray, FloatArray, shortened
 from fedpace._base.options import FINITE, Above, AtLeast, Between, Options
-from fedpace.core.server_rule import Answers, Part, ShareOf, SingleArray, Source, Stack, Update, Vector, like, same
+from fedpace.core.server_rule import (
+    Answers,
+    Part,
+    ShareOf,
+    SingleArray,
+    Source,
+    Stack,
+    Update,
+    Vector,
+    WeightedSum,
+    like,
+    same,
+)
 from fedpace.numerics.parts import LARGE, in_parts
 from fedpace.server._counting import still_counting
 from fedpace.server._row_store import Precision, Row, RowStore
-from fedpace.server.nesterov import MomentumState, Nesterov, sum_in_parts
+from fedpace.server.nesterov import MomentumState, Nesterov
 
 E = TypeVar("E")
 K = TypeVar("K")
@@ -189,24 +201,20 @@ class MemoryCorrected(Options):
 
     def init(self, zero: Vector) -> MemoryState:
         """Return the state before the first step, without any offsets."""
-        return MemoryState(
-            momentum=zero,
-            last=zero,
-            move=zero,
-            move_before=zero,
-            offsets=Stack.none(zero),
-            references=Stack.none(zero),
-            offset_sum=zero[:0],
-        )
+        lead = vars(Nesterov().init(zero))
+        return MemoryState(**lead, offsets=Stack.none(zero), references=Stack.none(zero), offset_sum=zero[:0])
 
     def apply(self, state: MemoryState, model: Vector, answers: Answers) -> tuple[Vector, MemoryState]:
         """Return the next model to send, and the state. Without `answers.sources`, the step is that of `nesterov`."""
         momentum = Nesterov(self.power)
+        large = answers.step.shape[0] > LARGE
         if len(answers.sources) != len(answers.rows):
+            if isinstance(answers.step, WeightedSum):
+                total, square = answers.step.measured()
+                answers = replace(answers, step=total, mean_square=square)
             return momentum.apply(state, model, answers)
         counted, store = _counted(state, answers.share_of), self._store(state, answers)
-        large = answers.step.shape[0] > LARGE
-        memory = Memory(counted, answers.version, self.reach, store)
+        memory = Memory(counted, answers.version, self.reach, store, owned=True)
         updates: Updates = answers.rows if large else [np.asarray(row) for row in answers.rows]
         robust = None
         if answers.combine is not None:
@@ -214,25 +222,25 @@ class MemoryCorrected(Options):
             combined = answers.combine(*memory.by_client(rows, answers.weights, answers.sources))
             kept = combined.weights[: len(rows)] > 0
             if not kept.any():  # the robust rule rejected every client's update
-                return model + like(answers.step, combined.step), state
+                return model + (same(model, combined.step) if large else like(answers.step, combined.step)), state
             robust, updates, answers = combined.step, _some(updates, kept), _kept(answers, kept)
         fresh = np.array([source.version == answers.version for source in answers.sources])
         for update, source in zip(_some(updates, ~fresh), _some(answers.sources, ~fresh), strict=True):
             memory.remember_late(source, update)
         memory.learn(_some(updates, fresh), _some(answers.sources, fresh))  # first: `step` uses the b of this step
-        step, reference = memory.step(updates, answers.weights, fresh, answers.sources)
+        step, reference, mean_square = memory.step(updates, answers.weights, fresh, answers.sources)
         if robust is not None:
             step = robust
         elif self.everyone and memory.covered < 1 - MISSING:
             step = np.asarray(answers.step) if large else answers.weights @ np.array(updates)
-        whole = Answers((same if large else like)(answers.step, step), answers.weights, None, answers.mean_square)
-        after = momentum.next_state(state, whole) if large else momentum.apply(state, model, whole)[1]
-        if self.reach and (part := memory.within(after.moved)) < 1:
-            for vector in (after.move, after.momentum):
-                vector *= part  # in place: both are new
-        model = sum_in_parts(model, after.move) if large else model + after.move
-        spread = float(answers.weights[fresh] @ answers.weights[fresh])
-        after = memory.state(after, reference, _square(step), spread, answers.awaited, store.room)
+        if robust is not None or not large:
+            mean_square = answers.mean_square
+        square, spread = _square(step), float(answers.weights[fresh] @ answers.weights[fresh])
+        update = same(model, step) if large else like(answers.step, step)
+        whole = Answers(update, answers.weights, None, mean_square)
+        limit = memory.within if self.reach else None
+        model, after = momentum.limited(state, model, whole, limit, reuse=True)
+        after = memory.state(after, reference, square, spread, answers.awaited, store.room)
         if after.told:
             log.info("fedpace: the server remembers clients %s", after.told)
         if after.forgotten_clients:
@@ -295,10 +303,18 @@ class Memory:
     the clients that answered, so that its time does not grow with the number of remembered clients.
     """
 
-    def __init__(self, state: MemoryState, version: int, reach: float = 0.0, store: RowStore | None = None) -> None:
+    def __init__(
+        self,
+        state: MemoryState,
+        version: int,
+        reach: float = 0.0,
+        store: RowStore | None = None,
+        *,
+        owned: bool = False,
+    ) -> None:
         self._was, self._reach = state, reach
         self._version = version
-        self._store = RowStore(state.momentum.shape[0]) if store is None else store
+        self._store = RowStore(state.offsets.empty.shape[1]) if store is None else store
         self._clients = _entries(
             _Client,
             state.remembered_clients,
@@ -326,7 +342,7 @@ class Memory:
         """Sum of the changes, each times its share."""
         self._common_length = 0.0
         """Length of that sum, once the sum is dropped."""
-        self._sum = self._summed(state.offset_sum) if self._store.length > LARGE else None
+        self._sum = self._summed(state, owned=owned) if self._store.length > LARGE else None
         """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
         self.covered = 0.0
         """Share of the objective that the memory had before the fresh answers of the step."""
@@ -426,8 +442,11 @@ class Memory:
 
     def step(
         self, updates: Updates, weights: FloatArray, fresh: BoolArray, sources: tuple[Source, ...]
-    ) -> tuple[FloatArray, Row]:
-        """Return the step u of the module's docstring and the reference for fresh answers, and remember these."""
+    ) -> tuple[FloatArray, Row, float]:
+        """Return the step u of the module's docstring, the reference for fresh answers, and sum a_i |u_i|^2.
+
+        The fresh answers are remembered.
+        """
         self._common_length, self._change_sum = _length(self._change_sum), np.zeros(0)  # makes room
         reweighted = self._reweight(sources)
         b, total = self._predicted, float(weights.sum())
@@ -481,14 +500,14 @@ class Memory:
                 change = self._store.put(row, own[place] - now, part.start)
                 if self._sum is not None:
                     self._sum[part] += sources[place].share * (change - offsets[place] if heard[place] else change)
-            return [float(own[place] @ own[place]) for place in rows]
+            return [float(own[place] @ own[place]) for place in used]
 
-        squares = np.sum(in_parts(put, whole), axis=0).tolist()
+        squares = dict(zip(used, np.sum(in_parts(put, whole), axis=0).tolist(), strict=True))
         then = _Reference(reference, log_scale, self._was.path, 0.0)
-        for (place, row), square in zip(rows.items(), squares, strict=True):
-            each = known[place]
-            self._remember(sources[place], row, then, UNKNOWN if each is None else each.drift, math.sqrt(square))
-        return step, reference
+        for place, row in rows.items():
+            each, length = known[place], math.sqrt(squares[place])
+            self._remember(sources[place], row, then, UNKNOWN if each is None else each.drift, length)
+        return step, reference, sum(weight[place] * squares[place] for place in weighing)
 
     def _reweight(self, sources: tuple[Source, ...]) -> list[tuple[Row, float]]:
         """Set the shares of clients that have changed since they were heard, and return what to add to the sum."""
@@ -535,8 +554,11 @@ class Memory:
             apart = _centred(own)
             now = apart if len(known) == len(own) else _centred(own[known])
             before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]))
-            both = float(np.vdot(now, before)) if known else 0.0
-            return float(np.vdot(apart, apart)), float(np.vdot(before, before)), float(np.vdot(now, now)), both
+            pairs = (apart, apart), (before, before), (now, now), (now, before)
+            # Row by row if the model is large: BLAS would use threads of its own for more values.
+            product = np.vdot if self._sum is None else lambda one, other: sum(map(np.dot, one, other))
+            spread, were, are, both = (float(product(one, other)) if len(one) else 0.0 for one, other in pairs)
+            return spread, were, are, both
 
         spread, were, are, both = map(sum, zip(*in_parts(measure, self._store.length), strict=True))
         return spread, were, are, both
@@ -657,14 +679,19 @@ class Memory:
         if gone and self._sum is not None:
             self._add_to_sum(self._sum, gone, -1.0)
 
-    def _summed(self, kept: Vector) -> SingleArray:
+    def _summed(self, state: MemoryState, *, owned: bool) -> SingleArray:
         """Return the sum of the offsets, each rescaled to the current step and times its share.
 
         Args:
-            kept: the sum in the state; of length 0 if it is not known.
+            state: its sum has length 0 if it is not known.
+            owned: take the sum from the state, because the step changes it; if the step fails, a next one sums up anew.
         """
-        if len(kept) and self._was.memory_bits == self._store.bits:
-            return np.array(kept, dtype=np.float32)
+        kept = np.asarray(state.offset_sum)
+        if len(kept) and state.memory_bits == self._store.bits:
+            if owned:
+                object.__setattr__(state, "offset_sum", state.offset_sum[:0])
+            taken = owned and kept.dtype == np.float32 and kept.flags.writeable
+            return kept if taken else np.array(kept, dtype=np.float32)
         found = np.zeros(self._store.length, dtype=np.float32)
         self._add_to_sum(found, list(self._clients.values()), 1.0)
         return found

@@ -10,23 +10,37 @@ well, so that the model does not overshoot where the plain average already reach
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedpace._base.checks import FloatArray
 from fedpace._base.options import Between, Options
 from fedpace.core.server_rule import Answers, Part, Vector, norm, same
+from fedpace.numerics import quantised
 from fedpace.numerics.parts import LARGE, in_parts
 from fedpace.server._step_length import StepLength, carried_part, fedexp_factor
 
 SUMS_KEPT = 0.5
 """Part of the curvature sums kept per step; small, because the curvature changes with the direction of the moves."""
+STORED_BITS: quantised.Bits = 8
+"""Bits per value of a large model's last update and last two moves, of which only inner products are taken."""
+
+Limit = Callable[[float], float]
+"""Function: length of a move -> the part of it to make."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MomentumState(StepLength):
-    """State of the momentum: the lead of the sent model over the averaged model, and data of past steps."""
+    """State of the momentum: the lead of the sent model over the averaged model, and data of past steps.
+
+    For a large model, the lead is in single precision, and the last update and moves are in `STORED_BITS`
+    (`fedpace.numerics.quantised`). Before the first step all four are empty. A step writes into these vectors and takes
+    them from the state before it, which then counts as one without momentum.
+    """
 
     momentum: Vector
     """The lead: sent model minus averaged model."""
@@ -44,11 +58,13 @@ class MomentumState(StepLength):
     """Numerator of the curvature estimate: decaying sum of (change of the update along the previous move) x overlap."""
     curvature_denominator: float = 0.0
     """Denominator of the curvature estimate: decaying sum of squared overlaps of consecutive moves."""
+    lengths: tuple[float, ...] = ()
+    """(1,) length of the last move of a large model; empty for a small one."""
 
     @property
     def moved(self) -> float:
         """Length of the last move; 0 = no move yet."""
-        return norm(self.move)
+        return self.lengths[0] if self.lengths else norm(self.move)
 
     def with_curvature(self, update: Vector) -> tuple[float, float, float]:
         """Return the curvature along the path, and the two sums that give it.
@@ -86,13 +102,27 @@ class Nesterov(Options):
 
     def init(self, zero: Vector) -> MomentumState:
         """Return the state before the first step: no lead."""
-        return MomentumState(momentum=zero, last=zero, move=zero, move_before=zero)
+        none = zero[:0] if zero.shape[0] > LARGE else zero
+        return MomentumState(momentum=none, last=none, move=none, move_before=none)
 
     def apply(self, state: L, model: Vector, answers: Answers) -> tuple[Vector, L]:
         """Return the next model to send, and the state."""
+        return self.limited(state, model, answers)
+
+    def limited(
+        self, state: L, model: Vector, answers: Answers, limit: Limit | None = None, *, reuse: bool = False
+    ) -> tuple[Vector, L]:
+        """Return the result of `apply` with a move that is cut to the part that `limit` returns.
+
+        Args:
+            state: the state.
+            model: the model that was sent.
+            answers: the averaged update and what was measured.
+            limit: see `Limit`; None = no limit.
+            reuse: write the next model of a large model over `answers.step`.
+        """
         if answers.step.shape[0] > LARGE:
-            state = self.next_state(state, answers)
-            return sum_in_parts(model, state.move), state
+            return self._in_parts(state, model, answers, limit, reuse=reuse)
         update, square = answers.step, norm(answers.step) ** 2
         curvature, numerator, denominator = state.with_curvature(update)
         carried, age = carried_part(state.age, square + float(update @ state.momentum), curvature)
@@ -103,6 +133,8 @@ class Nesterov(Options):
         part, after = after.within_budget(norm(step + momentum - update))
         step, momentum = update + part * (step - update), part * momentum
         move = step + momentum
+        if limit is not None and (part := limit(norm(move))) < 1:
+            move, momentum = part * move, part * momentum
         return model + move, replace(
             after,
             momentum=momentum,
@@ -115,66 +147,91 @@ class Nesterov(Options):
             curvature_denominator=denominator,
         )
 
-    def next_state(self, state: L, answers: Answers) -> L:
-        """Return the state of `apply` for a large model; its `move` is the move.
+    def _in_parts(
+        self, state: L, model: Vector, answers: Answers, limit: Limit | None, *, reuse: bool
+    ) -> tuple[Vector, L]:
+        """Return the result of `limited` for a large model.
 
-        The same formulas as in `apply`, with all lengths from inner products, in one pass over the vectors and another
-        that writes the result, so that there are no temporary copies. The vectors of the state are in single precision.
+        The same formulas, with all lengths from inner products, in one pass over the vectors and another that writes
+        the results over them, so that there are no copies.
         """
-        update, lead, before_last = (np.asarray(each) for each in (answers.step, state.momentum, state.last))
-        before, earlier = np.asarray(state.move), np.asarray(state.move_before)
+        update, base = np.asarray(answers.step), np.asarray(model)
+        length = len(update)
+        lead, last, before, earlier = (
+            np.asarray(each) for each in (state.momentum, state.last, state.move, state.move_before)
+        )
 
         def products(part: slice) -> tuple[float, ...]:
-            u, m, d, z = (np.asarray(each[part], dtype=np.float64) for each in (update, lead, before, earlier))
-            change = before_last[part] - u
-            pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, d), (d, z), (z, z)
+            u = np.asarray(update[part], dtype=np.float64)
+            m, u_before, d, z = (_values(each, part, length) for each in (lead, last, before, earlier))
+            change = u_before - u
+            pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, z), (z, z)
             return tuple(float(one @ other) for one, other in pairs)
 
-        uu, um, mm, cc, cz, dd, dz, zz = np.sum(in_parts(products, len(update)), axis=0).tolist()
+        uu, um, mm, cc, cz, dz, zz = np.sum(in_parts(products, length), axis=0).tolist()
         numerator, denominator, curvature = state.curvature_numerator, state.curvature_denominator, 0.0
-        if (lengths := math.sqrt(dd) * math.sqrt(zz)) > 0:
+        if (lengths := state.moved * math.sqrt(zz)) > 0:
             numerator = SUMS_KEPT * numerator + dz * cz / lengths**2
             denominator = SUMS_KEPT * denominator + (dz / lengths) ** 2
             curvature = numerator / denominator if denominator > 0 else 0.0
         carried, age = carried_part(state.age, uu + um, curvature)
         allowed = fedexp_factor(answers.mean_square, uu, self.power) * (1 - carried) if self.power else 1.0
-        after = state.next(allowed, change=math.sqrt(cc), moved=math.sqrt(dd), length=math.sqrt(uu))
+        after = state.next(allowed, change=math.sqrt(cc), moved=state.moved, length=math.sqrt(uu))
         factor = after.step_factor
-        ahead = factor - 1 + carried * factor  # step + momentum - update = ahead u + carried m
-        beyond = ahead**2 * uu + 2 * ahead * carried * um + carried**2 * mm
-        part_allowed, after = after.within_budget(math.sqrt(max(beyond, 0.0)))
-        kept = part_allowed * carried
-        by_update = 1 + part_allowed * (factor - 1)
-        momentum, move = (np.empty(len(update), dtype=np.float32) for _ in range(2))
-        last = update.astype(np.float32, copy=False)
+        beyond = _square(  # of step + momentum - update
+            factor - 1 + carried * factor, carried, uu, um, mm
+        )
+        part_allowed, after = after.within_budget(math.sqrt(beyond))
+        kept, by_update = part_allowed * carried, 1 + part_allowed * (factor - 1)
+        moved = math.sqrt(_square(by_update + kept * factor, kept, uu, um, mm))
+        if limit is not None and (cut := limit(moved)) < 1:
+            kept, by_update, moved = cut * kept, cut * by_update, cut * moved
+        kind = base.dtype if base.dtype == np.float32 else np.dtype(np.float64)
+        found = update if reuse and update.dtype == kind else np.empty(length, dtype=kind)
+        momentum = lead if _writable(lead, np.float32, length) else np.empty(length, dtype=np.float32)
+        size = quantised.row_bytes(length, STORED_BITS)
+        stored, move = (
+            each if _writable(each, np.uint8, size) else np.empty(size, dtype=np.uint8) for each in (last, earlier)
+        )
+        for name in ("momentum", "last", "move", "move_before"):  # a step that is interrupted leaves no half of it
+            object.__setattr__(state, name, getattr(state, name)[:0])
 
         def write(part: slice) -> None:
             u = update[part]
-            carried_on = kept * (lead[part] + factor * u)
+            carried_on = kept * (_values(lead, part, length, u.dtype) + factor * u)
+            moves = by_update * u + carried_on
+            quantised.put(stored, u, length, part.start)
+            quantised.put(move, moves, length, part.start)
             momentum[part] = carried_on
-            move[part] = by_update * u + carried_on
+            found[part] = base[part] + moves  # last: it may be `update`
 
-        in_parts(write, len(update))
-        return replace(
+        in_parts(write, length)
+        return same(model, found), replace(
             after,
-            momentum=same(state.momentum, momentum),
-            last=same(state.last, last),
+            momentum=same(model, momentum),
+            last=same(model, stored),
             age=age,
             carried=carried,
-            move=same(state.move, move),
-            move_before=state.move,
+            move=same(model, move),
+            move_before=same(model, before),
             curvature_numerator=numerator,
             curvature_denominator=denominator,
+            lengths=(moved,),
         )
 
 
-def sum_in_parts(model: Vector, move: Vector) -> Vector:
-    """Return model + move in double precision."""
-    found = np.empty(len(move))
-    one, other = np.asarray(model), np.asarray(move)
+def _values(vector: NDArray[Any], part: slice, length: int, kind: Any = np.float64) -> FloatArray:
+    """Return a part of a vector of the state; an empty vector is 0."""
+    if not vector.size:
+        return np.zeros(len(range(*part.indices(length))), dtype=kind)
+    found = quantised.restored(vector, length, part.start, part.stop) if vector.dtype == np.uint8 else vector[part]
+    return found.astype(kind, copy=False)
 
-    def add(part: slice) -> None:
-        np.add(one[part], other[part], out=found[part])
 
-    in_parts(add, len(found))
-    return same(move, found)
+def _square(by_update: float, by_lead: float, uu: float, um: float, mm: float) -> float:
+    """Return |by_update u + by_lead m|^2 from inner products."""
+    return max(by_update**2 * uu + 2 * by_update * by_lead * um + by_lead**2 * mm, 0.0)
+
+
+def _writable(vector: NDArray[Any], kind: type, size: int) -> bool:
+    return vector.dtype == kind and vector.size == size and vector.flags.writeable

@@ -17,8 +17,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-import numpy as np
-
 from fedpace._base.checks import FloatArray
 from fedpace.core.server_rule import Vector
 from fedpace.core.tasks import Task
@@ -82,17 +80,6 @@ class RoundVariates:
         self._variates.replace(client, self._variates.of(client) - self._server + drift)
 
 
-class VectorSketch:
-    """A count sketch (`fedpace.numerics.count_sketch`) of torch tensors or NumPy arrays."""
-
-    def __init__(self, length: int, width: int, *, seed: int) -> None:
-        self._sketch = CountSketch(length, width, seed=seed)
-
-    def __call__(self, vector: Vector) -> FloatArray:
-        """Return the sketch of `vector`."""
-        return self._sketch(np.asarray(vector).astype(np.float64))
-
-
 MAX_EARLY_BYTES = 2**29
 """Most bytes of trained models that are kept until their step, when a scheme asks for reports before the step."""
 
@@ -128,7 +115,7 @@ class Clients:
         self._variates = variates
         self._rounds = rounds
         self._tell_losses = tell_losses
-        self._sketch = VectorSketch(trainer.trainable, trainer.training.sketch, seed=seed)
+        self._sketch = CountSketch(trainer.trainable, trainer.training.sketch, seed=seed)
         self._arrived: dict[int, tuple[Task, float]] = {}
         self._compute: dict[int, float] = {}
         self._outcomes: dict[int, Outcome] = {}
@@ -266,7 +253,7 @@ class Clients:
         targets = any(Need.TARGETS in task.facts for task in asked)
         found = self._engine.moments(model, [_client_row(task) for task in asked], targets=targets) if asked else []
         moments = {task.id: moment for task, moment in zip(asked, found, strict=True)}
-        samples, arrived = self._trainer.samples, self._arrived
+        counts, arrived = self._trainer.counts, self._arrived
         for task in tasks:
             number, client = task.id, _client_row(task)
             self._outcomes[number] = Outcome(
@@ -274,7 +261,7 @@ class Clients:
                 arrived[number][1],
                 True,
                 losses[number] if self._tell_losses else math.nan,
-                float(samples(client)),
+                float(counts[client]),
                 moments.get(number),
                 updates.get(number),
                 measured=arrived[number][1],

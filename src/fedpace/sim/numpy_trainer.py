@@ -193,7 +193,7 @@ class NumpyTrainer(Trainer):
         self.initial: SingleArray = draw_initial_weights(dense, int(stream(seed, "model").integers(2**62)))
         self._layers = layer_positions(dense)
         self._stacked = NumpyStack.of(self._layers, data, training, seed=seed)
-        self._starts = np.cumsum(self._counts) - self._counts
+        self._starts = np.cumsum(self.counts) - self.counts
         self._test = data.test.inputs.reshape(len(data.test), -1)
         self.trainable = self.initial.size
         self.moving_features = len(dense) > 1
@@ -272,7 +272,7 @@ class NumpyTrainer(Trainer):
     def moment(self, parameters: SingleArray, client: int, *, targets: bool = False) -> FloatArray:
         """Return a factor of the second moment of the client's features at `parameters`, computed from one batch."""
         chosen = self._moment_rows(client)
-        rows = self._starts[client] + (np.arange(self.samples(client)) if chosen is None else chosen)
+        rows = self._starts[client] + (np.arange(self.counts[client]) if chosen is None else chosen)
         features = self._activations(parameters, self._stacked.inputs[rows])[-2].astype(np.float64)
         labels = self._stacked.targets[rows] if targets else None
         return self._prepared_moment(features, labels, parameters, client, bias=self._layers[-1].bias)
@@ -280,11 +280,16 @@ class NumpyTrainer(Trainer):
     def score_chunk(self, parameters: SingleArray, chunk: int) -> TestScore:
         """Evaluate `parameters` on one chunk of the test data."""
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
-        return self.score_samples(parameters, self._test[part], self.data.test.targets[part])
+        return self._score(parameters, self._test[part], self.data.test.targets[part])
+
+    def score_samples(
+        self, parameters: SingleArray, samples: Iterable[tuple[SingleArray, NDArray[Any]]]
+    ) -> list[TestScore]:
+        """Evaluate `parameters` on each batch of inputs and targets."""
+        return [self._score(parameters, *batch) for batch in samples]
 
     @quiet
-    def score_samples(self, parameters: SingleArray, inputs: SingleArray, targets: NDArray[Any]) -> TestScore:
-        """Evaluate `parameters` on the given samples."""
+    def _score(self, parameters: SingleArray, inputs: SingleArray, targets: NDArray[Any]) -> TestScore:
         outputs = self._activations(parameters, inputs)[-1]
         if self.data.classes is None:
             loss = 0.5 * np.square(outputs[:, 0] - targets).sum(dtype=np.float64)

@@ -201,7 +201,7 @@ class Simulation:
             due = self.coordinator.due(self.time.now, present)
             if due.step is not None:
                 break
-            if due:
+            if due.tasks:
                 self._launch(due, tick)
             else:
                 self._pass_time()
@@ -223,10 +223,11 @@ class Simulation:
 
     def _deliver(self) -> None:
         """Pass every answer or crash that is due by now to the coordinator."""
+        opened = self.coordinator.now  # what arrives while a sum is opened counts after it
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
-            when = max(event.when, self.coordinator.now)  # what arrives while a sum is opened counts after it
+            when = max(event.when, opened)
             if event.crashed:
                 self.coordinator.lost(task.id, when)
             else:
@@ -258,7 +259,7 @@ class Simulation:
         sent = {version: self.models[version][:cut] for version in {task.step for task, _ in step.answers}}
 
         def trained() -> Iterator[Trained]:
-            for task, result in self.clients.train(task for task, _ in step.answers):
+            for task, result in self.clients.train([task for task, _ in step.answers]):
                 losses[task.id] = result.loss
                 if buffered:
                     buffers[task.id] = self.trainer.buffers(result.parameters)
@@ -457,7 +458,7 @@ class SpeedGroups:
         order = np.argsort(delays, kind="stable")
         groups = np.array_split(order, min(GROUPS, order.size))
         found = [_samples(trainer.data, group, seed=trainer.seed) for group in groups]
-        self._samples = [tuple(map(trainer.to_native, samples)) for samples in found]
+        self._samples = [(trainer.to_native(inputs), trainer.to_native(targets)) for inputs, targets in found]
         self._sizes = np.array([len(targets) for _, targets in found])
         # Linear layers compute each row independently, so all groups can be evaluated at once.
         self._all_groups: tuple[Vector, ...] | None = None
@@ -468,7 +469,7 @@ class SpeedGroups:
         """Return the metric on each group's samples, fastest group first."""
         with one_thread():
             if self._all_groups is None:
-                return tuple(round(self._trainer.metric_on(parameters, *samples), 6) for samples in self._samples)
+                return tuple(round(metric, 6) for metric in self._trainer.metrics_on(parameters, self._samples))
             correct = np.asarray(self._trainer.correct(parameters, *self._all_groups))
             counts = np.add.reduceat(correct, np.cumsum(self._sizes) - self._sizes, dtype=np.int64)
             return tuple(

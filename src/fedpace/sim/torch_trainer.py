@@ -249,6 +249,8 @@ class TorchTrainer(Trainer):
         self.device_kind, self.device_name = self.device.type, described(self.device, training.precision)
         self.gpus = gpus() if training.device in ("auto", "cuda") and self.device.type == "cuda" else 1
         self.trainable = self._flat.trainable
+        if self._flat.functions.metric is not None:
+            self.own_metric = self._measured
         self.chunk = module.chunk
         self.moving_features = module.moving_features
         self.stackable = self._stacked is not None
@@ -399,14 +401,10 @@ class TorchTrainer(Trainer):
         result.check(client, step, self.training)
         return result
 
-    def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
-        """Return the metric and the scaled loss from the scores of all chunks, in order."""
-        if self._flat.functions.metric is None:
-            return super().total_score(scores)
-        held = list(scores)
-        _, loss = super().total_score(held)
-        outputs = torch.cat([score.outputs for score in held])
-        return self._flat.functions.measured(outputs, torch.cat([score.targets for score in held])), loss
+    def _measured(self, scores: Sequence[TestScore]) -> float:
+        """Return the user's metric from the scores of all chunks."""
+        outputs, targets = ([getattr(score, name) for score in scores] for name in ("outputs", "targets"))
+        return self._flat.functions.measured(torch.cat(outputs), torch.cat(targets))
 
     def _scaled_backward(self, loss: torch.Tensor, scale: float) -> float:
         """Compute the gradients of a float16 model; return the next scale of the loss.
@@ -467,18 +465,22 @@ class TorchTrainer(Trainer):
     def score_chunk(self, parameters: torch.Tensor, chunk: int) -> TestScore:
         """Evaluate `parameters` on one chunk of the test data."""
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
-        return self.score_samples(parameters, self._test[0][part], self._test[1][part])
+        return self.score_samples(parameters, [(self._test[0][part], self._test[1][part])])[0]
 
     @torch.no_grad()
-    def score_samples(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> TestScore:
-        """Evaluate `parameters` on the given samples."""
+    def score_samples(
+        self, parameters: torch.Tensor, samples: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> list[TestScore]:
+        """Evaluate `parameters` on each batch of inputs and targets."""
         self._flat.load(parameters)
-        outputs = self._flat.outputs(inputs)
-        correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
-        loss = self._flat.criterion(outputs, targets).item() * len(targets)
-        if self._flat.functions.metric is None:
-            return TestScore(len(targets), loss, correct)
-        return TestScore(len(targets), loss, correct, outputs.cpu(), targets.cpu())
+        found: list[TestScore] = []
+        for inputs, targets in samples:
+            outputs = self._flat.outputs(inputs)
+            correct = int((outputs.argmax(1) == targets).sum()) if self.data.classes is not None else 0
+            loss = self._flat.criterion(outputs, targets).item() * len(targets)
+            kept = () if self.own_metric is None else (outputs.cpu(), targets.cpu())
+            found.append(TestScore(len(targets), loss, correct, *kept))
+        return found
 
     @torch.no_grad()
     def correct(self, parameters: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

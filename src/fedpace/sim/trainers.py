@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -67,13 +68,16 @@ class Trainer(ABC):
     """The device, and the precision if it is not float32."""
     gpus: int = 1
     """Number of devices that worker processes share."""
+    own_metric: Callable[[Sequence[TestScore]], float] | None = None
+    """The user's metric, from the scores of all chunks; None = the metric of the data."""
 
     def __init__(self, data: FederatedData, model: ModelConfig, training: Training, *, seed: int) -> None:
         self.data = data
         self.model = model
         self.training = training
         self.seed = seed
-        self._counts = [len(samples) for samples in data.train]
+        self.counts = [len(samples) for samples in data.train]
+        """Number of training samples of each client."""
 
     # -- implemented by each trainer ---------------------------------------------------------------------------
 
@@ -160,8 +164,8 @@ class Trainer(ABC):
         """Evaluate `parameters` on one chunk of the test data."""
 
     @abstractmethod
-    def score_samples(self, parameters: Vector, inputs: Vector, targets: Vector) -> TestScore:
-        """Evaluate `parameters` on the given samples."""
+    def score_samples(self, parameters: Vector, samples: Iterable[tuple[Vector, Vector]]) -> list[TestScore]:
+        """Evaluate `parameters` on each batch of inputs and targets."""
 
     @abstractmethod
     def correct(self, parameters: Vector, inputs: Vector, targets: Vector) -> Vector:
@@ -179,10 +183,6 @@ class Trainer(ABC):
         """Number of chunks of the test data."""
         return math.ceil(len(self.data.test) / self.chunk)
 
-    def samples(self, client: int) -> int:
-        """Return the client's number of training samples."""
-        return self._counts[client]
-
     def train(self, parameters: Vector, client: int, step: int, correction: Vector | None = None) -> LocalResult:
         """Train one client from `parameters` and return the result; `correction` is added to every gradient."""
         return self.train_many(parameters, [client], step, None if correction is None else correction[None])[0]
@@ -199,22 +199,29 @@ class Trainer(ABC):
         """Return the metric and the scaled loss of `parameters` on the test data."""
         return self.total_score(self.score_chunk(parameters, chunk) for chunk in range(self.test_chunks))
 
-    def metric_on(self, parameters: Vector, inputs: Vector, targets: Vector) -> float:
-        """Return the metric of `parameters` on the given samples, which are evaluated in chunks."""
-        parts = [slice(start, start + self.chunk) for start in range(0, len(targets), self.chunk)]
-        return self.total_score([self.score_samples(parameters, inputs[part], targets[part]) for part in parts])[0]
+    def metrics_on(self, parameters: Vector, groups: Iterable[tuple[Vector, Vector]]) -> list[float]:
+        """Return the metric of `parameters` on each group of inputs and targets, which are evaluated in chunks."""
+        chunks = [
+            [(inputs[at : at + self.chunk], targets[at : at + self.chunk]) for at in range(0, len(targets), self.chunk)]
+            for inputs, targets in groups
+        ]
+        scores = iter(self.score_samples(parameters, chain.from_iterable(chunks)))
+        return [self.total_score(islice(scores, len(group)))[0] for group in chunks]
 
     def total_score(self, scores: Iterable[TestScore]) -> tuple[float, float]:
         """Return the metric and the scaled loss from the scores of all chunks, in order."""
+        held = list(scores)
         samples, total_loss, correct = 0, 0.0, 0
-        for score in scores:
+        for score in held:
             samples, total_loss, correct = samples + score.samples, total_loss + score.loss, correct + score.correct
         loss = total_loss / samples * self.data.loss_scale
+        if self.own_metric is not None:
+            return self.own_metric(held), loss
         return (loss if self.data.metric == "loss" else correct / samples), loss
 
     def _probe_rows(self, client: int, samples: int, step: int) -> IntArray | None:
         """Return the rows of the client's data that a probe of `samples` samples uses; None = all."""
-        count = self.samples(client)
+        count = self.counts[client]
         if not 0 < samples < count:
             return None
         return np.sort(stream(self.seed, "probe", step, client).choice(count, samples, replace=False))
@@ -224,7 +231,7 @@ class Trainer(ABC):
 
         They are the same in every round, so a moment changes only because the features change.
         """
-        count, most = self.samples(client), self.training.moment_samples
+        count, most = self.counts[client], self.training.moment_samples
         if most >= count:
             return None
         return np.sort(stream(self.seed, "moment", client).choice(count, most, replace=False))

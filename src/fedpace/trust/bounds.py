@@ -257,12 +257,16 @@ class Trust:
 
     # -- claimed seconds -------------------------------------------------------------------------------------
 
-    def bound_seconds(self, stated: float, measured: float) -> float:
-        """Return a client's seconds: as reported, but at least the measured seconds minus an allowance for transfer."""
-        stated, measured = float(stated), float(measured)  # NumPy's half floats end at 65,504
-        if not self.on or math.isnan(measured) or math.isnan(stated):
-            return stated
-        return max(stated, measured - max(TRANSFER_PART * measured, min(TRANSFER_SECONDS, measured / 2)))
+    def bound_seconds(self, stated: ArrayLike, measured: ArrayLike) -> FloatArray:
+        """(k,) clients' seconds: as reported, but at least the measured ones minus an allowance for transfer.
+
+        NaN = not reported, or not measured.
+        """
+        told, clock = np.asarray(stated, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+        if not self.on:
+            return told
+        least = clock - np.maximum(TRANSFER_PART * clock, np.minimum(TRANSFER_SECONDS, clock / 2))
+        return np.where(np.isnan(least), told, np.maximum(told, least))
 
     # -- claimed moments -------------------------------------------------------------------------------------
 

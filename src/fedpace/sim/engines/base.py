@@ -97,7 +97,7 @@ class ClientTask:
 
     def cost(self, trainer: Trainer) -> float:
         """Return the samples to go through."""
-        return float(sum(trainer.samples(client) for client in self.clients))
+        return float(sum(trainer.counts[client] for client in self.clients))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class TrainTask(ClientTask):
     def cost(self, trainer: Trainer) -> float:
         """Return the samples to go through."""
         amounts = [1.0] * len(self.clients) if self.work is None else self.work
-        return sum(amount * trainer.samples(client) for amount, client in zip(amounts, self.clients, strict=True))
+        return sum(amount * trainer.counts[client] for amount, client in zip(amounts, self.clients, strict=True))
 
     def run(self, trainer: Trainer, parameters: Vector) -> Sequence[LocalResult]:
         """Return each client's trained model."""
