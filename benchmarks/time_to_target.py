@@ -33,7 +33,7 @@ Every finished run is a line of DIR/results.jsonl; what is there already is not 
 With --give-up N a run ends once the hard target cannot be held within N times the longest time that another scheme
 (--give-up-on) took in the cell; it counts with that time, and factors over it are marked as lower bounds. With
 --to-beat it also ends once the scheme takes more times as long as that other under its seed than the best recorded
-rival of the cell does in the mean: it cannot be the best rival then.
+rival of the cell does in the mean over the seeds that are run.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lib.records import ROOT, Record, Stamp
@@ -57,13 +56,16 @@ def table(record: Record, name: str) -> str:
     if name in SPECIAL:
         return SPECIAL[name](json.loads((ROOT / record.file).read_text(encoding="utf-8")))
     _, flagship, part = name.split("/")
-    return PARTS[part](judged(tuple(ROOT / file for file in (record.file, *record.beside)), flagship))
+    return PARTS[part](judged((record.file, *record.beside), record.yardstick, flagship))
 
 
 @cache
-def judged(paths: tuple[Path, ...], flagship: str) -> sceptic.Judged:
+def judged(files: tuple[str, ...], yardstick: str, flagship: str) -> sceptic.Judged:
     """Return a grid, perhaps recorded in several files, as the sceptic judges it."""
-    return sceptic.Judged([row for path in paths for row in recorded.read(path)], flagship)
+    rows = [row for file in files for row in recorded.read(ROOT / file)]
+    if yardstick:
+        rows += [row for row in recorded.read(ROOT / yardstick) if row["scheme"] == flagship]
+    return sceptic.Judged(rows, flagship)
 
 
 def demo_table(comparison: Mapping[str, Any]) -> str:
