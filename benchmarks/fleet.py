@@ -29,7 +29,7 @@ from fedpace.models.builtin import Mlp
 from fedpace.records.holding import Holding
 from fedpace.runner import SharedData
 from fedpace.sim.clock import Clock
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 

@@ -1,7 +1,7 @@
 """Seconds and memory of one server step of `memory-corrected`, against one plain average of the same answers.
 
     python benchmarks/memory_step.py                                     1 M and 10 M parameters, 50, 200, 1,000 clients
-    python benchmarks/memory_step.py --parameters 100000000 --clients 50
+    python benchmarks/memory_step.py --also 100000000x50                 these, and 100 M parameters with 50 clients
     python benchmarks/memory_step.py --memory float32 --memory-gib 64 --clients 50
     python benchmarks/memory_step.py --folder /var/tmp/rows              rows in mapped files
 
@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", default="1000000,10000000")
     parser.add_argument("--clients", default="50,200,1000")
+    parser.add_argument("--also", default="", help="further pairs, as PARAMETERSxCLIENTS,...")
     parser.add_argument("--answers", type=int, default=10)
     parser.add_argument("--late", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
@@ -58,16 +59,16 @@ def main() -> None:
         print(json.dumps(measure(options)))
         return
     rows = []
-    for length in options.parameters.split(","):
-        for clients in options.clients.split(","):
-            given = ["--parameters", length, "--clients", clients, "--answers", options.answers, "--late", options.late]
-            given += ["--steps", options.steps, "--memory", options.memory, "--memory-gib", options.memory_gib]
-            given += ["--folder", options.folder, "--alone"]
-            done = subprocess.run(
-                [sys.executable, __file__, *map(str, given)], check=True, stdout=subprocess.PIPE, text=True
-            )
-            rows.append(json.loads(done.stdout))
-            print(rows[-1], file=sys.stderr, flush=True)
+    pairs = [(length, clients) for length in options.parameters.split(",") for clients in options.clients.split(",")]
+    for length, clients in [*pairs, *(pair.split("x") for pair in options.also.split(",") if pair)]:
+        given = ["--parameters", length, "--clients", clients, "--answers", options.answers, "--late", options.late]
+        given += ["--steps", options.steps, "--memory", options.memory, "--memory-gib", options.memory_gib]
+        given += ["--folder", options.folder, "--alone"]
+        done = subprocess.run(
+            [sys.executable, __file__, *map(str, given)], check=True, stdout=subprocess.PIPE, text=True
+        )
+        rows.append(json.loads(done.stdout))
+        print(rows[-1], file=sys.stderr, flush=True)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     ).stdout.strip()

@@ -1,6 +1,6 @@
 """Whether a scheme runs away where few fast clients set the pace and slow clients hold the data.
 
-    python benchmarks/runaway.py                               pace-async, 2 minutes; prints one JSON object
+    python benchmarks/runaway.py                               pace-async, a minute; prints one JSON object
     python benchmarks/runaway.py --schemes pace-async,fedbuff --seeds 10,11
 
 Federations: tables of 15 and 60 clients with 13 to 1,846 rows under the delays of real phones, which grow with the rows

@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,11 @@ class Watched(Memory):
 
     made: FloatArray
 
-    def step(self, *given: Any) -> tuple[Any, Any]:
-        """Return the step and the reference."""
-        step, reference = super().step(*given)
-        Watched.made = step
-        return step, reference
+    def step(self, *given: Any) -> Any:
+        """Return what `Memory.step` does."""
+        made = super().step(*given)
+        Watched.made = made[0]
+        return made
 
 
 def steps_of(cell: Cell, seed: int, rate: float, seconds: float) -> Iterator[dict[str, float]]:
@@ -52,10 +53,13 @@ def steps_of(cell: Cell, seed: int, rate: float, seconds: float) -> Iterator[dic
     rounds = simulation.rounds()
     next(rounds)
     while True:
-        model = simulation.parameters.clone()
+        model = deepcopy(simulation.parameters)
         current = next(rounds)
         trained = trainer.train_many(model, everybody, ASIDE + current.number)
-        together = sum(w * (result.parameters - model).double() for w, result in zip(share, trained, strict=True))
+        together = sum(
+            w * (np.asarray(result.parameters, np.float64) - np.asarray(model, np.float64))
+            for w, result in zip(share, trained, strict=True)
+        )
         wanted = np.asarray(together)
         error = Watched.made - wanted
         yield {
@@ -72,6 +76,7 @@ def main() -> None:
     """Look at the cells that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", default="digits-0.3,digits-rotated,quadratic", help="parts of the cells' names")
+    parser.add_argument("--held-out", action="store_true", help="cells of the held-out federations")
     parser.add_argument("--images", action="store_true", help="cells of MNIST and FashionMNIST, where they are present")
     parser.add_argument("--seeds", default="100")
     parser.add_argument("--seconds", type=float, default=1000.0, help="virtual ones (default 1000)")
@@ -81,6 +86,8 @@ def main() -> None:
     memory_corrected.Memory = Watched  # type: ignore[misc]
     tuned, found = Tuned(FILE), {}
     tasks = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
+    if options.held_out:
+        tasks = grid_cells.HELD_OUT
     for cell in grid_cells.cells(tasks, matching=options.cells):
         rows = []
         for seed in options.seeds.split(","):

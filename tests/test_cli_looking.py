@@ -19,8 +19,8 @@ from fedpace.records.run import Round, RunInfo, find_runs, read_run, round_line
 from fedpace.records.writer import RunWriter
 from fedpace.report.comparison import summarise
 from fedpace.report.explain import explain_client
+from fedpace.report.export import crc32c, event_file, member_rows, round_rows
 from fedpace.report.figures import cohort_map
-from fedpace.report.files import crc32c, event_file, member_rows, round_rows
 from fedpace.report.tables import latex, scheme_table
 from fedpace.runner import run_all
 

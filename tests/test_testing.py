@@ -16,7 +16,7 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
 from fedpace.selectors.random import Random
 from fedpace.testing import ContractError, ToyFleet, check_delay_model, check_selector
-from fedpace.testing.policies import _transport
+from fedpace.testing.policy_checks import _transport
 
 
 def even(rows):

@@ -14,8 +14,8 @@ from torch.nn import functional
 from fedpace.data.digits import Digits
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.data.quadratic import Quadratic
-from fedpace.models.base import FeatureModel
 from fedpace.models.builtin import Conv2, Linear, Mlp, Resnet18, Softmax
+from fedpace.models.contract import FeatureModel
 from fedpace.testing import ContractError, check_dataset, check_model
 
 

@@ -5,6 +5,7 @@ Each class switches one part off and leaves all others as they are, so that the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.server_rule import Answers, Vector
 from fedpace.core.types import View
-from fedpace.selectors.pace_async import AsyncState, PaceAsync, _Plan
+from fedpace.selectors.pace_async import REACH, AsyncState, PaceAsync, _Plan
 from fedpace.server.memory_corrected import MemoryCorrected, MemoryState
 from fedpace.server.nesterov import Nesterov
 
@@ -45,7 +46,7 @@ class NoMomentum(PaceAsync):
     @property
     def server(self) -> Any:
         """Memory and FedExP."""
-        return _Still(self.fedexp_exponent, self.memory_gib, 6.0)
+        return _Still(self.fedexp_exponent, self.memory_gib, REACH)
 
 
 @dataclass(frozen=True)
@@ -87,4 +88,33 @@ class NoSketch(PaceAsync):
     uses = PaceAsync.uses - {next(need for need in PaceAsync.uses if need.name == "UPDATE")}
 
 
-PARTS = ("NoMemory", "NoMomentum", "NoFedexp", "NoLimit", "TenAnswers", "NoSketch")
+class _Alike(MemoryCorrected):
+    """The memory's step if nobody knows how many local steps clients made."""
+
+    def apply(self, state: MemoryState, model: Vector, answers: Answers) -> tuple[Vector, MemoryState]:
+        """Return the next model, as if all clients responded alike."""
+        sources = tuple(source._replace(steps=math.nan) for source in answers.sources)
+        return super().apply(state, model, replace(answers, sources=sources))
+
+
+class NoResponse(PaceAsync):
+    """Clients with many more local steps are predicted like all others."""
+
+    name: ClassVar[str] = "no-response"
+
+    @property
+    def server(self) -> Any:
+        """Memory, momentum and FedExP, without the clients' responses."""
+        return _Alike(self.fedexp_exponent, self.memory_gib, REACH)
+
+
+class NoNews(PaceAsync):
+    """First answers do not make the server plan again with a longer step."""
+
+    name: ClassVar[str] = "no-news"
+
+    def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
+        return self._planned(state, view, fresh)
+
+
+PARTS = ("NoMemory", "NoMomentum", "NoFedexp", "NoLimit", "TenAnswers", "NoSketch", "NoResponse", "NoNews")

@@ -22,7 +22,7 @@ from fedpace.records.run import Round
 from fedpace.runner import SharedData
 from fedpace.selectors.random import Random
 from fedpace.sim.clock import Clock, VirtualTime
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.reclock import reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.torch_trainer import DivergedError

@@ -21,13 +21,13 @@ from fedpace import Settings, make_selector, stream
 from fedpace.config import parse_experiment
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.tasks import Task
+from fedpace.hosting.live_server import Host, Server
 from fedpace.hosting.replies import Note, Raw, pack_moment
-from fedpace.hosting.server import Host, Server
 from fedpace.hosting.shared_model import SharedModel
 from fedpace.moments import factor_from_features
 from fedpace.records.run import read_run
 from fedpace.runner import Execution, Job, run_job
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 
 ROOT = Path(__file__).parents[2]
 TRAINED = "trained.txt"

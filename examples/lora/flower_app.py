@@ -108,12 +108,14 @@ def main(grid: Grid, context: Context) -> None:
     def evaluate(step: int, arrays: ArrayRecord) -> MetricRecord:
         sent = arrays.to_torch_state_dict()
         model.load_state_dict(sent, strict=False)
-        reached = float((model(x).argmax(dim=1) == y).float().mean())
+        outputs = model(x)
+        reached = float((outputs.argmax(dim=1) == y).float().mean())
+        loss = float(nn.functional.cross_entropy(outputs, y))
         values, now = sum(each.numel() for each in sent.values()), paced.coordinator.now
-        print(f"LORA step {step} clock {now:.1f} accuracy {reached:.4f} values {values}", flush=True)
+        print(f"LORA step {step} clock {now:.1f} loss {loss:.4f} accuracy {reached:.4f} values {values}", flush=True)
         if reached >= float(config["target"]):
             raise TargetReachedError(f"accuracy {reached:.4f} after {step} steps and {now:.1f} s")
-        return MetricRecord({"accuracy": reached, "clock": now})
+        return MetricRecord({"accuracy": reached, "loss": loss, "clock": now})
 
     try:
         paced.start(

@@ -26,7 +26,7 @@ from fedpace.core.types import DelayConfig, Selector, configuration
 from fedpace.data.arrays import OWN
 from fedpace.data.federated import DataConfig
 from fedpace.delays.availability import Availability
-from fedpace.models.base import ModelConfig
+from fedpace.models.contract import ModelConfig
 from fedpace.server import server_step
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Fleet

@@ -102,7 +102,7 @@ def test_the_example_runs_without_a_download(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("selector", ["pace-async", "fedbuff"])
 def test_the_app_on_flower_sends_only_adapters(selector, monkeypatch, capsys):
-    """On a grid in this process, with made-up text."""
+    """On a grid in this process. Each role counts up in threes from a place of its own, among ten characters."""
     for name in ("flwr", "peft", "transformers"):
         pytest.importorskip(name)
     from flower_grid import Tools
@@ -119,20 +119,22 @@ def test_the_app_on_flower_sends_only_adapters(selector, monkeypatch, capsys):
     import compare
     import flower_app
 
-    made = lambda count, windows, seed: ([compare.made_up(windows, each, seed) for each in range(count)], "")  # noqa: E731
-    monkeypatch.setattr(flower_app, "roles", made)
+    counting = lambda count, windows, seed: ([text(each, windows, compare.WINDOW) for each in range(count)], "")  # noqa: E731
+    monkeypatch.setattr(flower_app, "roles", counting)
     written = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
-    config = written | {"selector": selector, "num-server-rounds": 8, "pretrain": 10, "target": 1.1}
+    config = written | {"selector": selector, "num-server-rounds": 8, "pretrain": 0, "target": 1.1}
     grid = Tools.grid()
     for node in range(4):
         grid.add(node + 10, flower_app.client, **{"partition-id": node, "num-partitions": 4})
         grid.nodes[node + 10][1].run_config = config
     flower_app.main(grid, Context(1, 1, {}, RecordDict(), config))
-    said = re.findall(r"LORA step \d+ clock (\S+) accuracy (\S+) values (\d+)", capsys.readouterr().out)
+    said = re.findall(r"LORA step \d+ clock (\S+) loss (\S+) accuracy \S+ values (\d+)", capsys.readouterr().out)
     assert {values for *_, values in said} == {"10832"}, "of 121,168 parameters"
     assert len(said) == 9
     clocks = [float(clock) for clock, *_ in said]
     assert clocks == sorted(clocks)
-    assert len({accuracy for _, accuracy, _ in said}) > 1, "the model changes"
+    losses = [float(loss) for _, loss, _ in said]
+    assert losses[0] > 4, "chance: log 80 is 4.4"
+    assert losses[-1] < 0.5, "it learns which character comes next, not only that there are ten: log 10 is 2.3"
     for name in ("flower_app", "compare", "model"):
         sys.modules.pop(name, None)

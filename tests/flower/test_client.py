@@ -12,7 +12,7 @@ from torch import nn
 
 from fedpace._base.errors import InputError
 from fedpace.flower import Privacy, report_mod
-from fedpace.flower.client import stable_name
+from fedpace.flower.mods import stable_name
 from fedpace.flower.wire import ASK_MOMENT, ASK_NAME, ASK_TARGETS, RECORD, note_of
 
 

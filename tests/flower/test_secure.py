@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from flower_grid import Tools
 from flwr.client.mod import secaggplus_mod
 
-from fedpace.flower.client import report_mod
+from fedpace.flower.mods import report_mod
 from fedpace.flower.secure import SecureRounds, secure_mod
 
 NODES = 10

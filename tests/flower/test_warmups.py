@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from fedpace import Settings
 from fedpace._base.errors import InputError
 from fedpace.flower import PacedServer, PacedStrategy, report_mod
-from fedpace.hosting.server import LIVE_DEFAULTS
+from fedpace.hosting.live_server import LIVE_DEFAULTS
 from fedpace.records.run import read_run
 
 

@@ -69,7 +69,7 @@ def settled(selection, seconds=10.0, **facts):
 def warmup_due(session, available=None):
     """Whether the next selection will be a full warm-up."""
     coordinator = session.coordinator
-    return bool(coordinator.unmeasured(coordinator.reachable(available)).size)
+    return bool(coordinator.warmup.unmeasured(coordinator.reachable(available)).size)
 
 
 def warmed(selector=None, clients=("a", "b", "c"), **options):

@@ -11,8 +11,8 @@ import pytest
 
 from fedpace import Coordinator, Outcome, Settings, make_selector, make_server, stream
 from fedpace.core.types import Need
+from fedpace.hosting.live_server import Host, Server
 from fedpace.hosting.replies import Note, Raw, parse
-from fedpace.hosting.server import Host, Server
 from fedpace.hosting.shared_model import SharedModel
 
 MODEL = {

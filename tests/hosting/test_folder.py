@@ -19,8 +19,8 @@ import pytest
 from fedpace import Settings, make_selector
 from fedpace._base.errors import InputError, StorageError
 from fedpace.core.types import Need
+from fedpace.hosting.live_server import Host, Server
 from fedpace.hosting.replies import Note, Raw
-from fedpace.hosting.server import Host, Server
 from fedpace.records.run import read_run
 
 CLIENTS = list("abcd")

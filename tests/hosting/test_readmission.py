@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from fedpace import Coordinator, Outcome, Session, Settings, make_selector
 from fedpace._base.errors import InputError
 from fedpace.cli import app
+from fedpace.hosting.live_server import Host, Server
 from fedpace.hosting.replies import Note, Raw
-from fedpace.hosting.server import Host, Server
 from fedpace.hosting.state_folder import PATTERN, request_readmission
 from fedpace.records.influence import Influence
 from fedpace.records.run import read_run

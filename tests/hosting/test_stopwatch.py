@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpace.hosting import server as stopwatch
-from fedpace.hosting.server import Spent, Stopwatch
+from fedpace.hosting.live_server import Spent, Stopwatch
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from fedpace._base.errors import InputError
-from fedpace.models.base import linear_layer, zero_layer
 from fedpace.models.builtin import Linear, Mlp, Softmax
+from fedpace.models.contract import linear_layer, zero_layer
 
 CONFIGS = [Linear(), Linear(bias=True), Softmax(), Mlp(hidden=5), Mlp(hidden=5, layers=3)]
 

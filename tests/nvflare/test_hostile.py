@@ -13,8 +13,8 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import fedpace
 from fedpace.core.settings import Settings
+from fedpace.hosting.live_server import Server
 from fedpace.hosting.replies import Note
-from fedpace.hosting.server import Server
 from fedpace.nvflare.client import NOTE
 from fedpace.nvflare.controller import HOST, BroadcastTransport
 from fedpace.testing import hostile

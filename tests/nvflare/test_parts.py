@@ -15,8 +15,8 @@ from nvflare.job_config.api import FedJob
 import fedpace
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.settings import Settings
+from fedpace.hosting.live_server import LIVE_DEFAULTS, Server
 from fedpace.hosting.replies import Note, Reply, read_note
-from fedpace.hosting.server import LIVE_DEFAULTS, Server
 from fedpace.nvflare import PacedFedAvg, Privacy, Reporter
 from fedpace.nvflare.client import MOMENTS, NOTE, TARGETS
 from fedpace.nvflare.controller import HOST, BroadcastTransport, mean_metrics

@@ -13,7 +13,7 @@ from fedpace._base import registry
 from fedpace._base.errors import InputError
 from fedpace.population import Accept, Admission, CheckIn, GroupBook, Limits, Reject, Steering, make_admission
 from fedpace.population.policies.paced import filled
-from fedpace.testing.admission import check_admission
+from fedpace.testing.admission_checks import check_admission
 
 POLICIES = registry.admission.names()
 SMALL = {

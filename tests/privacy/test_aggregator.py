@@ -32,7 +32,7 @@ from fedpace._base.errors import InputError
 from fedpace.core.sums import Member
 from fedpace.hosting.aggregator import make_keys, pack, seal, unpack, unseal
 from fedpace.server import server_step
-from fedpace.server._sums import sum_rule
+from fedpace.server._client_memory import sum_rule
 
 pytest.importorskip("cryptography")
 

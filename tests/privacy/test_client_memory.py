@@ -22,7 +22,9 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Linear, Softmax
 from fedpace.selectors import pace_async
 from fedpace.selectors.pace_async import PaceAsync
-from fedpace.server._client_memory import ClientMemory, OwnMemory, current
+from fedpace.server._client_memory import ClientMemory
+from fedpace.server._own_memory import OwnMemory
+from fedpace.server._sum_memory import current
 from fedpace.sim.rounds import Fleet, Simulation
 from fedpace.sim.training import Training
 
@@ -150,6 +152,7 @@ def state_of(shares):
         remembered_paths=(0.0,) * len(shares),
         remembered_drifts=(-1.0,) * len(shares),
         remembered_lengths=(1.0,) * len(shares),
+        remembered_responses=(1.0,) * len(shares),
     )
 
 

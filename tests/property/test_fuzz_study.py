@@ -13,7 +13,7 @@ import pytest
 import fedpace
 from fedpace import Settings, make_selector
 from fedpace.delays.availability import Availability
-from fedpace.hosting.server import Host, Server
+from fedpace.hosting.live_server import Host, Server
 from fedpace.planning import plan_cohort
 from fedpace.sim.clock import Clock
 from fedpace.sim.fleet import Fleet

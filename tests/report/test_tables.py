@@ -7,8 +7,8 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.report.comparison import summarise
+from fedpace.report.export import round_rows
 from fedpace.report.figures import cohort_over_rounds
-from fedpace.report.files import round_rows
 from fedpace.report.numbers import estimate, geometric_estimate, time_estimate
 from fedpace.report.summary import sentences
 from fedpace.report.tables import scheme_table

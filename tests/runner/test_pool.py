@@ -17,7 +17,7 @@ from fedpace._base.errors import InfeasibleError, InputError
 from fedpace.config import parse_experiment
 from fedpace.records.run import find_runs, read_run
 from fedpace.runner import Execution, run_all
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 
 LONG = TINY.replace("lr = 0.05", "lr = 1e-9").replace("max_rounds = 3", "max_rounds = 1000000")
 

@@ -361,3 +361,97 @@ def test_changes_that_cancel_leave_no_error_in_the_memory():
         paths = [state.path - path for path in state.remembered_paths]
         error = np.mean(np.multiply(drifts, paths))
         assert state.memory_error == pytest.approx(error**2 / state.mean_square, rel=1e-4)
+
+
+# -- clients that train more, and respond more ---------------------------------------------------------------------
+
+STEPS = (5, 5, 5, 100, 100, 100)
+"""Local steps of each client; updates grow with them, up to the client's own optimum."""
+RESPONSES = 1 - 0.95 ** np.array(STEPS)
+OPTIMA = 10 * np.linalg.qr(np.random.default_rng(7).normal(size=(8, CLIENTS)))[0].T
+"""(6, 8) the clients' own optima, all as far from the first model."""
+
+
+def responding(state, model, version, answers, *, steps=STEPS):
+    """Make a step of (client, the model that it was given, its version); updates are s_j (m_j - x)."""
+    rule = MemoryCorrected(0.0)
+    gather = Gather(rule, np.zeros(8), mean=False)
+    fresh = sum(of == version for _, _, of in answers)
+    for client, given, of in answers:
+        told = float(steps[client]) if steps else float("nan")
+        trained = given + RESPONSES[client] * (OPTIMA[client] - given)
+        weight = 1 / fresh if of == version else 0.0
+        gather.add(trained, given, weight, Source(client, of, 1 / CLIENTS, 1.0, told))
+    return rule.apply(state, model, gather.answers(version))
+
+
+def wanted(model):
+    """The mean of all clients' updates."""
+    return np.mean(RESPONSES[:, None] * (OPTIMA - model), axis=0)
+
+
+def after_a_step(steps):
+    start = np.zeros(8)
+    everyone = [(client, start, 0) for client in range(CLIENTS)]
+    return responding(MemoryCorrected(0.0).init(np.zeros(8)), start, 0, everyone, steps=steps)
+
+
+def test_clients_that_train_more_are_predicted_to_respond_more():
+    errors = {}
+    for steps in (STEPS, None):
+        model, state = after_a_step(steps)
+        _, after = responding(state, model, 1, [(0, model, 1), (1, model, 1)], steps=steps)
+        errors[steps] = np.linalg.norm(after.last - wanted(model)) / np.linalg.norm(wanted(model))
+    assert errors[None] > 0.3, "the two with 5 steps hardly feel the move that all others feel"
+    assert errors[STEPS] < 0.1
+
+
+def test_a_late_first_answer_is_predicted_to_respond_too():
+    start, state = np.zeros(8), MemoryCorrected(0.0).init(np.zeros(8))
+    model, state = responding(state, start, 0, [(client, start, 0) for client in (0, 1, 2)])
+    late = [(client, start, 0) for client in (3, 4, 5)]
+    _, state = responding(state, model, 1, [(0, model, 1), (1, model, 1), *late])
+    found = dict(zip(state.remembered_clients, state.remembered_responses, strict=True))
+    usual = np.exp(np.mean(np.log(RESPONSES[:3])))
+    np.testing.assert_allclose([found[client] for client in (3, 4, 5)], RESPONSES[3:] / usual, rtol=0.15)
+    assert np.linalg.norm(state.last - wanted(model)) < 0.1 * np.linalg.norm(wanted(model))
+
+
+def test_a_response_is_no_larger_than_the_ratio_of_local_steps():
+    state = after_a_step((1, 1, 1, 4, 4, 4))[1]
+    assert state.usual_steps == pytest.approx(2)
+    assert state.remembered_responses == (1.0,) * CLIENTS, "twice or half as many steps as usual count as alike"
+    state = after_a_step((1, 1, 1, 1, 1, 1000))[1]
+    assert max(state.remembered_responses[:-1]) <= 1 < state.remembered_responses[-1]
+    assert state.remembered_responses[-1] <= 1000 / state.usual_steps / 2
+
+
+def test_similar_numbers_of_steps_change_nothing():
+    alike = (20, 30, 20, 25, 30, 24)
+    models = []
+    for steps in (alike, None):
+        model, state = after_a_step(steps)
+        models.append(responding(state, model, 1, [(0, model, 1), (3, model, 1)], steps=steps)[0])
+    np.testing.assert_array_equal(*models)
+
+
+def test_few_local_steps_do_not_vouch_for_many():
+    """The error that is expected of a next step counts that clients with many steps may respond unseen."""
+    model, state = after_a_step(STEPS)
+    after = responding(state, model, 1, [(0, model, 1), (1, model, 1)])[1]
+    found = dict(zip(after.remembered_clients, after.remembered_responses, strict=True))
+    least = sum(0.5 * max(0.0, 1 - 2 * found[0] / found[client]) for client in (3, 4, 5)) * after.path / CLIENTS
+    assert least > 0
+    assert after.memory_error * after.mean_square >= (least * (1 - after.remembered_paths[0] / after.path)) ** 2
+
+
+def test_where_offsets_predict_nothing_responses_do_not_count():
+    """With b = 0 the step is the plain average, however few local steps made it."""
+    model, state = after_a_step(STEPS)
+    state = replace(state, offsets=state.offsets.of([-row for row in state.offsets.rows]))
+    _, after = responding(state, model, 1, [(0, model, 1), (1, model, 1)])
+    assert after.predicted == 0
+    plain = np.mean([RESPONSES[client] * (OPTIMA[client] - model) for client in (0, 1)], axis=0)
+    silent = (CLIENTS - 2) / CLIENTS
+    spoken = np.sum([RESPONSES[client] * (OPTIMA[client] - model) for client in (0, 1)], axis=0) / CLIENTS
+    np.testing.assert_allclose(after.last, silent * plain + spoken)

@@ -18,7 +18,7 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.models._modules import FeatureModel
 from fedpace.models.builtin import Softmax
 from fedpace.sim import flat, torch_trainer
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.flat import resolve
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import Training

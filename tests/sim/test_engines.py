@@ -24,7 +24,7 @@ from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Conv2, Mlp
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
-from fedpace.sim.engines.base import EngineOptions, Inline, WorkerLostError, cores
+from fedpace.sim.engines.engine import EngineOptions, Inline, WorkerLostError, cores
 from fedpace.sim.engines.processes import RETRIES, Processes
 from fedpace.sim.engines.worker import SharedArrays
 from fedpace.sim.rounds import Simulation

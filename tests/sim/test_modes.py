@@ -16,8 +16,8 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.delays.constant import ConstantDelays
-from fedpace.models.base import FeatureModel, linear_layer
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.models.contract import FeatureModel, linear_layer
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.flat import FlatModel, mean_buffers
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.torch_trainer import TorchTrainer, Training

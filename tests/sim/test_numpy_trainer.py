@@ -22,7 +22,7 @@ from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Conv2, Linear, Mlp, Softmax
 from fedpace.server.fedadam import Fedadam
 from fedpace.sim.checkpoint import Checkpoints, save_model
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.numpy_trainer import NumpyTrainer
 from fedpace.sim.rounds import Simulation, SpeedGroups
 from fedpace.sim.torch_trainer import TorchTrainer

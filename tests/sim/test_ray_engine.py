@@ -20,7 +20,7 @@ from fedpace._base.errors import FedpaceError
 from fedpace._base.rng import stream
 from fedpace.data.digits import Digits
 from fedpace.models.builtin import Mlp
-from fedpace.sim.engines.base import EngineOptions, Inline, WorkerLostError
+from fedpace.sim.engines.engine import EngineOptions, Inline, WorkerLostError
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.training import DivergedError, Training
 

@@ -10,9 +10,9 @@ from stacks import COUNTS, MODELS, federation, trainings
 from torch import nn
 
 from fedpace._base.rng import stream
-from fedpace.models.base import FeatureModel
 from fedpace.models.builtin import Conv2, Linear, Softmax
-from fedpace.sim.engines.base import one_thread
+from fedpace.models.contract import FeatureModel
+from fedpace.sim.engines.engine import one_thread
 from fedpace.sim.stacking import STACK_CLIENTS
 from fedpace.sim.torch_trainer import DivergedError, TorchTrainer, Training, linear_layers
 

@@ -23,7 +23,7 @@ from fedpace.delays.uniform import UniformDelays
 from fedpace.models.builtin import Conv2, Linear, Softmax
 from fedpace.records.run import parse_round, round_line
 from fedpace.sim.checkpoint import Checkpoints
-from fedpace.sim.engines.base import Inline
+from fedpace.sim.engines.engine import Inline
 from fedpace.sim.engines.processes import Processes
 from fedpace.sim.numpy_trainer import NumpyTrainer
 from fedpace.sim.reclock import reclock

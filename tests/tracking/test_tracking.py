@@ -14,7 +14,7 @@ from fedpace import tracking as tracking_module
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace.config import parse_experiment
 from fedpace.tracking import Tracker, Tracking, make_trackers
-from fedpace.tracking.builtin import Tensorboard
+from fedpace.tracking.trackers import Tensorboard
 
 seen: dict[str, list] = {}
 

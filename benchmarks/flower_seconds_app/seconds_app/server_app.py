@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace.flower import PacedServer, PacedStrategy
-from fedpace.hosting.server import Spent
+from fedpace.hosting.live_server import Spent
 from fedpace.records.holding import Holding
 from seconds_app import task
 from seconds_app.travels import Travels

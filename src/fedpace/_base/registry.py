@@ -150,7 +150,7 @@ datasets = Catalogue("data set", "fedpace.data", "fedpace.datasets")
 models = Catalogue("model", "fedpace.models.builtin", "fedpace.models")
 servers = Catalogue("server step", "fedpace.server", "fedpace.servers")
 admission = Catalogue("admission policy", "fedpace.population.policies", "fedpace.admission")
-trackers = Catalogue("tracker", "fedpace.tracking.builtin", "fedpace.trackers")
+trackers = Catalogue("tracker", "fedpace.tracking.trackers", "fedpace.trackers")
 robust = Catalogue("robust rule", "fedpace.trust.robust", "")
 
 

@@ -13,7 +13,7 @@ import typer
 import fedpace
 from fedpace._base.checks import printable
 from fedpace._base.errors import FedpaceError, terminable
-from fedpace.cli import aggregating, listing, looking, planning, runs, tuning
+from fedpace.cli import aggregating, listing, looking, plan, runs, tune
 
 app = typer.Typer(
     help="Client selection for federated learning: which clients to wait for, and how to weight their updates.",
@@ -31,10 +31,10 @@ app.command()(looking.watch)
 app.command()(looking.explain)
 app.command()(looking.export)
 app.command()(looking.readmit)
-app.command()(planning.plan)
-app.command()(tuning.tune)
-app.command()(planning.population)
-app.command()(tuning.reproduce)
+app.command()(plan.plan)
+app.command()(tune.tune)
+app.command()(plan.population)
+app.command()(tune.reproduce)
 app.command()(aggregating.aggregator)
 app.command("list")(listing.list_components)
 app.command()(listing.show)

@@ -24,19 +24,19 @@ from fedpace import runner
 from fedpace._base.errors import InputError, StorageError
 from fedpace._base.files import INTACT, json_bytes, keeping, write_atomically
 from fedpace._base.registry import key_values, parse_named
-from fedpace.cli.options import Changes, ExecutionOptions, print_json
+from fedpace.cli.parameters import Changes, ExecutionOptions, print_json
 from fedpace.config import Experiment, Overrides, load_experiments
 from fedpace.progress import RunProgress
 from fedpace.records.catalogue import PLAN, comparison_folders
 from fedpace.records.run import INFO, ROUNDS, RunRecord, find_runs, in_order
 from fedpace.report.comparison import retarget, summarise
-from fedpace.report.files import report_files, write_reports
+from fedpace.report.export import report_files, write_reports
 from fedpace.report.numbers import counted
-from fedpace.report.privacy import privacy_sentence
+from fedpace.report.privacy_panel import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import cost_table, delay_table, scheme_table, terminal
 from fedpace.runner import Execution, Plan, check_folder, duration_text, pending, planned, run_one, run_plan
-from fedpace.sim.engines.base import EngineOptions, limit_to_one_thread
+from fedpace.sim.engines.engine import EngineOptions, limit_to_one_thread
 
 
 def execution(how: ExecutionOptions) -> Execution:

@@ -21,7 +21,7 @@ from fedpace._base import registry
 from fedpace._base.checks import did_you_mean
 from fedpace._base.errors import FedpaceError, InputError
 from fedpace._base.registry import key_values
-from fedpace.cli.options import AsJson, print_json
+from fedpace.cli.parameters import AsJson, print_json
 from fedpace.data import hub
 
 if TYPE_CHECKING:

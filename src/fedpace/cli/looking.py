@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedpace._base.checks import printable
 from fedpace._base.errors import InputError
-from fedpace.cli.options import AsJson, print_json
+from fedpace.cli.parameters import AsJson, print_json
 
 if TYPE_CHECKING:
     from fedpace.records.catalogue import RunState
@@ -150,7 +150,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Export recorded runs: tables of rounds and cohorts, a LaTeX table, or curves for TensorBoard."""
-    from fedpace.report.files import export_runs
+    from fedpace.report.export import export_runs
 
     chosen = _chosen(folder, selector, seed)
     written = export_runs(chosen, out or folder.resolve().with_name(f"{folder.resolve().name}-export"), to)

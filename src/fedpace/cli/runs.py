@@ -12,7 +12,7 @@ import typer
 
 from fedpace._base.errors import InputError
 from fedpace._base.registry import split_list
-from fedpace.cli.options import AsJson, Changes, ExecutionOptions, ExperimentFile, Jobs, Out, Overwrite, grouped
+from fedpace.cli.parameters import AsJson, Changes, ExecutionOptions, ExperimentFile, Jobs, Out, Overwrite, grouped
 
 
 @grouped

@@ -38,14 +38,15 @@ from fedpace._base.files import folder_of
 from fedpace._base.rng import stream
 from fedpace.core import saving
 from fedpace.core.aggregation import Trained
-from fedpace.core.ledger import Ledger, WideKind, ordinary, valid_seconds
+from fedpace.core.facts import WideKind, ordinary, valid_seconds
+from fedpace.core.ledger import Ledger
 from fedpace.core.rounds import Rounds, ending
 from fedpace.core.settings import Settings
 from fedpace.core.step_bounds import StepBounds
 from fedpace.core.step_log import Phase, Progress, StepLog
 from fedpace.core.sums import check_sums
 from fedpace.core.task_table import TaskTable
-from fedpace.core.tasks import Actions, Answer, Kind, Move, Policy, Step, Task, Wait
+from fedpace.core.tasks import Actions, Answer, Kind, Move, Policy, Step, Task
 from fedpace.core.types import (
     ClientId,
     Diagnostics,
@@ -69,10 +70,10 @@ from fedpace.core.validation import (
     make_report,
     warn_of_missing_facts,
 )
+from fedpace.core.warmup import WarmUp
 from fedpace.moments.store import MomentStore
 
 NOTHING_DUE = Actions()
-KNOWS_NOBODY = "lazy warm-up: {} knows too little of every client"
 
 IDLE = (Phase.JOINING, Phase.WARMING_UP, Phase.PROBING, Phase.DECIDING, Phase.WAITING)
 ALLOWED: dict[str, tuple[Phase, ...]] = {
@@ -129,6 +130,7 @@ class Coordinator:
         if self.sums:
             check_sums(policy, how.minimum)
         self.bounds = StepBounds(self.ledger)
+        self.warmup = WarmUp(self.ledger, how, policy)
         self.policy: Any = policy if hasattr(policy, "decide") else Rounds(policy, self._name, self.bounds.cohort)
         self.state: Any = self.policy.init()
         self.progress = Progress()
@@ -403,7 +405,7 @@ class Coordinator:
         self._expect("ask")
         reachable = self.reachable(available)
         ready = reachable & self.ready()
-        if self.unmeasured(reachable).size or not ready.any():
+        if self.warmup.unmeasured(reachable).size or not ready.any():
             return NOTHING_DUE
         self.advance(now)
         return self._probe(self.view_of(ready)) or NOTHING_DUE
@@ -490,71 +492,31 @@ class Coordinator:
 
     def _begin(self, reachable: BoolArray) -> Actions:
         """Return what is due when the policy waits for nothing: a warm-up, a probe, or the policy's decision."""
-        if (rows := self.unmeasured(reachable)).size:
+        if (rows := self.warmup.unmeasured(reachable)).size:
             if self.settings.warmup_trains and not (reachable & self.ready()).any():
-                return self._first_round(rows)
+                self.progress.stand_in = self.progress.training = True
+                self.ledger.columns["asked"][rows] = True
+                return self._execute(self.warmup.first_round(rows))
             tasks = self._start("measure", rows)
             self.progress.phase, self.progress.warming = Phase.WARMING_UP, {task.id for task in tasks}
-            self.progress.quorum = self._warmup_quorum(rows.size)
+            self.progress.quorum = self.warmup.quorum(rows.size)
             return Actions(tasks, warmup=True)
         ready = reachable & self.ready()
         if not ready.any():
-            rows = self._newcomers(reachable & ~self.ledger.mask(self._busy()), needed=True)
+            rows = self.warmup.newcomers(reachable & ~self.ledger.mask(self._busy()), self.step, needed=True)
             if not rows.size:
                 return NOTHING_DUE
             self.progress.stand_in = True
-            status = KNOWS_NOBODY.format(self.policy.name)
-            why = Diagnostics(status=status, reasons=dict.fromkeys(rows.tolist(), "never seen"))
-            return self._execute(Move(rows, self.among(rows), why=why))
+            return self._execute(self.warmup.stand_in(rows))
         view = self.view_of(ready)
         if self.progress.probed_step != self.step and (asked := self._probe(view)) is not None:
             return asked
         move = self._decide(view)
-        newcomers = self._newcomers(reachable & ~ready & ~self.ledger.mask(self._busy()))
+        newcomers = self.warmup.newcomers(reachable & ~ready & ~self.ledger.mask(self._busy()), self.step)
         actions = self._execute(move)
         if not newcomers.size:
             return actions
         return replace(actions, tasks=(*actions.tasks, *self._start("measure", newcomers)))
-
-    def _first_round(self, rows: IntArray) -> Actions:
-        """Start a warm-up that is also the first round: all these clients train, and `warmup_wait` of them suffice."""
-        self.progress.stand_in = self.progress.training = True
-        self.ledger.columns["asked"][rows] = True
-        quorum = self._warmup_quorum(rows.size)
-        why = Diagnostics(
-            status=f"warm-up: {self.policy.name} knows too little of {rows.size} clients; all train, and those count "
-            "that answer first",
-            reasons=dict.fromkeys(rows.tolist(), "warm-up"),
-        )
-        return self._execute(Move(rows, self.among(rows), wait=Wait(quorum), why=why))
-
-    def _warmup_quorum(self, clients: int) -> int:
-        """Return how many answers end a warm-up of this many clients; with sums, enough for a first cohort."""
-        quorum = math.ceil(self.settings.warmup_wait * clients)
-        return min(clients, max(quorum, self.settings.minimum)) if self.sums else quorum
-
-    def unmeasured(self, reachable: BoolArray) -> IntArray:
-        """Return the rows for a full warm-up: reachable clients that lack a needed fact and were never asked."""
-        if self.settings.warmup != "full":
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(reachable & ~self.ledger.known(self.policy.needs) & ~self.ledger.columns["asked"])
-
-    def _newcomers(self, unknown: BoolArray, *, needed: bool = False) -> IntArray:
-        """Return random rows of the clients in the mask `unknown`, at most `warmup_quota`, for a lazy warm-up.
-
-        A client with f failures is considered with probability 2^-f, so that a dead client is not asked in every
-        round. With `needed`, the result is empty only if `unknown` is.
-        """
-        rows = np.flatnonzero(unknown)
-        if not rows.size:
-            return rows
-        rng = stream(self.settings.seed, "newcomers", self.step)
-        patient = rows[rng.random(rows.size) < 0.5 ** self.ledger.columns["failures"][rows]]
-        if not patient.size:
-            if not needed:
-                return patient
-            patient = rows
-        return np.sort(rng.choice(patient, size=min(self.settings.warmup_quota, patient.size), replace=False))
 
     def _decide(self, view: View) -> Move:
         """Return the policy's next move.
@@ -860,15 +822,13 @@ class Coordinator:
         reasons = tasks if isinstance(tasks, Mapping) else dict.fromkeys(refused, "refused by the server")
         self.task_table.refuse(refused)
         self.log.failures |= {str(task.client): reasons[task.id] for task, _ in step.answers if task.id in reasons}
-        left = [(task, weight) for task, weight in step.answers if task.id not in refused]
-        weighted, scale = tuple(left), step.scale
-        if refused and step.mode == "average" and sum(weight for _, weight in left) > 0:
+        found = step.without(refused) if refused else step
+        weights = np.array([weight for _, weight in found.answers])
+        if refused and step.mode == "average" and weights.any():
             # Cap the scaled weights too: a refused client may collude with a client that gets its weight.
-            weights = np.array([weight for _, weight in left])
-            weights = weights / sum(weights.tolist())
-            weighted, scale = self.bounds.weigh([task for task, _ in left], weights, step.mode, step.number, self.log)
-        facts = step.facts_of([task.id not in refused for task, _ in step.answers])
-        found = replace(step, answers=weighted, scale=scale, facts=facts)
+            left = [task for task, _ in found.answers]
+            weighted, scale = self.bounds.weigh(left, weights, step.mode, step.number, self.log)
+            found = replace(found, answers=weighted, scale=scale)
         if self._step is not None:
             self._step = found
         return found
@@ -882,12 +842,7 @@ class Coordinator:
             tasks: ids of the tasks.
             step: the due step.
         """
-        left = [(task, weight) for task, weight in step.answers if task.id not in tasks]
-        total = sum(weight for _, weight in left)
-        if step.mode == "average" and total > 0:
-            left = [(task, weight / total) for task, weight in left]
-        facts = step.facts_of([task.id not in tasks for task, _ in step.answers])
-        found = replace(step, answers=tuple(left), facts=facts)
+        found = step.without(tasks)
         if self._step is not None:
             self._step = found
         return found

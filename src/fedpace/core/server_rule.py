@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
-from fedpace.numerics.parts import LARGE, in_parts
+from fedpace.numerics.parts import LARGE, in_parts, inner
 from fedpace.trust.robust import Combined
 
 SingleArray = NDArray[np.float32]
@@ -82,7 +82,7 @@ class Update:
 
         def square(part: slice) -> float:
             values = np.subtract(self._trained[part], self._sent[part], dtype=np.float64)
-            return float(values @ values)
+            return inner(values, values)
 
         return math.sqrt(sum(in_parts(square, len(self))))
 
@@ -108,7 +108,7 @@ class WeightedSum:
                 if weight:
                     values = update[part]
                     total[part] += weight * values
-                    square += weight * float(values @ values)
+                    square += weight * inner(values, values)
             return square
 
         return total, sum(in_parts(add, *self.shape))

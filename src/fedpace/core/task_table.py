@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedpace._base.checks import FloatArray, IntArray
-from fedpace.core.ledger import ordinary
+from fedpace.core.facts import ordinary
 from fedpace.core.tasks import Answer, Kind, Task
 from fedpace.core.types import ClientId, InFlight, Outcome
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
@@ -178,9 +178,18 @@ class Step:
         """Whether no answer is stale: all clients trained from the current version."""
         return all(task.step == self.number - 1 for task, _ in self.answers)
 
-    def facts_of(self, kept: list[bool]) -> StepFacts:
-        """Return the facts when only the answers marked in `kept` stay."""
-        return {name: np.asarray(value)[kept] if np.ndim(value) else value for name, value in self.facts.items()}
+    def without(self, tasks: Container[int]) -> Step:
+        """Return the step without the answers to `tasks`.
+
+        In mode `average` the weights of the remaining answers are scaled to sum 1.
+        """
+        kept = [task.id not in tasks for task, _ in self.answers]
+        left = tuple(answer for answer, stays in zip(self.answers, kept, strict=True) if stays)
+        total = sum(weight for _, weight in left)
+        if self.mode == "average" and total > 0:
+            left = tuple((task, weight / total) for task, weight in left)
+        facts = {name: np.asarray(value)[kept] if np.ndim(value) else value for name, value in self.facts.items()}
+        return replace(self, answers=left, facts=facts)
 
 
 @dataclass(frozen=True, eq=False)

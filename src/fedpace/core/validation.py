@@ -15,7 +15,8 @@ import numpy as np
 from fedpace._base.checks import FloatArray, IntArray, Naming, float_array, listed
 from fedpace._base.codec import ClientId
 from fedpace._base.errors import FedpaceWarning, InputError
-from fedpace.core.ledger import KINDS, Ledger, WideKind, filled, width_of
+from fedpace.core.facts import KINDS, WideKind, width_of
+from fedpace.core.ledger import Ledger, filled
 from fedpace.core.task_table import TaskTable, stacked
 from fedpace.core.tasks import StepFacts, Task
 from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View

@@ -20,8 +20,8 @@ except ImportError as cause:
     found = " (an older version is here)" if find_spec("flwr") else ""
     raise MissingExtraError(f"fedpace on Flower{found}", "flower", "flwr>=1.21") from cause
 
-from fedpace.flower.client import report_mod, sealed_mod
-from fedpace.flower.server import PacedServer
+from fedpace.flower.mods import report_mod, sealed_mod
+from fedpace.flower.paced_server import PacedServer
 from fedpace.flower.strategy import PacedStrategy
 from fedpace.flower.wire import local_steps, reported_seconds
 from fedpace.hosting.replies import Privacy

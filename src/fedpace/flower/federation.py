@@ -34,9 +34,9 @@ from fedpace.core.types import Need, Selector
 from fedpace.flower.grid import GridTransport, connected_nodes, pull, push, registered_nodes
 from fedpace.flower.wire import ASK_LABELS, ASK_NAME, ASK_SAMPLES, note_of, record
 from fedpace.hosting.aggregator import TrustedAggregator
+from fedpace.hosting.live_server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.hosting.replies import Note
 from fedpace.hosting.reply_loop import FORGET_SECONDS
-from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.hosting.shared_model import ArraysValidation
 from fedpace.trust.robust import RobustRule
 

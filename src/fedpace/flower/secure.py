@@ -53,13 +53,13 @@ from fedpace.core.settings import MINIMUM, Settings
 from fedpace.core.sums import SQUARE, UPDATE, Group, GroupSum, SumAggregator
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import Need, Outcome
-from fedpace.flower.client import Handler
 from fedpace.flower.grid import check, pull, push
+from fedpace.flower.mods import Handler
 from fedpace.flower.wire import ASK_MOMENT, ASK_TARGETS, RECORD, note_of, unpacked
 from fedpace.hosting.aggregator import secret_normal
 from fedpace.hosting.replies import Arrays, flat, is_buffer
 from fedpace.server import server_step
-from fedpace.server._sums import sum_rule
+from fedpace.server._client_memory import sum_rule
 
 log = logging.getLogger("flwr")
 
@@ -128,7 +128,7 @@ class SecureRounds:
         selector: a scheme for rounds, or its name.
         minimum: fewest nodes in a sum.
         seed: of all random streams.
-        server: server step, or its name; None = the scheme's, as far as sums allow (`fedpace.server._sums`).
+        server: server step, or its name; None = the scheme's, as far as sums allow (`fedpace.server._client_memory`).
         threshold: part of a round's nodes that must stay until the end; the others may drop out while they train.
         clipping_range: parameters beyond plus and minus this are clipped by Flower's protocol.
         timeout: seconds to wait for each stage of the protocol; nodes that are silent for longer have dropped out.

@@ -30,8 +30,8 @@ from fedpace.flower.evaluation import common_metrics, metrics_of, usable_evaluat
 from fedpace.flower.federation import Federation
 from fedpace.flower.grid import check
 from fedpace.flower.wire import record, unpacked
+from fedpace.hosting.live_server import make_server
 from fedpace.hosting.replies import Arrays, Reply
-from fedpace.hosting.server import make_server
 from fedpace.hosting.shared_model import mean_buffers
 from fedpace.server import server_step
 from fedpace.server.average import Average

@@ -56,7 +56,7 @@ from fedpace.core.settings import MINIMUM
 from fedpace.core.sums import UPDATE, Group, GroupSum, Member, Sums, add_up, weighted_contribution, with_training
 from fedpace.core.tasks import Task
 from fedpace.core.types import ClientId
-from fedpace.server._client_memory import OwnMemory
+from fedpace.server._own_memory import OwnMemory
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedpace._base.errors import FedpaceWarning, InputError
-from fedpace.models.base import CHUNK, Dense
+from fedpace.models.contract import CHUNK, Dense
 from fedpace.models.custom import UserModel
 
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from fedpace._base.checks import at_least
 from fedpace._base.errors import InputError
 from fedpace._base.options import AtLeast, Options
-from fedpace.models.base import Dense, LinearLayers
+from fedpace.models.contract import Dense, LinearLayers
 
 if TYPE_CHECKING:
     import torch
 
-    from fedpace.models.base import FeatureModel
+    from fedpace.models.contract import FeatureModel
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Conv2(Options):
         from torch import nn
 
         from fedpace.models._modules import ChannelsLast, conv_layer
-        from fedpace.models.base import FeatureModel, linear_layer
+        from fedpace.models.contract import FeatureModel, linear_layer
 
         if len(input_shape) != 3:
             raise InputError(f"conv2 takes images of (channels, height, width), but inputs of {input_shape} came")
@@ -148,7 +148,7 @@ class StackedLstm(Options):
     def build(self, input_shape: tuple[int, ...], outputs: int, *, generator: torch.Generator) -> FeatureModel:
         """Return the model; inputs and predictions use the same alphabet of `outputs` characters."""
         from fedpace.models._modules import LastState, embedding_layer, lstm_layers
-        from fedpace.models.base import FeatureModel, linear_layer
+        from fedpace.models.contract import FeatureModel, linear_layer
 
         if len(input_shape) != 1:
             raise InputError(f"stacked-lstm takes windows of (characters,), but inputs of {input_shape} came")
@@ -191,7 +191,7 @@ class Resnet18(Options):
         from torch import nn
 
         from fedpace.models._modules import Block, he_conv_layer
-        from fedpace.models.base import FeatureModel, linear_layer
+        from fedpace.models.contract import FeatureModel, linear_layer
 
         if len(input_shape) != 3:
             raise InputError(f"resnet18 takes images of (channels, height, width), but inputs of {input_shape} came")

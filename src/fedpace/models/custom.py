@@ -24,12 +24,12 @@ import numpy as np
 
 from fedpace._base.checks import IntArray, is_number, shortened
 from fedpace._base.errors import InputError
-from fedpace.models.base import ModelConfig
+from fedpace.models.contract import ModelConfig
 
 if TYPE_CHECKING:
     import torch
 
-    from fedpace.models.base import FeatureModel
+    from fedpace.models.contract import FeatureModel
 
 
 class TrainReport(NamedTuple):

@@ -8,7 +8,6 @@ Privacy", 2022). So at a fixed delta, epsilon grows with the square root of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from fedpace._base.checks import above, between
@@ -22,15 +21,6 @@ def gaussian_epsilon(cost: float, delta: float) -> float:
     if not cost > 0:
         return 0.0
     return float(_package().get_epsilon_gaussian(1 / math.sqrt(cost), delta))
-
-
-def composed_epsilon(multipliers: Iterable[float], delta: float) -> float:
-    """Return epsilon at `delta` of Gaussian releases with these noise multipliers, all about the same person."""
-    cost = 0.0
-    for multiplier in multipliers:
-        above(multiplier, 0, "a noise multiplier")
-        cost += multiplier**-2
-    return gaussian_epsilon(cost, delta)
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:

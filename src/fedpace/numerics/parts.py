@@ -10,16 +10,20 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
 LARGE = 2**18
 """Most values of a vector that is handled in one part."""
-PART = 2**13
-"""Values per part of longer vectors; a multiple of the block of `fedpace.numerics.quantised`. BLAS computes an inner
-product of so few values in one thread: of more, its threads and those of `in_parts` would wait for each other."""
-RUN = 128
+PART = 2**15
+"""Values per part of longer vectors; a multiple of the block of `fedpace.numerics.quantised`."""
+PIECE = 2**13
+"""Values per inner product. BLAS computes one of so few values in one thread: of more, its threads and those of
+`in_parts` would wait for each other."""
+RUN = 32
 """Parts that a thread takes at a time."""
 
 
@@ -37,6 +41,12 @@ def in_parts(compute: Callable[[slice], T], length: int) -> list[T]:
     runs = [every[start : start + RUN] for start in range(0, len(every), RUN)]
     found = _pool(os.getpid()).map(lambda run: [compute(part) for part in run], runs)
     return [each for run in found for each in run]
+
+
+def inner(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the inner product of parts of long vectors, in pieces."""
+    starts = range(0, len(one), PIECE)
+    return sum(float(one[start : start + PIECE] @ other[start : start + PIECE]) for start in starts)
 
 
 def threads() -> int:

@@ -36,9 +36,9 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.settings import Settings
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import Need
+from fedpace.hosting.live_server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.hosting.replies import Note, Raw, Reply
 from fedpace.hosting.reply_loop import FORGET_SECONDS
-from fedpace.hosting.server import Clock, Host, Server, live_settings, make_selector, make_server
 from fedpace.nvflare.client import MOMENTS, NOTE, PROBE, SEED, TARGETS, WIDTH, WORK
 from fedpace.tracking import make_trackers
 from fedpace.trust.robust import make_robust

@@ -20,7 +20,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import SingleArray
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import LinearLayers
+from fedpace.models.contract import LinearLayers
 from fedpace.sim.numpy_trainer import backward, draw_initial_weights, forward
 from fedpace.sim.stacking import Layer, layer_positions
 

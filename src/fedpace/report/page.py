@@ -24,7 +24,7 @@ from fedpace.report.comparison import Comparison, summarise
 from fedpace.report.figures import Axis, Chart, Over, by_scheme, cohort_map, looks
 from fedpace.report.numbers import student_quantiles
 from fedpace.report.plotly_figures import PlotlyFigure, escaped, plain_layout, plotly_figure
-from fedpace.report.privacy import privacy_panel, privacy_sentence
+from fedpace.report.privacy_panel import privacy_panel, privacy_sentence
 from fedpace.report.style import MAX_BANDED, Look
 from fedpace.report.summary import BOUNDED, influence_sentence, sentences
 from fedpace.report.tables import Cell, Column, ReportTable, caption, cost_table, scheme_table

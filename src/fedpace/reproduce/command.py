@@ -31,7 +31,7 @@ from fedpace.moments import MomentBank
 from fedpace.numerics.heterogeneity import whiten
 from fedpace.progress import RunProgress
 from fedpace.records.run import RunRecord
-from fedpace.report.files import write_reports
+from fedpace.report.export import write_reports
 from fedpace.report.numbers import digits
 from fedpace.report.tables import Cell, ReportTable, latex, markdown, terminal_pieces
 from fedpace.reproduce import paper_tables as tables
@@ -41,7 +41,7 @@ from fedpace.reproduce.paper_tables import ReproducedResults, collect, headings
 from fedpace.selectors.approx_opt_sampling import ApproxOptSampling
 from fedpace.selectors.delayhet_sampling import DelayhetSampling
 from fedpace.selectors.delayhet_submodular import DelayhetSubmodular
-from fedpace.sim.engines.base import limit_to_one_thread
+from fedpace.sim.engines.engine import limit_to_one_thread
 
 FLEETS = {"quadratic": (100, 500), "rotated-cifar10": (50, 512), "shakespeare": (100, 100)}
 """Clients and features. CIFAR-10's are those of ResNet18's last layer; the other two are stated in the paper."""

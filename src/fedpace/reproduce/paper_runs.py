@@ -44,7 +44,7 @@ from fedpace.reproduce.paper import (
 )
 from fedpace.runner import Execution, Job, SharedData, Watcher, run_job
 from fedpace.runner.jobs import with_data
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.reclock import depends_on_delays
 
 RUNS = "runs"

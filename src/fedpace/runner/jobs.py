@@ -18,7 +18,7 @@ from fedpace.core.types import configuration
 from fedpace.data.federated import DataConfig, FederatedData, Metric
 from fedpace.records.catalogue import PLAN
 from fedpace.records.run import INFO, RunInfo, RunRecord, check_rounds, plain, read_info, read_run
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.reclock import depends_on_delays
 from fedpace.sim.rounds import Simulation
 

@@ -30,7 +30,7 @@ from fedpace.records.run import Round, RunRecord, read_run
 from fedpace.runner.jobs import Job, Plan, PlanState, SharedData, pending, sharing, unshared, with_data
 from fedpace.runner.single import Execution, Watcher, clear_folder, run_job, sweep, take_back_plan, time_of
 from fedpace.sim.clock import VirtualTime
-from fedpace.sim.engines.base import ONE_THREAD, EngineOptions, cores, environment, limit_to_one_thread
+from fedpace.sim.engines.engine import ONE_THREAD, EngineOptions, cores, environment, limit_to_one_thread
 from fedpace.sim.rounds import check_scheme, settings
 from fedpace.sim.trainers import Trainer, trainer_for
 

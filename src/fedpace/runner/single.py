@@ -23,7 +23,7 @@ from fedpace.records.writer import RunWriter
 from fedpace.runner.jobs import Job
 from fedpace.sim.checkpoint import STATE, TENSORS, Checkpoints, Restored, is_checkpoint, save_model
 from fedpace.sim.clock import VirtualTime
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.reclock import charged_warmup_trains, depends_on_delays, has_own_availability, reclock
 from fedpace.sim.rounds import Simulation, virtual_time
 from fedpace.sim.stopping import StopRule, run_until

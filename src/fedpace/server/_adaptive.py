@@ -15,7 +15,7 @@ from fedpace.core.server_rule import Answers, Part, Vector
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class AdaptiveState:
     """Running mean and running second moment of the averaged updates."""
 
     mean: Vector
@@ -41,15 +41,15 @@ class Adaptive(Options):
     beta_2: Annotated[float, Between(0, 1, "[)")] = 0.99
     tau: Annotated[float, Above(0)] = 1e-3
 
-    def init(self, zero: Vector) -> Moments:
+    def init(self, zero: Vector) -> AdaptiveState:
         """Return the state before the first step."""
-        return Moments(zero, zero + self.tau**2)
+        return AdaptiveState(zero, zero + self.tau**2)
 
-    def apply(self, state: Moments, model: Vector, answers: Answers) -> tuple[Vector, Moments]:
+    def apply(self, state: AdaptiveState, model: Vector, answers: Answers) -> tuple[Vector, AdaptiveState]:
         """Return the model after the step."""
         mean = self.beta_1 * state.mean + (1 - self.beta_1) * answers.step
         variance = self.variance(state.variance, answers.step**2)
-        return model + self.lr * mean / (variance**0.5 + self.tau), Moments(mean, variance)
+        return model + self.lr * mean / (variance**0.5 + self.tau), AdaptiveState(mean, variance)
 
     def variance(self, before: Vector, square: Vector) -> Vector:
         """Return the running variance after one more squared update."""

@@ -19,7 +19,7 @@ from fedpace.core.server_rule import Answers, Part, Vector
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class FadasState:
     """Running mean, running second moment and the largest second moment so far."""
 
     mean: Vector
@@ -48,15 +48,15 @@ class Fadas(Options):
     tau: Annotated[float, Above(0), FINITE] = 1e-3
     tolerated: Annotated[int, AtLeast(0)] = 1
 
-    def init(self, zero: Vector) -> Moments:
+    def init(self, zero: Vector) -> FadasState:
         """Return the state before the first step."""
-        return Moments(zero, zero, zero)
+        return FadasState(zero, zero, zero)
 
-    def apply(self, state: Moments, model: Vector, answers: Answers) -> tuple[Vector, Moments]:
+    def apply(self, state: FadasState, model: Vector, answers: Answers) -> tuple[Vector, FadasState]:
         """Return the model after the step."""
         delay = max((answers.version - source.version for source in answers.sources), default=0)
         rate = self.lr if delay <= self.tolerated else min(self.lr, 1.0 / delay)
         mean = self.beta_1 * state.mean + (1 - self.beta_1) * answers.step
         variance = self.beta_2 * state.variance + (1 - self.beta_2) * answers.step**2
         largest = variance + (state.largest - variance).clip(0)  # the larger of the two, in NumPy and torch
-        return model + rate * mean / (largest**0.5 + self.tau), Moments(mean, variance, largest)
+        return model + rate * mean / (largest**0.5 + self.tau), FadasState(mean, variance, largest)

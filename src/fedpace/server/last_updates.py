@@ -26,7 +26,7 @@ ROOM = 2**30
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LastUpdatesState:
     """The last update of each client, in the order in which the clients were heard."""
 
     updates: Stack
@@ -53,11 +53,11 @@ class LastUpdates(Options):
     lr: Annotated[float, Above(0), FINITE] = 1.0
     max_age: Annotated[int, AtLeast(0)] = 0
 
-    def init(self, zero: Vector) -> Table:
+    def init(self, zero: Vector) -> LastUpdatesState:
         """Return an empty table."""
-        return Table(Stack.none(zero))
+        return LastUpdatesState(Stack.none(zero))
 
-    def apply(self, state: Table, model: Vector, answers: Answers) -> tuple[Vector, Table]:
+    def apply(self, state: LastUpdatesState, model: Vector, answers: Answers) -> tuple[Vector, LastUpdatesState]:
         """Return the next model and the table. Without `answers.sources`, take the plain step and store nothing."""
         if len(answers.sources) != len(answers.rows):
             return model + self.lr * answers.step, state
@@ -78,7 +78,7 @@ class LastUpdates(Options):
             step += share / total * update
         room = max(1, ROOM // (4 * step.size))
         kept = dict(list(table.items())[-room:])
-        after = Table(
+        after = LastUpdatesState(
             state.updates.of(entry[0] for entry in kept.values()),
             tuple(kept),
             tuple(entry[1] for entry in kept.values()),

@@ -16,6 +16,12 @@ version is sum_i a_i (u_i - h_i) over its fresh answers. It contains neither the
 Otherwise an error in the reference would return through the memory, later and larger. Each reference contains an
 unknown constant; it cancels in u.
 
+Clients that train many more local steps have longer updates, and change them more when the model moves. So the
+reference, which follows the clients that answer, moves the prediction of client j by its *response* s_j: u_j is
+predicted as s_j^b r + b h_j, with r = sum a_i (u_i - b h_i) / s_i^b and h_j = u_j - s_j r. s_j is the length of the
+client's first update, relative to the others', and lies between 1 and the ratio of local steps. It is 1 if numbers of
+steps are similar or unknown, and then the formulas are those above.
+
 The step measures:
 
 - how much offsets shrink per step as training converges;
@@ -24,7 +30,8 @@ The step measures:
 - drift: how fast remembered offsets become wrong as the model moves. The reference follows only the clients that
   answer, and the others may respond to the move differently. Late answers reveal the drift.
 
-`pace-async` uses the last two to decide how many answers are enough. A limit holds before any late answer: since the
+`pace-async` uses the last two to decide how many answers are enough. Drift counts at least what clients with a larger
+response may do unseen. A limit holds before any late answer: since the
 clients' last answers, the model may move on average at most `reach` times as far as the clients' own updates were long
 (docs/theory.md, "How far the memory carries").
 """
@@ -35,6 +42,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import starmap
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
@@ -55,7 +63,7 @@ from fedpace.core.server_rule import (
     like,
     same,
 )
-from fedpace.numerics.parts import LARGE, in_parts
+from fedpace.numerics.parts import LARGE, in_parts, inner
 from fedpace.server._counting import still_counting
 from fedpace.server._row_store import Precision, Row, RowStore
 from fedpace.server.nesterov import MomentumState, Nesterov
@@ -85,6 +93,10 @@ MISSING = 1e-9
 """Share of the objective that may be missing in the memory if it must hold every client; allows for rounding."""
 UNKNOWN = -1.0
 """Drift of a client that has not revealed it."""
+SIMILAR = 2.0
+"""Clients whose numbers of local steps differ by less than this factor count as equally responsive."""
+LEAST_DRIFT = 0.5
+"""Least drift of a client that responds far more than the clients that answered: half of what it may respond."""
 LARGEST = 1e100
 """Ignore changes with a coordinate at or above this size: their squares would overflow."""
 
@@ -115,6 +127,8 @@ class MemoryState(MomentumState):
     """(m,) drift of each client: the change of its offset per distance that the model moved; -1 = not revealed yet."""
     remembered_lengths: tuple[float, ...] = ()
     """(m,) |u_j| of each client's newest answer."""
+    remembered_responses: tuple[float, ...] = ()
+    """(m,) s_j: how long each client's updates are, and how much they change, relative to those of a usual client."""
     reference_versions: tuple[int, ...] = ()
     """(v,) the model versions that have a reference."""
     reference_scales: tuple[float, ...] = ()
@@ -123,6 +137,10 @@ class MemoryState(MomentumState):
     """(v,) `path` at each version."""
     reference_squares: tuple[float, ...] = ()
     """(v,) |u|^2 of the step made from each version."""
+    reference_lengths: tuple[float, ...] = ()
+    """(v,) typical |u_i| / s_i of the answers to each version."""
+    usual_steps: float = 0.0
+    """Local steps of a client with s_j = 1: the geometric mean over the first answers; 0 = not reported yet."""
     log_scale: float = 0.0
     """Logarithm of the factor by which offsets have shrunk since the first step."""
     shrinking: float = 1.0
@@ -275,6 +293,7 @@ class _Client(NamedTuple):
     path: float
     drift: float
     length: float
+    response: float = 1.0
 
     def factor(self, log_scale: float, weight: float = 1.0) -> float:
         """Return the number that rescales the offset to `log_scale`, times `weight`."""
@@ -288,6 +307,7 @@ class _Reference(NamedTuple):
     log_scale: float
     path: float
     square: float
+    length: float = 1.0
 
 
 def _entries(kind: Callable[..., E], keys: Iterable[K], *columns: Iterable[Any]) -> dict[K, E]:
@@ -325,6 +345,7 @@ class Memory:
             state.remembered_paths,
             state.remembered_drifts,
             state.remembered_lengths,
+            state.remembered_responses,
         )
         self._references = _entries(
             _Reference,
@@ -333,6 +354,7 @@ class Memory:
             state.reference_scales,
             state.reference_paths,
             state.reference_squares,
+            state.reference_lengths,
         )
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
         self._variance = 0.0
@@ -346,6 +368,12 @@ class Memory:
         """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
         self.covered = 0.0
         """Share of the objective that the memory had before the fresh answers of the step."""
+        self._usual_steps = state.usual_steps
+        self._lengths: dict[object, float] = {}
+        """|u_i| of the fresh answers, by client."""
+        self._now = _Reference(np.zeros(0), state.log_scale, state.path, 0.0)
+        self._telling_response = 1.0
+        """Mean s_i of the clients that define the reference of this step."""
 
     @property
     def share(self) -> float:
@@ -360,6 +388,7 @@ class Memory:
         if then is None or (known is not None and source.version < known.version):
             return
         row, factor = self._blank(), source.share * math.exp(self._was.log_scale - then.log_scale)
+        response = self._response(source, then.length, lambda: _length(update[:]))
         shows = known is not None and then.path > known.path and then.square > 0
         if shows and not self._change_sum.size:
             self._change_sum = np.zeros(self._store.length, np.float32 if self._store.single else np.float64)
@@ -368,7 +397,7 @@ class Memory:
 
         def put(part: slice) -> tuple[float, float, float, bool]:
             values = update[part]
-            offset = values - self._store.values(then.mean, part)
+            offset = values - response * self._store.values(then.mean, part)
             stored = self._store.put(row, offset, part.start)
             square, relative_square, small = 0.0, 0.0, True
             if known is not None:
@@ -376,14 +405,14 @@ class Memory:
                     change = offset - self._shrunk(known, then.log_scale, part)
                     small = float(np.abs(change).max(initial=0.0)) < LARGEST
                     if small:
-                        square, relative = float(change @ change), change / unit
-                        relative_square = float(relative @ relative)
+                        square, relative = self._inner(change, change), change / unit
+                        relative_square = self._inner(relative, relative)
                         self._change_sum[part] += source.share * relative
                 if self._sum is not None:
                     self._sum[part] -= self._shrunk(known, self._was.log_scale, part, known.share)
             if self._sum is not None:
                 self._sum[part] += factor * stored
-            return float(values @ values), square, relative_square, small
+            return self._inner(values, values), square, relative_square, small
 
         lengths, squares, relatives, smalls = zip(*in_parts(put, self._store.length), strict=True)
         drift = UNKNOWN if known is None else known.drift
@@ -393,19 +422,44 @@ class Memory:
             drift = max(shown, KEPT * drift + (1 - KEPT) * shown)  # rises at once, falls slowly
         elif any(smalls) and not all(smalls):  # a part of a change that is too large is in the sum
             self._changes, self._change_sum = [], np.zeros(0)
-        self._remember(source, row, then, drift, math.sqrt(sum(lengths)))
+        self._remember(source, row, then, drift, math.sqrt(sum(lengths)), response)
 
-    def _remember(self, source: Source, row: Row, then: _Reference, drift: float, length: float) -> None:
+    def _remember(
+        self, source: Source, row: Row, then: _Reference, drift: float, length: float, response: float
+    ) -> None:
         self._clients.pop(source.client, None)  # reinsert last: order of hearing
         self._clients[source.client] = _Client(
-            row, source.version, source.share, then.log_scale, then.path, drift, length
+            row, source.version, source.share, then.log_scale, then.path, drift, length, response
         )
+
+    def _response(self, source: Source, usual: float, length: Callable[[], float]) -> float:
+        """Return s_j of the client of an answer: how its update compares in length with a usual one.
+
+        It is measured on the client's first answer. It lies between 1 and the ratio of local steps, because updates
+        grow at most in proportion to them. It is 1 for clients with a similar number of steps, or an unknown one:
+        their lengths differ because their data do.
+
+        Args:
+            source: the answer.
+            usual: typical |u_i| / s_i of answers to the same version.
+            length: returns |u_j|; called only if it matters.
+        """
+        known = self._clients.get(source.client)
+        if known is not None:
+            return known.response
+        ratio = source.steps / self._usual_steps if self._usual_steps else math.nan
+        if math.isnan(ratio) or 1 / SIMILAR <= ratio <= SIMILAR or not usual > 0:
+            return 1.0
+        return min(max(length() / usual, min(1.0, ratio * SIMILAR)), max(1.0, ratio / SIMILAR))
 
     def _blank(self, bits: int | None = None) -> Row:
         """Return a row to fill. In single precision, offsets of small models are rounded at the end of the step."""
         if self._sum is None and self._store.bits == 32:
             return np.empty(self._store.length)
         return self._store.blank(bits)
+
+    def _inner(self, one: FloatArray, other: FloatArray) -> float:
+        return float(one @ other) if self._sum is None else inner(one, other)
 
     def _shrunk(self, known: _Client, log_scale: float, part: slice = slice(None), weight: float = 1.0) -> FloatArray:
         """Return a part of a client's offset rescaled to `log_scale`, times `weight`."""
@@ -430,11 +484,13 @@ class Memory:
         for place, source in enumerate(sources):
             known = self._clients.get(source.client)
             offset = mean if known is None else self._shrunk(known, self._was.log_scale)
-            common += weights[place] / total * (updates[place] - self._predicted * offset)
+            response = 1.0 if known is None else known.response**self._predicted
+            common += weights[place] / total * (updates[place] - self._predicted * offset) / response
         answered = {source.client for source in sources}
         others = [client for client in self._clients if client not in answered]
         rows = [
-            common + self._predicted * self._shrunk(self._clients[client], self._was.log_scale) for client in others
+            each.response**self._predicted * common + self._predicted * self._shrunk(each, self._was.log_scale)
+            for each in (self._clients[client] for client in others)
         ]
         shares = np.array([source.share for source in sources] + [self._clients[client].share for client in others])
         votes = shares * (total / float(shares.sum())) if shares.any() else np.full(shares.size, total / shares.size)
@@ -460,11 +516,18 @@ class Memory:
         shares = {client: each.share for client, each in self._clients.items()}
         shares.update((sources[place].client, sources[place].share) for place in speaking)
         everybody = sum(shares.values())
+        usual, responses = self._responses(sources, fresh)
+        # s_j^b: where offsets predict nothing (b = 0), clients that did not answer count like those that did.
+        powers = [response**b for response in responses]
+        responding = {client: each.share * each.response**b for client, each in self._clients.items()}
+        responding.update((sources[place].client, sources[place].share * powers[place]) for place in speaking)
+        mean_response = sum(responding.values()) / everybody if everybody > 0 else 1.0
         # Clients heard for the first time have no offset, so they define the reference only if no other client can.
         if not counting.any():
             counting = weights > 0
         telling = counting & heard if (counting & heard).any() else counting
         told = float(weights[telling].sum())
+        self._telling_response = float(weights[telling] @ np.array(responses)[telling]) / told if told > 0 else 1.0
         newest = {source.client: place for place, source in enumerate(sources) if fresh[place]}
         rows = {place: self._blank() for place in sorted(newest.values())}
         used = sorted({*weighing, *rows})
@@ -482,32 +545,51 @@ class Memory:
             mean = self._mean(part, before)
             common = np.zeros_like(mean)
             for place in weighing:
-                common += weight[place] / total * (own[place] - b * offsets.get(place, mean))
+                common += weight[place] / total / powers[place] * (own[place] - b * offsets.get(place, mean))
             if everybody > 0:
                 # `mean` covers the clients that were known before; those that answer now replace their prediction.
-                found = common + b * (before / everybody) * mean
+                found = mean_response * common + b * (before / everybody) * mean
                 for place in speaking:
-                    predicted = common + b * offsets[place] if heard[place] else common
+                    predicted = powers[place] * common
+                    if heard[place]:
+                        predicted = predicted + b * offsets[place]
                     found += sources[place].share / everybody * (own[place] - predicted)
             else:
                 found = common + b * mean
             step[part] = total * found
             now = np.zeros_like(mean)
             for place in np.flatnonzero(telling).tolist():
-                now += weight[place] / told * (own[place] - offsets[place] if heard[place] else own[place])
+                apart = own[place] - offsets[place] if heard[place] else own[place]
+                now += weight[place] / told / responses[place] * apart
             self._store.put(reference, now, part.start)
             for place, row in rows.items():
-                change = self._store.put(row, own[place] - now, part.start)
+                change = self._store.put(row, own[place] - responses[place] * now, part.start)
                 if self._sum is not None:
                     self._sum[part] += sources[place].share * (change - offsets[place] if heard[place] else change)
-            return [float(own[place] @ own[place]) for place in used]
+            return [self._inner(own[place], own[place]) for place in used]
 
         squares = dict(zip(used, np.sum(in_parts(put, whole), axis=0).tolist(), strict=True))
-        then = _Reference(reference, log_scale, self._was.path, 0.0)
+        then = self._now = _Reference(reference, log_scale, self._was.path, 0.0, usual)
         for place, row in rows.items():
             each, length = known[place], math.sqrt(squares[place])
-            self._remember(sources[place], row, then, UNKNOWN if each is None else each.drift, length)
+            drift = UNKNOWN if each is None else each.drift
+            self._remember(sources[place], row, then, drift, length, responses[place])
         return step, reference, sum(weight[place] * squares[place] for place in weighing)
+
+    def _responses(self, sources: tuple[Source, ...], fresh: BoolArray) -> tuple[float, list[float]]:
+        """Return the typical |u_i| / s_i of the fresh answers, and s_i of all answers."""
+        lengths = self._lengths
+        told = [source for source, now in zip(sources, fresh.tolist(), strict=True) if now]
+        if not self._usual_steps:
+            steps = np.array([source.steps for source in told if source.steps > 0])
+            self._usual_steps = float(np.exp(np.mean(np.log(steps)))) if steps.size else 0.0
+        ratios = [
+            lengths[source.client] / (1.0 if (each := self._clients.get(source.client)) is None else each.response)
+            for source in [each for each in told if each.client in self._clients] or told
+            if lengths.get(source.client, 0.0) > 0
+        ]
+        usual = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        return usual, [self._response(each, usual, partial(lengths.__getitem__, each.client)) for each in sources]
 
     def _reweight(self, sources: tuple[Source, ...]) -> list[tuple[Row, float]]:
         """Set the shares of clients that have changed since they were heard, and return what to add to the sum."""
@@ -524,6 +606,8 @@ class Memory:
 
         Both old and new offsets are taken relative to their means over the remembered clients that answered.
         """
+        if not updates:
+            return
         known = [place for place, source in enumerate(sources) if source.client in self._clients]
         spread, were, are, both = self._spread(updates, sources, known)
         if len(updates) > 1:
@@ -545,23 +629,25 @@ class Memory:
     ) -> tuple[float, float, float, float]:
         """Return sums of squares of differences from the mean: of all updates, of offsets before and now, and of both.
 
-        The last three are over the clients at `known`; the last is the sum of the products of before and now.
+        The last three are over the clients at `known`, with their updates divided by s_i; the last is the sum of the
+        products of before and now. Lengths are kept for `_responses`.
         """
         clients = [self._clients[sources[place].client] for place in known]
+        responses = np.array([[each.response] for each in clients]).reshape(-1, 1)
+        equal = len(known) == len(updates) and bool((responses == 1).all())
 
-        def measure(part: slice) -> tuple[float, float, float, float]:
+        def measure(part: slice) -> FloatArray:
             own = np.array([update[part] for update in updates])
             apart = _centred(own)
-            now = apart if len(known) == len(own) else _centred(own[known])
-            before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]))
+            now = apart if equal else _centred(own[known] / responses)
+            before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]) / responses)
             pairs = (apart, apart), (before, before), (now, now), (now, before)
-            # Row by row if the model is large: BLAS would use threads of its own for more values.
-            product = np.vdot if self._sum is None else lambda one, other: sum(map(np.dot, one, other))
-            spread, were, are, both = (float(product(one, other)) if len(one) else 0.0 for one, other in pairs)
-            return spread, were, are, both
+            sums = [self._inner(one.reshape(-1), other.reshape(-1)) for one, other in pairs]
+            return np.array([*sums, *(self._inner(row, row) for row in own)])
 
-        spread, were, are, both = map(sum, zip(*in_parts(measure, self._store.length), strict=True))
-        return spread, were, are, both
+        (spread, were, are, both), squares = np.split(np.sum(in_parts(measure, self._store.length), axis=0), [4])
+        self._lengths = dict(zip((source.client for source in sources), np.sqrt(squares).tolist(), strict=True))
+        return float(spread), float(were), float(are), float(both)
 
     def within(self, move: float) -> float:
         """Return the part of a move that the limit `reach` allows.
@@ -610,7 +696,7 @@ class Memory:
         most = min(VERSIONS, room) if awaited is None else room
         versions = versions[-(most - 1) :]  # leaves room for this step's reference
         references = {version: self._references[version] for version in versions}
-        references[self._version] = _Reference(reference, self._was.log_scale, self._was.path, square)
+        references[self._version] = self._now._replace(mean=reference, square=square)
         ages = np.array([self._version + 1 - each.version for each in known])
         shares = np.array([each.share for each in known])
         everybody = float(shares.sum()) or 1.0
@@ -622,6 +708,7 @@ class Memory:
         # Clients that have not revealed their drift are assumed to change as fast as the steps have changed.
         unknown = min(after.curvature * math.sqrt(spread), 1.0)
         drifts = np.array([coherence * each.drift if each.drift >= 0 else unknown for each in known])
+        drifts = np.maximum(drifts, self._least_drifts(known))
         error = float(shares @ (drifts * paths))
         mean_length = float(shares @ np.array([each.length for each in known]))
         # What a next move of the same length would use up.
@@ -646,10 +733,13 @@ class Memory:
             remembered_paths=tuple(each.path for each in known),
             remembered_drifts=tuple(each.drift for each in known),
             remembered_lengths=tuple(each.length for each in known),
+            remembered_responses=tuple(each.response for each in known),
             reference_versions=tuple(references),
             reference_scales=tuple(each.log_scale for each in references.values()),
             reference_paths=tuple(each.path for each in references.values()),
             reference_squares=tuple(each.square for each in references.values()),
+            reference_lengths=tuple(each.length for each in references.values()),
+            usual_steps=self._usual_steps,
             log_scale=self._was.log_scale + math.log(self._shrinking),
             shrinking=self._shrinking,
             predicted=self._predicted,
@@ -672,6 +762,14 @@ class Memory:
             ),
             told=self._told(),
         )
+
+    def _least_drifts(self, clients: Sequence[_Client]) -> FloatArray:
+        """Return the least drift of each client, from how much more it responds than the clients that answered.
+
+        Their answers do not show how a client with many more local steps responds, so evidence may be missing.
+        """
+        responses = np.array([each.response for each in clients])
+        return np.asarray(np.maximum(LEAST_DRIFT * (1 - SIMILAR * self._telling_response / responses), 0.0))
 
     def _forget(self, clients: Iterable[object]) -> None:
         """Forget clients."""
@@ -754,7 +852,7 @@ def _square(vector: FloatArray | SingleArray) -> float:
 
     def square(part: slice) -> float:
         values = vector[part].astype(np.float64, copy=False)
-        return float(values @ values)
+        return float(values @ values) if len(vector) <= LARGE else inner(values, values)
 
     return sum(in_parts(square, len(vector)))
 
@@ -782,6 +880,7 @@ def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
         remembered_paths=still(state.remembered_paths),
         remembered_drifts=still(state.remembered_drifts),
         remembered_lengths=still(state.remembered_lengths),
+        remembered_responses=still(state.remembered_responses),
         offset_sum=state.offset_sum[:0],  # of other shares
     )
 

@@ -21,7 +21,7 @@ from fedpace._base.checks import FloatArray
 from fedpace._base.options import Between, Options
 from fedpace.core.server_rule import Answers, Part, Vector, norm, same
 from fedpace.numerics import quantised
-from fedpace.numerics.parts import LARGE, in_parts
+from fedpace.numerics.parts import LARGE, in_parts, inner
 from fedpace.server._step_length import StepLength, carried_part, fedexp_factor
 
 SUMS_KEPT = 0.5
@@ -166,7 +166,7 @@ class Nesterov(Options):
             m, u_before, d, z = (_values(each, part, length) for each in (lead, last, before, earlier))
             change = u_before - u
             pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, z), (z, z)
-            return tuple(float(one @ other) for one, other in pairs)
+            return tuple(inner(one, other) for one, other in pairs)
 
         uu, um, mm, cc, cz, dz, zz = np.sum(in_parts(products, length), axis=0).tolist()
         numerator, denominator, curvature = state.curvature_numerator, state.curvature_denominator, 0.0

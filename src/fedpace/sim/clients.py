@@ -22,7 +22,7 @@ from fedpace.core.server_rule import Vector
 from fedpace.core.tasks import Task
 from fedpace.core.types import Need, Outcome
 from fedpace.numerics.count_sketch import CountSketch
-from fedpace.sim.engines.base import Engine
+from fedpace.sim.engines.engine import Engine
 from fedpace.sim.trainers import Trainer
 from fedpace.sim.training import WARM_UP_STEP, LocalResult
 

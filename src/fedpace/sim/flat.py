@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedpace._base.checks import shortened
 from fedpace._base.errors import InputError
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import FeatureModel
+from fedpace.models.contract import FeatureModel
 from fedpace.models.custom import Functions, named
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from fedpace.core.server_rule import Vector
 from fedpace.core.sums import UPDATE, Group, GroupSum, Member, Sums, add_up, weighted_contribution, with_training
 from fedpace.core.tasks import Step, Task
 from fedpace.core.types import ClientId
-from fedpace.server._client_memory import OwnMemory
+from fedpace.server._own_memory import OwnMemory
 from fedpace.sim.clients import Clients
 from fedpace.sim.trainers import Trainer
 

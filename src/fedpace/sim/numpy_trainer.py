@@ -23,7 +23,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import SingleArray
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import CHUNK, Dense, LinearLayers, ModelConfig
+from fedpace.models.contract import CHUNK, Dense, LinearLayers, ModelConfig
 from fedpace.sim.stacking import Batch, ClientStack, Layer, layer_positions
 from fedpace.sim.trainers import TestScore, Trainer
 from fedpace.sim.training import BatchPlan, IntArray, LocalResult, Training

@@ -35,14 +35,13 @@ from fedpace.core.tasks import Actions, Events, Policy, Step
 from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig, FederatedData, Samples
 from fedpace.delays.availability import Availability
-from fedpace.models.base import ModelConfig
+from fedpace.models.contract import ModelConfig
 from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
-from fedpace.server._client_memory import ClientMemory
-from fedpace.server._sums import sum_rule
+from fedpace.server._client_memory import ClientMemory, sum_rule
 from fedpace.sim.clients import Clients, ControlVariates
 from fedpace.sim.clock import Clock, VirtualTime, draw_completion_times
-from fedpace.sim.engines.base import EngineChoice, EngineOptions, one_thread
+from fedpace.sim.engines.engine import EngineChoice, EngineOptions, one_thread
 from fedpace.sim.fleet import Fleet, virtual_time
 from fedpace.sim.group_sums import SimulatedGroups
 from fedpace.sim.trainers import Trainer, trainer_for

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import Dense
+from fedpace.models.contract import Dense
 from fedpace.sim.training import BatchPlan, IntArray, LocalResult, Training, local_steps, plan_batches
 
 

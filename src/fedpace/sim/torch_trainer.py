@@ -26,7 +26,7 @@ from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.data.federated import FederatedData, Samples
 from fedpace.models._modules import FeatureModel, WrappedModel
-from fedpace.models.base import ModelConfig
+from fedpace.models.contract import ModelConfig
 from fedpace.models.custom import ClientData, Functions, Work
 from fedpace.sim.flat import LOSS_SCALE, FlatModel, autocast, check_precision, described, gpus, mean_buffers, resolve
 from fedpace.sim.stacking import Batch, ClientStack, Layer

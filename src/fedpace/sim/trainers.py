@@ -23,7 +23,7 @@ from fedpace._base.errors import MissingExtraError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import Vector
 from fedpace.data.federated import FederatedData
-from fedpace.models.base import LinearLayers, ModelConfig
+from fedpace.models.contract import LinearLayers, ModelConfig
 from fedpace.moments.factor import compress, moment_rows, private_moment
 from fedpace.sim.training import IntArray, LocalResult, Training
 

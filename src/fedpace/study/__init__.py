@@ -34,7 +34,7 @@ from fedpace.runner import Execution, Plan, PlanState, check_folder
 from fedpace.sim import rounds as simulator
 from fedpace.sim.clock import Clock
 from fedpace.sim.engines import EngineName
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.stopping import Stop
 from fedpace.sim.training import Training

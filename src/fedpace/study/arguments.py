@@ -19,10 +19,10 @@ from fedpace.core.types import DelayConfig
 from fedpace.data.arrays import ArrayData, Problem, data_from_arrays, listed, number_names, pair_of, task_of
 from fedpace.data.federated import Better, DataConfig, MeasuredData
 from fedpace.delays.trace import delays_from_array
-from fedpace.models.base import ModelConfig
+from fedpace.models.contract import ModelConfig
 from fedpace.models.custom import CustomModel, Functions, UserModel, named, with_functions
 from fedpace.sim.engines import EngineName
-from fedpace.sim.engines.base import EngineOptions
+from fedpace.sim.engines.engine import EngineOptions
 from fedpace.sim.training import Training
 
 T = TypeVar("T")

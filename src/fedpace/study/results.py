@@ -20,10 +20,10 @@ from fedpace._base.checks import one_of
 from fedpace._base.errors import InputError, MissingExtraError
 from fedpace.records.run import RunRecord, find_runs
 from fedpace.report.comparison import Comparison, SchemeSummary, summarise
+from fedpace.report.export import member_rows, report_files, round_rows, seed_rows, write_reports
 from fedpace.report.figures import looks
-from fedpace.report.files import member_rows, report_files, round_rows, seed_rows, write_reports
 from fedpace.report.page import html_table
-from fedpace.report.privacy import privacy_sentence
+from fedpace.report.privacy_panel import privacy_sentence
 from fedpace.report.summary import influence_sentence, sentences
 from fedpace.report.tables import caption, cost_table, scheme_table, terminal
 

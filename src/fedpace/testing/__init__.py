@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedpace._base.errors import MissingExtraError
 from fedpace.testing.hostile import check_host
-from fedpace.testing.policies import check_policy
-from fedpace.testing.selectors import (
+from fedpace.testing.policy_checks import check_policy
+from fedpace.testing.selector_checks import (
     ContractError,
     SumSupport,
     ToyFleet,
@@ -27,7 +27,7 @@ from fedpace.testing.selectors import (
 )
 
 if TYPE_CHECKING:
-    from fedpace.testing.models import check_model
+    from fedpace.testing.model_checks import check_model
 
 __all__ = [
     "ContractError",
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     if name != "check_model":
         raise AttributeError(f"module 'fedpace.testing' has no attribute {name!r}")
     try:
-        from fedpace.testing.models import check_model
+        from fedpace.testing.model_checks import check_model
     except ModuleNotFoundError as cause:
         raise MissingExtraError("checking models", "sim", cause.name or "torch") from cause
     return check_model

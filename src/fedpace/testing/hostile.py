@@ -9,8 +9,8 @@
     def test_bad_replies():
         check_host(play)
 
-`change` takes and returns a `Reply`, which the host packs as its clients do. If packing fails or `change` raises, the
-client has crashed, and the result must be the same. All other clients are honest.
+`change` takes and returns a `ClientReply`, which the host packs as its clients do. If packing fails or `change` raises,
+the client has crashed, and the result must be the same. All other clients are honest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpace.testing.selectors import ContractError
+from fedpace.testing.selector_checks import ContractError
 
 CLIENTS = ("anna", "bert", "cora", "dora", "liar")
 LIAR = CLIENTS[-1]
@@ -33,7 +33,7 @@ REACH = 100.0
 
 
 @dataclass(frozen=True, eq=False)
-class Reply:
+class ClientReply:
     """A client's reply, independent of the framework."""
 
     model: Any
@@ -45,7 +45,7 @@ class Reply:
     """The note that `report_mod` or `Reporter` adds to the model."""
 
 
-Change = Callable[[Reply], Reply]
+Change = Callable[[ClientReply], ClientReply]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Played:
     """The shared model after each round."""
 
 
-def crash(reply: Reply) -> Reply:
+def crash(reply: ClientReply) -> ClientReply:
     """Crash instead of sending a reply."""
     raise RuntimeError("this client was told to crash")
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedpace._base.errors import InputError, OrderError
-from fedpace.sim.engines.base import ONE_THREAD, Engine, EngineTask, TrainTask, WorkerLostError
+from fedpace.sim.engines.engine import ONE_THREAD, Engine, EngineTask, TrainTask, WorkerLostError
 from fedpace.sim.engines.worker import FAILED, SharedArrays, WorkerSetup, share, unpack_answers
 from fedpace.sim.trainers import Trainer
 

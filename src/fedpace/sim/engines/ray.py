@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace._base.errors import InputError, MissingExtraError
-from fedpace.sim.engines.base import Engine, EngineTask, WorkerLostError, cores, environment, one_thread
+from fedpace.sim.engines.engine import Engine, EngineTask, WorkerLostError, cores, environment, one_thread
 from fedpace.sim.engines.worker import WorkerSetup, build_trainer, share
 from fedpace.sim.trainers import Trainer
 

@@ -27,8 +27,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedpace.data.federated import FederatedData, Samples
-from fedpace.models.base import ModelConfig
-from fedpace.sim.engines.base import EngineTask, TrainTask
+from fedpace.models.contract import ModelConfig
+from fedpace.sim.engines.engine import EngineTask, TrainTask
 from fedpace.sim.torch_trainer import TorchTrainer
 from fedpace.sim.trainers import Trainer
 from fedpace.sim.training import LocalResult, Training

@@ -19,7 +19,7 @@ from rich.table import Table
 from fedpace._base.checks import FloatArray, bare, did_you_mean, printable
 from fedpace._base.errors import InputError
 from fedpace._base.files import read_npz
-from fedpace.cli.options import AsJson, print_json
+from fedpace.cli.parameters import AsJson, print_json
 
 if TYPE_CHECKING:
     from fedpace.delays.csv_files import TableFile
@@ -115,7 +115,7 @@ class _Progress:
 
 def _write(results: dict[str, Result], out: Path) -> None:
     from fedpace._base.files import json_bytes, keeping, write_atomically
-    from fedpace.report.population import write_population_png
+    from fedpace.report.population_picture import write_population_png
 
     out.mkdir(parents=True, exist_ok=True)
     with keeping(out):

@@ -41,7 +41,7 @@ from fedpace.hosting.shared_model import ArraysValidation, SharedModel
 from fedpace.hosting.state_folder import Readmissions, Saved, StateFolder, run_info
 from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
-from fedpace.server._sums import sum_rule
+from fedpace.server._client_memory import sum_rule
 from fedpace.tracking import make_trackers
 from fedpace.trust.robust import RobustRule, make_robust
 

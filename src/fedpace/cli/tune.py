@@ -11,7 +11,7 @@ import typer
 
 from fedpace._base.errors import InputError
 from fedpace._base.registry import split_list
-from fedpace.cli.options import AsJson, ExperimentFile, described, print_json
+from fedpace.cli.parameters import AsJson, ExperimentFile, described, print_json
 
 if TYPE_CHECKING:
     from fedpace.study.tuning import Tuned
@@ -115,7 +115,7 @@ def tune(
         raise InputError(f"--seeds must be at least 1, but {seeds} came")
     from fedpace._base import registry
     from fedpace.config import Overrides, load_experiment
-    from fedpace.sim.engines.base import limit_to_one_thread
+    from fedpace.sim.engines.engine import limit_to_one_thread
     from fedpace.study.tuning import SEEDS, Trial, parse_space
     from fedpace.study.tuning import tune as search_options
 

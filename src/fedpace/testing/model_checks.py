@@ -11,7 +11,7 @@ import torch
 
 from fedpace.models._modules import FeatureModel, WrappedModel, wrap
 from fedpace.sim.flat import FlatModel
-from fedpace.testing.selectors import check_options, rule
+from fedpace.testing.selector_checks import check_options, rule
 
 ROWS = 6
 TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ from fedpace.core.coordinator import Coordinator
 from fedpace.core.settings import Settings, Warmup
 from fedpace.core.tasks import Actions, Policy, Step, Task
 from fedpace.core.types import Need
-from fedpace.testing.selectors import ToyFleet, check_shape, rule
+from fedpace.testing.selector_checks import ToyFleet, check_shape, rule
 
 Event = tuple[float, int]
 """Completion time of a task, and its id."""
