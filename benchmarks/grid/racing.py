@@ -176,8 +176,8 @@ class _Running:
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
         """Return settings by how well they did: fewest misses of the hard target first, then the shortest times.
 
-        If no setting holds the hard target, the easy one decides in the same way. One that diverged comes after those that
-        did not; other ties are as listed.
+        If no setting holds the hard target, the easy one decides in the same way. One that diverged comes after others;
+        ties are as listed.
         """
 
         def cost(choice: Scheme) -> tuple[float, ...]:
