@@ -443,15 +443,18 @@ class Server:
         self._next = ()
 
     def _say(self, due: Actions) -> None:
-        """Log which clients get which tasks."""
+        """Log which clients get which tasks; without rounds, where tasks have no weight, only for debugging."""
         kinds = {"train": "train", "measure": "measure", "probe": "are probed"}
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
             if asked:
-                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if kind == "train" else "") for t in asked)
+                weighted = any(task.weight for task in asked)
+                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if weighted else "") for t in asked)
                 of, step, scheme = len(self.coordinator), self.coordinator.step + 1, self.coordinator.policy.name
-                self._log.info(
-                    "fedpace: %s, step %d: %d of %d clients %s: %s", scheme, step, len(asked), of, words, names
+                self._log.log(
+                    logging.INFO if weighted or kind != "train" else logging.DEBUG,
+                    "fedpace: %s, step %d: %d of %d clients %s: %s",
+                    *(scheme, step, len(asked), of, words, names),
                 )
         if due.tasks[0].kind == "train" and (status := self.coordinator.log.why.status) != "ok":
             self._log.info("fedpace: %s", status)
