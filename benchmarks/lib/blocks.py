@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,13 +60,16 @@ def table(record: Record, name: str) -> str:
     if special is not None:
         return special(json.loads((ROOT / record.file).read_text(encoding="utf-8")))
     _, flagship, part = name.split("/")
-    return PARTS[part](judged(ROOT / record.file, flagship))
+    return PARTS[part](judged((record.file, *record.beside), record.yardstick, flagship))
 
 
 @cache
-def judged(path: Path, flagship: str) -> sceptic.Judged:
-    """Return a grid as the sceptic judges it."""
-    return sceptic.Judged(recorded.read(path), flagship)
+def judged(files: tuple[str, ...], yardstick: str, flagship: str) -> sceptic.Judged:
+    """Return a grid, perhaps recorded in several files, as the sceptic judges it."""
+    rows = [row for file in files for row in recorded.read(ROOT / file)]
+    if yardstick:
+        rows += [row for row in recorded.read(ROOT / yardstick) if row["scheme"] == flagship]
+    return sceptic.Judged(rows, flagship)
 
 
 def demo_table(comparison: Mapping[str, Any]) -> str:
