@@ -1,7 +1,7 @@
-"""Checks of what policies and hosts say: cohorts, probes, outcomes. Errors name the scheme, the client and the value.
+"""Checks of what policies and hosts say: cohorts, moves, probes, outcomes.
 
-Look here for the rules that a Cohort must obey, for the width that all clients must agree on, and for the warning about
-facts that nobody reports.
+Errors name the scheme, the client and the value. Look here for the rules that a Cohort or a Move must obey, for the
+width that all clients must agree on, and for the warning about facts that nobody reports.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.core.facts import KINDS, WideKind, width_of
 from fedpace.core.ledger import Ledger, filled
 from fedpace.core.task_table import TaskTable, stacked
-from fedpace.core.tasks import StepFacts, Task
-from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View
+from fedpace.core.tasks import Move, StepFacts, Task
+from fedpace.core.types import Cohort, InFlight, Mode, Need, Outcome, Probe, Report, Selection, View
 
 SUM_TOLERANCE = 1e-9
 WORK_REFUSED = (
@@ -34,29 +34,71 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
     weights = cohort.weights
     if weights.shape != cohort.clients.shape:
         raise InputError(f"{scheme} chose {cohort.clients.size} clients but gave {weights.size} weights")
-    if not np.isfinite(weights).all():
-        at = int(np.flatnonzero(~np.isfinite(weights))[0])
-        raise InputError(f"{scheme} gave {name(int(cohort.clients[at]))} the weight {weights[at]}, which is not finite")
-    if cohort.mode not in ("average", "delta"):
-        raise InputError(f"{scheme} asks for the mode {cohort.mode!r}; there are 'average' and 'delta'")
-    if cohort.mode == "average":
-        if (weights < 0).any():
-            at = int(np.argmin(weights))
-            raise InputError(
-                f"{scheme} gave {name(int(cohort.clients[at]))} the weight {weights[at]}: in mode 'average' weights "
-                "are at least 0; use mode 'delta' for others"
-            )
-        if abs(float(weights.sum()) - 1.0) > SUM_TOLERANCE:
-            raise InputError(
-                f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
-                "'delta' for others"
-            )
+    _check_weights(weights, cohort.mode, cohort.clients, scheme, name)
     if not 0 <= cohort.quorum <= cohort.clients.size:
         raise InputError(
             f"{scheme} calls {cohort.quorum} clients a quorum, but chose {cohort.clients.size}: give 0 (all) to those"
         )
     if not cohort.deadline > 0:
         raise InputError(f"{scheme} set a deadline of {cohort.deadline} s; it must be above 0")
+
+
+def check_move(move: Move, view: View, scheme: str, name: Naming) -> None:
+    """Raise InputError if the move of a policy without rounds has invalid clients, task ids, weights or mode."""
+    if move.start.size:
+        _check_rows(move.start, view, f"{scheme} starts", name)
+    if move.weights.shape != move.start.shape:
+        raise InputError(f"{scheme} starts {move.start.size} clients but plans {move.weights.size} weights")
+    _check_ids(move.drop, view.in_flight, f"{scheme} drops", "in flight")
+    if move.apply is None:
+        return
+    ids, hand = move.apply.ids, view.in_hand
+    _check_ids(ids, hand, f"{scheme} applies", "in hand")
+    weights = float_array(move.apply.weights, f"the weights of {scheme}", finite=False)
+    if weights.shape != ids.shape:
+        raise InputError(f"{scheme} applies {ids.size} answers but gave {weights.size} weights: give one each")
+    if ids.size:
+        order = np.argsort(hand.ids)
+        clients = hand.clients[order[np.searchsorted(hand.ids, ids, sorter=order)]]
+        _check_weights(weights, move.apply.mode, clients, scheme, name)
+
+
+def _check_ids(ids: IntArray, tasks: InFlight, who: str, where: str) -> None:
+    unknown = ids[~np.isin(ids, tasks.ids)]
+    if unknown.size:
+        raise InputError(f"{who} task {int(unknown[0])}, which is not {where}: take ids from the View")
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{who} task {int(values[np.argmax(counts)])} twice: name each task once")
+
+
+def _check_weights(weights: FloatArray, mode: Mode, clients: IntArray, scheme: str, name: Naming) -> None:
+    """Raise InputError if the weights or the mode of a step are invalid.
+
+    Args:
+        weights: (k,) one for each answer, k > 0.
+        mode: aggregation mode.
+        clients: (k,) row of each answer's client.
+        scheme: name in errors.
+        name: row -> name of its client.
+    """
+    if not np.isfinite(weights).all():
+        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise InputError(f"{scheme} gave {name(int(clients[at]))} the weight {weights[at]}, which is not finite")
+    if mode not in ("average", "delta"):
+        raise InputError(f"{scheme} asks for the mode {mode!r}; there are 'average' and 'delta'")
+    if mode == "average":
+        if (weights < 0).any():
+            at = int(np.argmin(weights))
+            raise InputError(
+                f"{scheme} gave {name(int(clients[at]))} the weight {weights[at]}: in mode 'average' weights are at "
+                "least 0; use mode 'delta' for others"
+            )
+        if abs(float(weights.sum()) - 1.0) > SUM_TOLERANCE:
+            raise InputError(
+                f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
+                "'delta' for others"
+            )
 
 
 def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
@@ -116,7 +158,7 @@ def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:
         raise InputError(f"{who} {name(row)} {int(counts.max())} times: add its weights and name it once")
     if not view.available[rows].all():
         row = int(rows[~view.available[rows]][0])
-        raise InputError(f"{who} {name(row)}, which is not available in this round")
+        raise InputError(f"{who} {name(row)}, which is not available now")
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------
