@@ -92,6 +92,13 @@ def test_a_refused_move_leaves_the_state_and_the_tasks_as_they_were():
     assert made.state == 2
 
 
+def test_a_client_that_is_given_up_may_start_again_at_once():
+    script = Move(np.array([2]), np.zeros(1), apply=Apply(np.array([0]), np.ones(1)), drop=np.array([2]))
+    _, due = move_after_two_answers(lambda: script)
+    assert [task.client for task in due.step.dropped] == ["c"]
+    assert [task.client for task in due.tasks] == ["c"]
+
+
 def test_weights_may_be_negative_in_mode_delta_and_a_step_may_have_no_answer():
     _, due = move_after_two_answers(applies([1, 0], [-0.5, 2.0], "delta"))
     assert [(task.client, weight) for task, weight in due.step.answers] == [("b", -0.5), ("a", 2.0)]

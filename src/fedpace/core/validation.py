@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, Naming, float_array, listed
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, Naming, float_array, listed
 from fedpace._base.codec import ClientId
 from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.core.facts import KINDS, WideKind, width_of
@@ -30,7 +30,7 @@ WORK_REFUSED = (
 
 def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
     """Raise InputError if a cohort has invalid clients, weights, mode, quorum or deadline."""
-    _check_rows(cohort.clients, view, f"{scheme} chose", name)
+    _check_rows(cohort.clients, view.available, f"{scheme} chose", name)
     weights = cohort.weights
     if weights.shape != cohort.clients.shape:
         raise InputError(f"{scheme} chose {cohort.clients.size} clients but gave {weights.size} weights")
@@ -45,11 +45,14 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
 
 def check_move(move: Move, view: View, scheme: str, name: Naming) -> None:
     """Raise InputError if the move of a policy without rounds has invalid clients, task ids, weights or mode."""
+    _check_ids(move.drop, view.in_flight, f"{scheme} drops", "in flight")
     if move.start.size:
-        _check_rows(move.start, view, f"{scheme} starts", name)
+        given_up = view.in_flight.clients[np.isin(view.in_flight.ids, move.drop)]  # they may start again at once
+        available = view.available.copy()
+        available[given_up] = True
+        _check_rows(move.start, available, f"{scheme} starts", name)
     if move.weights.shape != move.start.shape:
         raise InputError(f"{scheme} starts {move.start.size} clients but plans {move.weights.size} weights")
-    _check_ids(move.drop, view.in_flight, f"{scheme} drops", "in flight")
     if move.apply is None:
         return
     ids, hand = move.apply.ids, view.in_hand
@@ -103,7 +106,7 @@ def _check_weights(weights: FloatArray, mode: Mode, clients: IntArray, scheme: s
 
 def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
     """Raise InputError if a probe has invalid clients, kind or samples."""
-    _check_rows(probe.clients, view, f"{scheme} probes", name)
+    _check_rows(probe.clients, view.available, f"{scheme} probes", name)
     if probe.kind not in ("loss", "gradient"):
         raise InputError(f"{scheme} probes for {probe.kind!r}; there are 'loss' and 'gradient'")
     if probe.samples < 0:
@@ -146,18 +149,18 @@ def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted
     return found
 
 
-def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:
+def _check_rows(rows: IntArray, available: BoolArray, who: str, name: Naming) -> None:
     if rows.ndim != 1 or rows.size == 0:
         raise InputError(f"{who} nobody (an array of shape {rows.shape}): at least one client is needed")
-    if rows.min() < 0 or rows.max() >= view.clients:
+    if rows.min() < 0 or rows.max() >= available.size:
         bad = int(rows.min()) if rows.min() < 0 else int(rows.max())
-        raise InputError(f"{who} row {bad}, but there are rows 0 to {view.clients - 1}")
+        raise InputError(f"{who} row {bad}, but there are rows 0 to {available.size - 1}")
     values, counts = np.unique(rows, return_counts=True)
     if (counts > 1).any():
         row = int(values[np.argmax(counts)])
         raise InputError(f"{who} {name(row)} {int(counts.max())} times: add its weights and name it once")
-    if not view.available[rows].all():
-        row = int(rows[~view.available[rows]][0])
+    if not available[rows].all():
+        row = int(rows[~available[rows]][0])
         raise InputError(f"{who} {name(row)}, which is not available now")
 
 
